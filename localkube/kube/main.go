@@ -1,0 +1,62 @@
+// Command localkube is every part of a small Kubernetes cluster in one binary: it runs as the part named by the name it
+// is called by (a symbolic link), or by its first argument.
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics
+	_ "k8s.io/component-base/metrics/prometheus/version"  // build_info metric
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+// parts maps the name of a part to what runs it and gives the exit code.
+var parts = map[string]func() int{
+	"etcd":                    func() int { etcdmain.Main(os.Args); return 0 },
+	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
+	"kube-controller-manager": func() int { return cli.Run(controllers.NewControllerManagerCommand()) },
+	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
+	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
+	"kubectl":                 func() int { return cli.Run(kubectl.NewDefaultKubectlCommand()) },
+	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
+	"pause":                   pause,
+}
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	if _, known := parts[name]; !known && len(os.Args) > 1 {
+		name = os.Args[1]
+		os.Args = os.Args[1:]
+	}
+	run, known := parts[name]
+	if !known {
+		names := slices.Sorted(maps.Keys(parts))
+		fmt.Fprintf(os.Stderr, "usage: localkube %s [ARGUMENT...]\n", strings.Join(names, "|"))
+		os.Exit(2)
+	}
+	os.Exit(run())
+}
+
+// pause does nothing until it is told to stop.
+func pause() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	<-ctx.Done()
+	return 0
+}
