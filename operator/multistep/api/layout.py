@@ -24,7 +24,7 @@ class TaskLayout:
     """A task directory."""
 
     steps: Mapping[str, StepLayout] = field(default_factory=dict)  # by step name; {} for a single-step task
-    root: StepLayout = StepLayout()  # what lies at the task's root: shared tests/, solution/ (or all, for a single-step task)
+    root: StepLayout = StepLayout()  # at the task's root: shared tests/, solution/ (all, if single-step)
     dockerfile: bool = False  # environment/Dockerfile is there
     compose: str | None = None  # the compose file under environment/, if any
     environment_files: bool = False  # environment/ is there and not empty

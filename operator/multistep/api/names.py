@@ -1,0 +1,105 @@
+"""Rules for names and paths that a task's author chooses: steps, packages, artifacts, hosts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from ipaddress import ip_address, ip_network
+from pathlib import PurePosixPath
+
+_FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])", re.IGNORECASE)
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_TOPOLOGY = re.compile(r"[1-9]\d*(?:x[1-9]\d*)+")
+_NAME_BYTES = 255
+
+
+def step_name(name: str) -> str:
+    """One portable directory name, or ValueError (Harbor 0.25, task.toml [[steps]] name)."""
+    if not name.strip() or name in (".", ".."):
+        raise ValueError("must be a directory name, neither blank nor '.' nor '..'")
+    if found := _FORBIDDEN.search(name):
+        raise ValueError(f"must be one portable directory name, without {found.group()!r}")
+    if name[-1] in ". ":
+        raise ValueError("must not end in a dot or a space")
+    if _WINDOWS_DEVICE.fullmatch(name.split(".")[0].rstrip()):
+        raise ValueError("must not be the name of a Windows device")
+    if len(name.encode()) > _NAME_BYTES:
+        raise ValueError(f"must have at most {_NAME_BYTES} bytes of UTF-8")
+    return name
+
+
+def folded(name: str) -> str:
+    """Equal for names which some filesystem takes for the same: NFC, then case folding."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def package_name(name: str) -> str:
+    """``org/name``, or ValueError."""
+    if not _PACKAGE.fullmatch(name) or ".." in name:
+        raise ValueError("must be 'org/name' of letters, digits, '.', '_', '-', each part beginning with a letter or digit")
+    return name
+
+
+def service_name(name: str) -> str:
+    """The name of a compose service, or ValueError."""
+    if not _SERVICE.fullmatch(name.strip()):
+        raise ValueError("must be a service name of letters, digits, '.', '_' and '-'")
+    return name.strip()
+
+
+def artifact_source(path: str) -> str:
+    """A path in the environment without '..', or ValueError (Harbor 0.25, artifacts)."""
+    if ".." in PurePosixPath(path).parts:
+        raise ValueError("must not have a '..' in it")
+    return path
+
+
+def artifact_destination(path: str | None) -> str | None:
+    """A relative path below artifacts/, None for "", or ValueError (Harbor 0.25, artifacts)."""
+    if not path:
+        return None
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") or "\\" in path or not parts or ".." in parts:
+        raise ValueError("must be a relative path with '/' only, neither '.' nor with a '..' in it")
+    if path.rstrip("/") == "manifest.json":
+        raise ValueError("must not be manifest.json: that name is taken by the list of artifacts")
+    return path
+
+
+def allowed_host(text: str) -> str:
+    """A host name (also with a leading ``*.``), IP address or CIDR in its normal form, or ValueError."""
+    host = text.strip().lower().rstrip(".")
+    try:
+        if "/" in host or ":" in host:
+            return _address(host)
+    except ValueError:
+        raise ValueError(f"{text!r} must be a CIDR or IP address; URLs, ports and paths cannot be allowed") from None
+    name = host.removeprefix("*.")
+    if not _HOSTNAME.fullmatch(name) or (name != host and _is_address(name)):
+        raise ValueError(f"{text!r} must be a host name, '*.' and a host name, an IP address or a CIDR")
+    return host
+
+
+def tpu_topology(text: str) -> str:
+    """``NxM`` or ``NxMxK``, or ValueError."""
+    if not _TOPOLOGY.fullmatch(text.strip()):
+        raise ValueError("must be like 2x4 or 2x2x1")
+    return text.strip()
+
+
+def _address(host: str) -> str:
+    if "%" in host:
+        raise ValueError
+    return ip_network(host).compressed if "/" in host else ip_address(host).compressed
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
