@@ -1,0 +1,285 @@
+"""What the runner tells of itself and of what it was told to do, as typed values (docs/runner-protocol.md).
+
+The runner shares a container with hostile code, so nothing of an answer is believed before its type and size were
+checked: a wrong one is a ``RunnerError`` with code ``Protocol``, never a ``KeyError`` somewhere later.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from multistep.errors import RunnerError
+
+MAX_ID_CHARACTERS = 1024
+MAX_TEXT_CHARACTERS = 64 * 1024  # of one text of a result; the tail of a phase's output is the longest
+MAX_RECORDS = 10_000
+MAX_INTEGER = 2**53  # what JSON numbers hold exactly
+
+OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note"})
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing the runner did or is doing. Times are seconds since the epoch, by the node's clock."""
+
+    id: str
+    op: str
+    state: str  # running | done
+    started_at: float
+    ended_at: float | None = None
+    acknowledged: bool = False
+    result: Mapping[str, Any] | None = None  # None while running; see PhaseResult and HealthcheckResult
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+    @classmethod
+    def from_json(cls, value: object) -> Record:
+        """Read a record of an answer. Raises RunnerError (code Protocol)."""
+        fields = Fields(value, "record")
+        record = cls(
+            id=fields.text("id", MAX_ID_CHARACTERS),
+            op=fields.one_of("op", OPERATIONS),
+            state=fields.one_of("state", {"running", "done"}),
+            started_at=fields.number("startedAt"),
+            ended_at=fields.optional_number("endedAt"),
+            acknowledged=fields.boolean("acknowledged"),
+            result=fields.optional_mapping("result"),
+        )
+        if record.done and record.result is None:
+            raise _nonsense(f"record {record.id!r} is done without a result")
+        return record
+
+
+@dataclass(frozen=True)
+class RunnerUser:
+    """Whom PID 1 runs as."""
+
+    uid: int
+    gid: int
+    name: str = ""
+    home: str = ""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The runner's first answer: who it is, and everything it did so far."""
+
+    protocol: int
+    version: str
+    instance: str  # changes when PID 1 was started anew
+    pod_uid: str
+    user: RunnerUser
+    workdir: str
+    runtime_dir: str
+    started_at: float
+    records: tuple[Record, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: object) -> Hello:
+        """Read the answer to hello. Raises RunnerError (code Protocol)."""
+        fields = Fields(value, "hello")
+        user = Fields(fields.mapping("user"), "hello.user")
+        return cls(
+            protocol=fields.integer("protocol"),
+            version=fields.text("version", 256),
+            instance=fields.text("instance", 256),
+            pod_uid=fields.text("podUID", 256),
+            user=RunnerUser(
+                uid=user.integer("uid"), gid=user.integer("gid"), name=user.text("name"), home=user.text("home")
+            ),
+            workdir=fields.text("workdir"),
+            runtime_dir=fields.text("runtimeDir"),
+            started_at=fields.number("startedAt"),
+            records=tuple(Record.from_json(each) for each in fields.sequence("records", MAX_RECORDS)),
+        )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why the runner could not do something, in a result. code: as in docs/runner-protocol.md."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A file that was read at a phase's end. size: bytes of the whole file."""
+
+    data: bytes
+    size: int
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """How a phase ended (record of ``start``)."""
+
+    exit_code: int | None  # None: it did not exit by itself
+    signal: int | None
+    timed_out: bool
+    error: Fault | None  # it could not be started
+    tail: str
+    output_bytes: int
+    output_truncated: bool
+    oom_kills: int | None  # None: unknown
+    duration_seconds: float
+    captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path; None: no such regular file
+
+    @classmethod
+    def from_record(cls, record: Record) -> PhaseResult:
+        """Read the result of a finished ``start``. Raises RunnerError (code Protocol)."""
+        fields = Fields(record.result, f"result of {record.id}")
+        return cls(
+            exit_code=fields.optional_integer("exitCode"),
+            signal=fields.optional_integer("signal"),
+            timed_out=fields.boolean("timedOut"),
+            error=fields.optional_fault("error"),
+            tail=fields.text("tail"),
+            output_bytes=fields.integer("outputBytes"),
+            output_truncated=fields.boolean("outputTruncated"),
+            oom_kills=fields.optional_integer("oomKills"),
+            duration_seconds=fields.number("durationSeconds"),
+            captures=_captures(fields.optional_mapping("captures") or {}),
+        )
+
+
+@dataclass(frozen=True)
+class HealthcheckResult:
+    """How a healthcheck ended; all but the first three fields are of its last attempt."""
+
+    healthy: bool
+    attempts: int
+    duration_seconds: float
+    exit_code: int | None
+    timed_out: bool
+    tail: str
+    error: Fault | None
+
+    @classmethod
+    def from_record(cls, record: Record) -> HealthcheckResult:
+        """Read the result of a finished ``healthcheck``. Raises RunnerError (code Protocol)."""
+        fields = Fields(record.result, f"result of {record.id}")
+        return cls(
+            healthy=fields.boolean("healthy"),
+            attempts=fields.integer("attempts"),
+            duration_seconds=fields.number("durationSeconds"),
+            exit_code=fields.optional_integer("exitCode"),
+            timed_out=fields.boolean("timedOut"),
+            tail=fields.text("tail"),
+            error=fields.optional_fault("error"),
+        )
+
+
+class Fields:
+    """Checked access to the members of one JSON object. what: its name in error messages."""
+
+    def __init__(self, value: object, what: str) -> None:
+        if not isinstance(value, Mapping):
+            raise _nonsense(f"{what} is not an object")
+        self._value: Mapping[str, Any] = value
+        self._what = what
+
+    def text(self, name: str, limit: int = MAX_TEXT_CHARACTERS) -> str:
+        value = self._value.get(name)
+        if not isinstance(value, str):
+            raise self._wrong(name, "a text")
+        if len(value) > limit:
+            raise self._wrong(name, f"a text of at most {limit} characters")
+        return value
+
+    def one_of(self, name: str, choices: frozenset[str] | set[str]) -> str:
+        value = self.text(name)
+        if value not in choices:
+            raise self._wrong(name, "one of " + ", ".join(sorted(choices)))
+        return value
+
+    def boolean(self, name: str) -> bool:
+        value = self._value.get(name)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false")
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self._value.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INTEGER:
+            raise self._wrong(name, "an integer")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self._value.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, "a number")
+        if not -MAX_INTEGER <= value <= MAX_INTEGER or math.isnan(value):
+            raise self._wrong(name, "a number within bounds")
+        return float(value)
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        value = self._value.get(name)
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, "an object")
+        return MappingProxyType(dict(value))
+
+    def sequence(self, name: str, limit: int) -> list[Any]:
+        value = self._value.get(name)
+        if not isinstance(value, list) or len(value) > limit:
+            raise self._wrong(name, f"a list of at most {limit}")
+        return value
+
+    def texts(self, name: str, limit: int) -> tuple[str, ...]:
+        """A list of texts; empty when it is missing or null."""
+        if self._value.get(name) is None:
+            return ()
+        values = self.sequence(name, limit)
+        if not all(isinstance(each, str) and len(each) <= MAX_TEXT_CHARACTERS for each in values):
+            raise self._wrong(name, "a list of texts")
+        return tuple(values)
+
+    def optional_text(self, name: str, limit: int = MAX_TEXT_CHARACTERS) -> str | None:
+        return None if self._value.get(name) is None else self.text(name, limit)
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self._value.get(name) is None else self.integer(name)
+
+    def optional_number(self, name: str) -> float | None:
+        return None if self._value.get(name) is None else self.number(name)
+
+    def optional_mapping(self, name: str) -> Mapping[str, Any] | None:
+        return None if self._value.get(name) is None else self.mapping(name)
+
+    def optional_fault(self, name: str) -> Fault | None:
+        value = self.optional_mapping(name)
+        if value is None:
+            return None
+        fault = Fields(value, f"{self._what}.{name}")
+        return Fault(code=fault.text("code", 64), message=fault.text("message"))
+
+    def _wrong(self, name: str, wanted: str) -> RunnerError:
+        return _nonsense(f"{self._what}: {name} is not {wanted}")
+
+
+def _captures(value: Mapping[str, Any]) -> dict[str, Capture | None]:
+    return {path: None if each is None else _capture(path, each) for path, each in value.items()}
+
+
+def _capture(path: str, value: object) -> Capture:
+    fields = Fields(value, f"capture {path}")
+    # A capture is the one long text of a result; the frame that brought it has bounded it.
+    encoded = fields.text("base64", 2**21)
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _nonsense(f"capture {path}: {error}") from None
+    return Capture(data=data, size=fields.integer("size"), truncated=fields.boolean("truncated"))
+
+
+def _nonsense(what: str) -> RunnerError:
+    return RunnerError(f"the runner's answer makes no sense: {what}"[:1000], code="Protocol")

@@ -1,0 +1,92 @@
+"""The framing of a session with the runner (docs/runner-protocol.md, Frames): pure, no IO.
+
+A frame is its type (1 byte), the length of its payload (4 bytes, big endian), and the payload.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from multistep.errors import RunnerError
+
+MAX_PAYLOAD_BYTES: Final = 1024 * 1024
+HEADER = struct.Struct(">cI")
+
+Kind = Literal[b"J", b"D", b"E"]
+MESSAGE: Final = b"J"  # one JSON object: a request or an answer
+DATA: Final = b"D"  # bytes of a body
+END: Final = b"E"  # end of a body: its size and digest
+_KINDS: Final = frozenset({MESSAGE, DATA, END})
+
+
+@dataclass(frozen=True)
+class Frame:
+    kind: bytes
+    payload: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The payload of a J or E frame. Raises RunnerError (code Protocol) if it is not one JSON object."""
+        try:
+            value = json.loads(self.payload, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:  # a hostile runner may nest too deep
+            raise RunnerError(f"the runner sent no JSON: {error}"[:300], code="Protocol") from None
+        if not isinstance(value, dict):
+            raise RunnerError("the runner sent JSON that is no object", code="Protocol")
+        return value
+
+
+def encode(kind: bytes, payload: bytes) -> bytes:
+    """The bytes of one frame. Raises ValueError for a payload over MAX_PAYLOAD_BYTES."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"a frame of {len(payload)} bytes: at most {MAX_PAYLOAD_BYTES} can be sent at once")
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+def encode_json(kind: bytes, value: Mapping[str, Any]) -> bytes:
+    """The bytes of one J or E frame. Raises ValueError as encode does, and for NaN or infinity."""
+    return encode(kind, json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
+
+
+class FrameReader:
+    """Turns chunks of bytes, cut anywhere, into frames. Holds at most one frame and what was fed last."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes fed that no frame was made of yet: an end of the stream here cuts a frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> Frame | None:
+        """The next whole frame, or None: feed more. Raises RunnerError (code Protocol) when it can be no frame."""
+        if len(self._buffer) < HEADER.size:
+            return None
+        kind, length = HEADER.unpack_from(self._buffer)
+        if kind not in _KINDS:
+            raise RunnerError(f"the runner sent a frame of unknown type {kind!r}", code="Protocol")
+        if length > MAX_PAYLOAD_BYTES:
+            raise RunnerError(f"the runner sent a frame of {length} bytes (limit {MAX_PAYLOAD_BYTES})", code="Protocol")
+        end = HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            payload = bytes(view[HEADER.size : end])
+        del self._buffer[:end]  # cheap: a bytearray moves its start, not its contents
+        return Frame(kind, payload)
+
+    def __iter__(self) -> Iterator[Frame]:
+        """All whole frames that were fed."""
+        while (frame := self.next()) is not None:
+            yield frame
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")

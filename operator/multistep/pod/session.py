@@ -1,0 +1,326 @@
+"""A session with a pod's runner: framed requests and answers, one after another, over one exec stream.
+
+The answers come from a container with hostile code in it: every size is bounded, every await has a time limit, and
+whatever breaks the conversation is a ``StreamLost``, after which only a new session can tell what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from multistep.api.records import Fields, Hello, Record
+from multistep.engine.operations import Directory, Source
+from multistep.errors import PodError, RunnerError, StreamLost
+from multistep.pod.frames import DATA, END, MAX_PAYLOAD_BYTES, MESSAGE, Frame, FrameReader, encode, encode_json
+
+PROTOCOLS = (1,)
+ANSWER_TIMEOUT_SECONDS = 60.0
+CLOSE_TIMEOUT_SECONDS = 5.0
+UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection, large enough to cost nothing
+
+Body = AsyncIterable[bytes] | Iterable[bytes] | bytes
+Sink = Callable[[bytes], Awaitable[None] | None]
+
+
+class Stream(Protocol):
+    """What a session needs of an exec stream (multistep.cluster.exec has the real one).
+
+    Each method raises StreamLost when the stream broke; ``receive`` returns b"" at an orderly end.
+    """
+
+    async def send(self, data: bytes) -> None: ...
+    async def send_eof(self) -> None: ...
+    async def receive(self) -> bytes: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class DownloadResult:
+    """What a download brought. size and sha256 are of the tar stream, and were verified.
+
+    types: one of file, directory, missing, other, for each source; changed, unreadable: member names.
+    """
+
+    types: tuple[str, ...]
+    size: int
+    sha256: str
+    changed: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+class Session:
+    """One conversation with a runner. Begin with hello. Requests of several tasks wait for one another.
+
+    pod_uid: of the pod that is meant. answer_timeout_seconds: how long the runner may be silent in an exchange.
+    """
+
+    def __init__(
+        self, stream: Stream, *, pod_uid: str, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
+    ) -> None:
+        self._stream = stream
+        self._pod_uid = pod_uid
+        self._timeout = answer_timeout_seconds
+        self._frames = FrameReader()
+        self._turn = asyncio.Lock()
+        self._lost = ""  # why nothing more can be asked in this session
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self.close()
+
+    async def hello(self) -> Hello:
+        """Agree on a protocol. Raises PodError when this is not the pod that was meant."""
+        answer = await self._ask({"op": "hello", "protocols": list(PROTOCOLS)})
+        hello = Hello.from_json(answer)
+        if hello.protocol not in PROTOCOLS:
+            raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
+        if hello.pod_uid != self._pod_uid:
+            raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look up the pod again")
+        return hello
+
+    async def start(self, spec: Mapping[str, Any]) -> Record:
+        """Run a command as a phase. spec: the request's fields but ``op``. Returns at once, mostly with it running."""
+        return await self._ask_record("start", spec)
+
+    async def healthcheck(self, spec: Mapping[str, Any]) -> Record:
+        """Begin to try a command until it succeeds. spec: the request's fields but ``op``."""
+        return await self._ask_record("healthcheck", spec)
+
+    async def wait(self, id: str, timeout_seconds: float) -> Record:
+        """The record as soon as it is done, or as it is after timeout_seconds."""
+        request = {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
+        return _record(await self._ask(request, extra_seconds=max(0.0, timeout_seconds)), id)
+
+    async def ack(self, id: str) -> None:
+        """Say that the result is in safe hands."""
+        await self._ask({"op": "ack", "id": id})
+
+    async def note(self, id: str, data: Mapping[str, Any]) -> Record:
+        """Keep data (at most 64 KiB) as the result of a record. The first one wins."""
+        return await self._ask_record("note", {"id": id, "data": dict(data)})
+
+    async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
+        """Make each directory an empty, real directory."""
+        return await self._ask_record("reset", {"id": id, "directories": [_directory(each) for each in directories]})
+
+    async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
+        """Merge a tar stream into the directory target. chunks is not read when the runner has it already."""
+        request = {"op": "upload", "id": id, "target": target, "user": user}
+        async with self._exchange():
+            answer = await self._request(request)
+            if answer.get("proceed") is True:
+                await self._send_body(chunks)
+                answer = await self._answer()
+        return _record(answer, id, "upload")
+
+    async def download(self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None) -> DownloadResult:
+        """Give the tar stream of sources to sink, chunk by chunk. max_bytes: beyond it the session is given up.
+
+        What the sink got is only to be believed once this returned.
+        """
+        request = {"op": "download", "sources": [_source(each) for each in sources]}
+        async with self._exchange():
+            types = _types(await self._request(request), len(sources))
+            return await self._receive_body(types, sink, max_bytes)
+
+    async def close(self) -> None:
+        """End the session in an orderly way where possible; never raises for a broken stream."""
+        self._lost = self._lost or "it was closed"
+        with suppress(StreamLost, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+                await self._stream.send_eof()
+        with suppress(StreamLost, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+                await self._stream.close()
+
+    # -- one exchange
+
+    @asynccontextmanager
+    async def _exchange(self) -> AsyncIterator[None]:
+        """A turn to speak. Left in the middle (error, cancellation), the session is at an end: answers would be
+        taken for those to other questions."""
+        async with self._turn:
+            if self._lost:
+                raise StreamLost(f"the session cannot be used any more: {self._lost}")
+            self._lost = "an exchange was broken off"
+            try:
+                yield
+            except _Refusal as refusal:
+                self._lost = ""  # an answer like any other
+                raise refusal.error from None
+            except (StreamLost, RunnerError) as error:
+                self._lost = str(error)
+                raise
+            self._lost = ""
+
+    async def _ask_record(self, op: str, spec: Mapping[str, Any]) -> Record:
+        return _record(await self._ask({**spec, "op": op}), spec["id"], op)
+
+    async def _ask(self, request: Mapping[str, Any], *, extra_seconds: float = 0.0) -> dict[str, Any]:
+        async with self._exchange():
+            return await self._request(request, extra_seconds)
+
+    async def _request(self, request: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
+        await self._send(encode_json(MESSAGE, request))
+        return await self._answer(extra_seconds)
+
+    async def _answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
+        frame = await self._receive(extra_seconds)
+        if frame.kind != MESSAGE:
+            raise RunnerError(f"the runner sent {frame.kind!r} where an answer belongs", code="Protocol")
+        answer = frame.json()
+        if answer.get("ok") is True:
+            return answer
+        raise _Refusal(_error(answer))
+
+    # -- bodies
+
+    async def _send_body(self, chunks: Body) -> None:
+        digest, size = hashlib.sha256(), 0
+        try:
+            async for chunk in _pieces(chunks):
+                digest.update(chunk)
+                size += len(chunk)
+                await self._send(encode(DATA, chunk))
+        except (StreamLost, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            await self._give_up_body(error)
+            raise
+        await self._send(encode_json(END, {"size": size, "sha256": digest.hexdigest()}))
+
+    async def _give_up_body(self, error: Exception) -> None:
+        """Tell the runner that no more comes, so that it forgets what came."""
+        with suppress(StreamLost):
+            await self._send(encode_json(END, {"size": 0, "sha256": "", "error": str(error)[:1000]}))
+
+    async def _receive_body(self, types: tuple[str, ...], sink: Sink, max_bytes: int | None) -> DownloadResult:
+        digest, size = hashlib.sha256(), 0
+        while (frame := await self._receive()).kind == DATA:
+            size += len(frame.payload)
+            if max_bytes is not None and size > max_bytes:
+                raise RunnerError(f"more than {max_bytes} bytes were sent", code="TooLarge")
+            digest.update(frame.payload)
+            written = sink(frame.payload)
+            if inspect.isawaitable(written):
+                await written
+        return _body_end(frame, DownloadResult(types=types, size=size, sha256=digest.hexdigest()))
+
+    # -- frames
+
+    async def _send(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._stream.send(data)
+        except TimeoutError:
+            raise StreamLost(f"the runner took nothing for {self._timeout:g} s") from None
+
+    async def _receive(self, extra_seconds: float = 0.0) -> Frame:
+        limit = self._timeout + extra_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return await self._next_frame()
+        except TimeoutError:
+            raise StreamLost(f"the runner was silent for {limit:g} s") from None
+
+    async def _next_frame(self) -> Frame:
+        while (frame := self._frames.next()) is None:
+            data = await self._stream.receive()
+            if not data:
+                raise StreamLost(f"the exec stream ended early{self._last_words()}")
+            self._frames.feed(data)
+        return frame
+
+    def _last_words(self) -> str:
+        """What the relay said on stderr, where the stream keeps it."""
+        words = str(getattr(self._stream, "last_words", "") or "").strip()
+        return f": {words[:500]}" if words else ""
+
+
+class _Refusal(Exception):  # noqa: N818 (no error by itself: an answer)
+    """The runner answered ok: false; the session goes on."""
+
+    def __init__(self, error: RunnerError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def _pieces(chunks: Body) -> AsyncIterator[bytes]:
+    """The body in pieces of UPLOAD_CHUNK_BYTES: tar writers make many of 512 bytes, others one of all."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in _chunks(chunks):
+        for start in range(0, len(chunk), UPLOAD_CHUNK_BYTES):
+            piece = chunk[start : start + UPLOAD_CHUNK_BYTES]
+            if size + len(piece) > UPLOAD_CHUNK_BYTES:
+                yield b"".join(held)
+                held, size = [], 0
+            held.append(piece)
+            size += len(piece)
+    if held:
+        yield b"".join(held)
+
+
+async def _chunks(chunks: Body) -> AsyncIterator[bytes]:
+    if isinstance(chunks, bytes):
+        yield chunks
+    elif isinstance(chunks, AsyncIterable):
+        async for chunk in chunks:
+            yield chunk
+    else:
+        for chunk in chunks:
+            yield chunk
+
+
+def _body_end(frame: Frame, got: DownloadResult) -> DownloadResult:
+    if frame.kind != END:
+        raise RunnerError(f"the runner sent {frame.kind!r} inside a body", code="Protocol")
+    end = Fields(frame.json(), "end of a body")
+    error = end.optional_text("error")
+    if error:
+        raise _Refusal(RunnerError(f"the runner could not send all: {error[:500]}", code="Download"))
+    if (end.integer("size"), end.text("sha256", 64)) != (got.size, got.sha256):
+        raise StreamLost(f"{got.size} bytes came, with another size or digest than the runner sent")
+    changed, unreadable = end.texts("changed", 100_000), end.texts("unreadable", 100_000)
+    return DownloadResult(got.types, got.size, got.sha256, changed, unreadable)
+
+
+def _record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:
+    record = Record.from_json(answer.get("record"))
+    if record.id != id or (op is not None and record.op != op):
+        raise RunnerError(f"asked for {id!r}, the runner answered for {record.id[:200]!r}", code="Protocol")
+    return record
+
+
+def _types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    sources = Fields(answer, "download").sequence("sources", count)
+    if len(sources) != count:
+        raise RunnerError(f"asked for {count} sources, the runner answered for {len(sources)}", code="Protocol")
+    kinds = {"file", "directory", "missing", "other"}
+    return tuple(Fields(each, "source").one_of("type", kinds) for each in sources)
+
+
+def _error(answer: Mapping[str, Any]) -> RunnerError:
+    if answer.get("ok") is not False:
+        return RunnerError("the runner's answer is neither ok nor an error", code="Protocol")
+    error = Fields(answer.get("error"), "error")
+    return RunnerError(error.text("message")[:1000], code=error.text("code", 64))
+
+
+def _directory(directory: Directory) -> dict[str, Any]:
+    request: dict[str, Any] = {"path": directory.path, "mode": directory.mode, "user": directory.user}
+    return {**request, "keep": True} if directory.keep else request
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {"path": source.path, "exclude": list(source.exclude)}
