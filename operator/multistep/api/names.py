@@ -40,7 +40,7 @@ def folded(name: str) -> str:
 def package_name(name: str) -> str:
     """``org/name``, or ValueError."""
     if not _PACKAGE.fullmatch(name) or ".." in name:
-        raise ValueError("must be 'org/name' of letters, digits, '.', '_', '-', each part beginning with a letter or digit")
+        raise ValueError("must be 'org/name' of letters, digits, '.', '_', '-', both beginning with a letter or digit")
     return name
 
 

@@ -84,4 +84,4 @@ def _text(detail: ErrorDetails) -> str:
     if detail["type"] == "model_type":
         return "should be a table"
     text = detail["msg"].removeprefix("Value error, ").replace("dictionary", "table")
-    return text.replace("Input should be", "should be", 1)
+    return text.replace("Input should", "should", 1).replace("String should", "should", 1)
