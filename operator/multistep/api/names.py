@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
 
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
-_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])", re.IGNORECASE)
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[1-9¹²³])", re.IGNORECASE)
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -25,7 +25,7 @@ def step_name(name: str) -> str:
         raise ValueError(f"must be one portable directory name, without {found.group()!r}")
     if name[-1] in ". ":
         raise ValueError("must not end in a dot or a space")
-    if _WINDOWS_DEVICE.fullmatch(name.split(".")[0].rstrip()):
+    if _WINDOWS_DEVICE.fullmatch(name.split(".")[0].rstrip(" ")):
         raise ValueError("must not be the name of a Windows device")
     if len(name.encode()) > _NAME_BYTES:
         raise ValueError(f"must have at most {_NAME_BYTES} bytes of UTF-8")

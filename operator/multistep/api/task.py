@@ -22,7 +22,6 @@ AllowedHosts = Annotated[list[Annotated[str, AfterValidator(names.allowed_host)]
 Env = dict[str, str]
 User = str | int
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])", re.IGNORECASE)
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
@@ -126,6 +125,13 @@ def _cpus(value: int | float | None) -> int | float | None:
     return int(value) if value.is_integer() else value
 
 
+def _only_text(value: object) -> object:
+    return value if isinstance(value, str) else None  # Harbor 0.25 ignores memory = 2
+
+
+OldSize = Annotated[str | None, BeforeValidator(_only_text)]
+
+
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -149,9 +155,9 @@ class EnvironmentConfig(BaseModel):
     skills_dir: str | None = None
     network_mode: NetworkMode = "public"
     allowed_hosts: AllowedHosts = None
-    memory: str | None = Field(default=None, exclude=True, description="old form of memory_mb: '2G', '512M', '10K'")
-    storage: str | None = Field(default=None, exclude=True, description="old form of storage_mb: '2G', '512M', '10K'")
-    allow_internet: bool | None = Field(default=None, exclude=True, description="old form of network_mode")
+    memory: OldSize = Field(default=None, exclude=True)  # old form of memory_mb
+    storage: OldSize = Field(default=None, exclude=True)  # old form of storage_mb
+    allow_internet: bool | None = Field(default=None, exclude=True)  # old form of network_mode: false = no-network
 
     @model_validator(mode="after")
     def _old_keys(self) -> EnvironmentConfig:
@@ -173,10 +179,12 @@ def _old_size(key: str, text: str | None, megabytes: int | None) -> int | None:
     """The megabytes that an old key like memory = "2G" stands for; the new key's if there is no old one."""
     if text is None:
         return megabytes
-    size = _SIZE.fullmatch(text.strip())
-    if size is None:
-        raise ValueError(f"{key} = {text!r} must be a number with K, M or G, such as '2G'; better: {key}_mb = 2048")
-    value = int(float(size[1]) * _MEGABYTES[size[2].upper()])
+    size = text.strip()
+    try:
+        value = int(float(size[:-1]) * _MEGABYTES[size[-1:].upper()])
+    except (KeyError, ValueError, OverflowError):
+        hint = f"must be a number with K, M or G, such as '2G'; better: {key}_mb = 2048"
+        raise ValueError(f"{key} = {text!r} {hint}") from None
     if megabytes is not None and megabytes != value:
         raise ValueError(f"{key} = {text!r} contradicts {key}_mb = {megabytes}: keep only {key}_mb")
     return value

@@ -41,6 +41,11 @@ class _Model(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
+def _cel(rule: str, message: str) -> ConfigDict:
+    """A rule that the API server checks, too. The models check the same in Python, for those who read files."""
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": [{"rule": rule, "message": message}]})
+
+
 class KeySelector(_Model):
     """A key of a Secret or ConfigMap in the trial's namespace."""
 
@@ -54,6 +59,11 @@ class KeySelector(_Model):
 
 class EnvVarSource(_Model):
     """Where a variable's value comes from: exactly one of these."""
+
+    model_config = _cel(
+        "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+        "must have exactly one of secretKeyRef and configMapKeyRef",
+    )
 
     secret_key_ref: KeySelector | None = None
     """A key of a Secret."""
@@ -69,6 +79,8 @@ class EnvVarSource(_Model):
 
 class EnvVar(_Model):
     """An environment variable, as in a pod: a value, or where it comes from."""
+
+    model_config = _cel("!has(self.value) || !has(self.valueFrom)", "must have only one of value and valueFrom")
 
     name: Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=1024)]
     """Letters, digits, '_', '.' and '-', not beginning with a digit."""
@@ -108,6 +120,8 @@ class InlineSource(_Model):
 class TaskSource(_Model):
     """Where the task comes from: exactly one of bundle and inline."""
 
+    model_config = _cel("has(self.bundle) != has(self.inline)", "must have exactly one of bundle and inline")
+
     name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """What to call the task when its config has no task.name; `multistep package` puts the directory's name here."""
     bundle: BundleSource | None = None
@@ -140,6 +154,11 @@ class EnvironmentSpec(_Model):
 class AgentSpec(_Model):
     """Who works on the steps."""
 
+    model_config = _cel(
+        "(self.name == 'command') == has(self.command)",
+        "command is required with name 'command', and not possible with any other",
+    )
+
     name: Literal["oracle", "nop", "command"]
     """oracle plays the task's solution, nop does nothing, command runs the command given here."""
     command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
@@ -157,7 +176,7 @@ class AgentSpec(_Model):
 
     @model_validator(mode="after")
     def _command_is_for_command(self) -> Self:
-        if (self.name == "command") != bool(self.command):
+        if (self.name == "command") != (self.command is not None):
             raise ValueError("command is required with name 'command', and not possible with any other")
         return self
 

@@ -1,0 +1,57 @@
+"""Keys of a task.toml that nobody reads. Harbor drops them without a word, so that a typo disables a feature."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from .problems import dotted
+from .task import TaskConfig, toml_table
+
+_OLD_ROOT_KEYS = frozenset({"version"})  # read as schema_version
+
+
+@dataclass(frozen=True)
+class UnknownKey:
+    """A key that is ignored. path: ``steps[0].min_rewards``; suggestion: the known key it resembles, if any."""
+
+    path: str
+    suggestion: str | None
+
+
+def unknown_keys(task: str | Mapping[str, Any]) -> list[UnknownKey]:
+    """The ignored keys of a task.toml, given as its text or as the table parsed from it, in its order."""
+    table = toml_table(task) if isinstance(task, str) else task
+    return list(_walk(TaskConfig, table, ()))
+
+
+def _walk(model: type[BaseModel], table: Mapping[str, Any], place: tuple[int | str, ...]) -> Iterator[UnknownKey]:
+    known = model.model_fields
+    for key, value in table.items():
+        if key in known:
+            for below in _models(known[key].annotation):
+                yield from _below(below, value, (*place, key))
+        elif place or key not in _OLD_ROOT_KEYS:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            yield UnknownKey(dotted((*place, key)), nearest[0] if nearest else None)
+
+
+def _below(model: type[BaseModel], value: object, place: tuple[int | str, ...]) -> Iterator[UnknownKey]:
+    if isinstance(value, Mapping):
+        yield from _walk(model, value, place)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _below(model, item, (*place, index))
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """The models in a field's annotation: Model, Model | None, list[Model]."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _models(argument)
