@@ -1,0 +1,42 @@
+"""The command agent: runs a command of the trial's as the step's agent user, the instruction in a file."""
+
+from __future__ import annotations
+
+from ..api.content import Content
+from ..api.records import PhaseResult
+from ..engine.journal import AGENT, StepRun
+from ..engine.operations import LOGS_AGENT, Script, Start, Upload
+from ..engine.plan import StepPlan
+from ..engine.rewards import StepException
+from ..engine.script import Scope, ending, failed
+from .common import broken, timed_out
+
+INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
+
+
+def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
+    """Run spec.agent.command in WORKDIR; a non-zero status is a NonZeroAgentExitCodeError."""
+    file = Content("file", name="instruction.md", text=step.instruction or "")
+    record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
+    run.timed(AGENT, record)
+    if fault := failed(record):
+        return StepException("RuntimeError", f"uploading the instruction: {fault.message}", AGENT)
+    env = {INSTRUCTION_VARIABLE: f"{scope.runtime_dir}/instruction.md", **scope.plan.agent_env}
+    record = yield Start(
+        scope.id("agent"),
+        scope.plan.agent_command,
+        user=step.agent_user,
+        env={**scope.plan.environment_env, **env},
+        timeout=step.agent_timeout,
+        output=f"{LOGS_AGENT}/command.txt",
+        exit_code_file=f"{LOGS_AGENT}/exit-code.txt",
+    )
+    run.timed(AGENT, record)
+    result = PhaseResult.from_record(record)
+    return timed_out(step, result) or broken(result) or _non_zero(result)
+
+
+def _non_zero(result: PhaseResult) -> StepException | None:
+    if result.exit_code == 0:
+        return None
+    return StepException("NonZeroAgentExitCodeError", f"the agent's command {ending(result)}", AGENT)

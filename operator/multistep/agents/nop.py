@@ -1,0 +1,15 @@
+"""The nop agent: its phase takes place, nothing runs in it."""
+
+from __future__ import annotations
+
+from ..engine.journal import AGENT, StepRun
+from ..engine.operations import Note, Script
+from ..engine.plan import StepPlan
+from ..engine.rewards import StepException
+from ..engine.script import Scope
+
+
+def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:  # noqa: ARG001 - an agent's signature
+    """Do nothing, and say when."""
+    run.timed(AGENT, (yield Note(scope.id("agent"))))
+    return None

@@ -1,0 +1,44 @@
+"""The oracle agent: runs the task's own solution (Harbor 0.25, oracle)."""
+
+from __future__ import annotations
+
+from ..api.content import Content
+from ..api.records import PhaseResult
+from ..engine.journal import AGENT, StepRun
+from ..engine.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
+from ..engine.plan import StepPlan
+from ..engine.rewards import StepException
+from ..engine.script import Scope, failed
+from ..engine.templates import Unresolved
+from .common import broken, timed_out
+
+
+def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
+    """Upload the step's solution (else the task's) to /solution and run solve.sh; a non-zero status is no exception."""
+    if not step.solve_script:
+        return (yield from _refuse(scope, run, "FileNotFoundError", "there is no solution/solve.sh for this step"))
+    if isinstance(scope.plan.solution_env, Unresolved):
+        return (yield from _refuse(scope, run, "ValueError", f"solution.env: {scope.plan.solution_env}"))
+    record = yield Upload(scope.id("solution"), SOLUTION, Content("solution", step.solution_directory))
+    run.timed(AGENT, record)
+    if fault := failed(record):
+        return StepException("RuntimeError", f"uploading solution/: {fault.message}", AGENT)
+    env = {"DEBIAN_FRONTEND": "noninteractive", **scope.plan.agent_env, **scope.plan.solution_env}
+    record = yield Start(
+        scope.id("agent"),
+        (f"{SOLUTION}/solve.sh",),
+        user=step.agent_user,
+        env={**scope.plan.environment_env, **env},
+        timeout=step.agent_timeout,
+        make_executable=f"{SOLUTION}/solve.sh",
+        output=f"{LOGS_AGENT}/oracle.txt",
+        exit_code_file=f"{LOGS_AGENT}/exit-code.txt",
+    )
+    run.timed(AGENT, record)
+    result = PhaseResult.from_record(record)
+    return timed_out(step, result) or broken(result)
+
+
+def _refuse(scope: Scope, run: StepRun, kind: str, message: str) -> Script[StepException | None]:
+    run.timed(AGENT, (yield Note(scope.id("agent"))))
+    return StepException(kind, message, AGENT)

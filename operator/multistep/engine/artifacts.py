@@ -1,0 +1,119 @@
+"""Artifacts: what one collection asks for, where it is put below ``steps/NAME/artifacts``, and its manifest.
+
+The multi-step document decides where it differs from Harbor 0.25: collected after verification, under the source's base name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..api.task import ArtifactConfig
+from .operations import LOGS_ARTIFACTS
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one entry's files go. destination: relative to the artifacts directory, "" for its top."""
+
+    entry: ArtifactConfig
+    destination: str
+
+
+def pass_entries(
+    task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
+) -> tuple[ArtifactConfig, ...]:
+    """The entries of one collection, in order: /logs/artifacts first unless an entry names it, then task, trial, step."""
+    named = [*task, *trial, *step]
+    if any(entry.source.rstrip("/") == LOGS_ARTIFACTS for entry in named):
+        return tuple(named)
+    return (ArtifactConfig(source=LOGS_ARTIFACTS), *named)
+
+
+def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
+    """A place for each entry, so that no two different sources share a path.
+
+    members: for each entry the paths found, relative to it ("" for the source itself); nothing for a missing source.
+    The default place is the source's base name (the top for /logs/artifacts); one that meets another source's files
+    gives way to the full path, and if that is taken, too, to the full path below a numbered directory.
+    """
+    taken = _Taken()
+    placed: dict[tuple[str, str | None], str] = {}
+    result = []
+    for entry, found in zip(entries, members, strict=True):
+        key = (entry.source, entry.destination)
+        if key not in placed:
+            placed[key] = next(each for each in _candidates(entry) if taken.claim(each, found))
+        result.append(Placement(entry, placed[key]))
+    return result
+
+
+def manifest(placements: Sequence[Placement], types: Sequence[str]) -> list[dict[str, Any]]:
+    """manifest.json (Harbor 0.25). types: what the runner found for each entry: file, directory, missing or other."""
+    return [_manifest_line(placement, kind) for placement, kind in zip(placements, types, strict=True)]
+
+
+def _manifest_line(placement: Placement, kind: str) -> dict[str, Any]:
+    found = kind in ("file", "directory")
+    return {
+        "source": placement.entry.source,
+        "destination": str(PurePosixPath("artifacts") / placement.destination),
+        "type": "directory" if kind == "directory" else "file",
+        "status": "ok" if found else "failed",
+        "service": placement.entry.service if placement.entry.service != "main" else None,
+        "exclude": list(placement.entry.exclude) if kind == "directory" else [],
+    }
+
+
+def _candidates(entry: ArtifactConfig) -> Iterable[str]:
+    full = _relative(entry.source)
+    if entry.destination:
+        yield entry.destination.rstrip("/")
+    elif entry.source.rstrip("/") == LOGS_ARTIFACTS:
+        yield ""
+    else:
+        yield PurePosixPath(full).name or "root"
+    yield full or "root"
+    number = 2
+    while True:
+        yield f"{number}/{full or 'root'}"
+        number += 1
+
+
+def _relative(source: str) -> str:
+    return "/".join(part for part in source.split("/") if part not in ("", ".", ".."))
+
+
+class _Taken:
+    """The paths given away so far: files, and the directories above them."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, None] = {}  # every destination and every path below one
+        self._above: dict[str, None] = {}  # directories that lead to a claim
+
+    def claim(self, destination: str, found: Iterable[str]) -> bool:
+        """Take the paths that ``found`` gets below destination, if none of them meets an earlier one."""
+        paths = [_join(destination, each) for each in found]
+        if destination in self._claims or any(self._meets(path) for path in paths):
+            return False
+        for path in paths:
+            self._claims[path] = None
+            self._above.update(dict.fromkeys(map(str, PurePosixPath(path).parents)))
+        return True
+
+    def _meets(self, path: str) -> bool:
+        if path in ("", "."):
+            return False
+        above = map(str, PurePosixPath(path).parents)
+        return path in self._claims or path in self._above or any(each in self._claims for each in above)
+
+
+def _join(destination: str, path: str) -> str:
+    return "/".join(part for part in (destination, path) if part)
+
+
+def sources(entries: Sequence[ArtifactConfig]) -> list[Mapping[str, Any]]:
+    """What the runner's download is asked for."""
+    return [{"path": entry.source, "exclude": list(entry.exclude)} for entry in entries]

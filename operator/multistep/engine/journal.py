@@ -1,0 +1,64 @@
+"""What a trial has done so far, as the replay of its records tells it. Times are seconds since the epoch, by the pod's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..api.records import Record
+from .rewards import Number, StepException
+
+SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
+
+
+@dataclass
+class Collected:
+    """What a collection brought to the results store. types: per artifact entry, as in engine.artifacts.manifest."""
+
+    types: Sequence[str] = ()
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class StepRun:
+    """One step that was started. timings: phase -> (start, end or None while it runs); rewards: None without a verifier result."""
+
+    name: str
+    started_at: float | None = None
+    completed_at: float | None = None
+    phase: str = SETUP
+    timings: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    rewards: dict[str, Number] | None = None
+    exception: StepException | None = None
+    gate_failure: str | None = None
+    gate_passed: bool | None = None
+    collected: Collected | None = None
+
+    def fail(self, exception: StepException | None) -> None:
+        """Note an exception; the first one stays (Harbor 0.25)."""
+        self.exception = self.exception or exception
+
+    def timed(self, phase: str, record: Record) -> None:
+        """Note when a phase ran; several records of one phase make one span."""
+        start, _ = self.timings.get(phase, (record.started_at, None))
+        self.timings[phase] = (start, record.ended_at)
+
+    @property
+    def durations(self) -> dict[str, float]:
+        """Seconds per finished phase."""
+        return {phase: end - start for phase, (start, end) in self.timings.items() if end is not None}
+
+
+@dataclass
+class Journal:
+    """A trial so far. exception: the trial's own; rewards: the trial's, once finished; broken: the environment ended it; all_steps: none was left out."""
+
+    steps: list[StepRun] = field(default_factory=list)
+    started_at: float | None = None
+    completed_at: float | None = None
+    exception: StepException | None = None
+    rewards: dict[str, Number] | None = None
+    finished: bool = False
+    broken: bool = False
+    all_steps: bool = False

@@ -1,0 +1,286 @@
+"""What to do about a trial and its pod: rules in order, each a fact about the situation and what follows from it.
+
+Pure: the clock and everything seen come in. What happens inside the pod is the script's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from ..api.trial import MultiStepTrial
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """What the API server says of a trial's pod. Times: seconds since the epoch."""
+
+    name: str
+    uid: str
+    owner_uid: str
+    attempt: int
+    as_root: bool
+    phase: str
+    created_at: float
+    scheduled_at: float | None = None
+    unschedulable: str = ""  # why it has no node yet
+    node: str = ""
+    deleting: bool = False
+    disruption: str = ""  # reason of the DisruptionTarget condition
+    reason: str = ""  # the pod's own, e.g. Evicted
+    message: str = ""
+    waiting_reason: str = ""  # of a container that does not run yet
+    waiting_message: str = ""
+    running: bool = False
+    ready: bool = False
+    terminated: bool = False
+    exit_code: int | None = None
+    exit_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that a decision rests on. start_timeout: seconds from the pod's scheduling to its running."""
+
+    trial: MultiStepTrial
+    pod: PodFacts | None
+    pod_name: str
+    now: float
+    start_timeout: float
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Write down the attempt and the pod's name, before the pod is made."""
+
+    attempt: int
+    pod_name: str
+
+
+@dataclass(frozen=True)
+class CreatePod:
+    """Make the attempt's pod."""
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Write down the pod's UID."""
+
+
+@dataclass(frozen=True)
+class Drive:
+    """Go on with the script in the pod."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until something changes, or seconds have passed. reason, message: for people."""
+
+    reason: str
+    message: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class LoseAttempt:
+    """An outside cause took the pod: put the attempt on record and begin anew, if a retry is left."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PhaseDied:
+    """The running phase ended its own container: the trial ends with what it has."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The trial cannot be run. exception: Harbor's class of the error, if it has one."""
+
+    reason: str
+    message: str
+    exception: str = ""
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """The trial is over: remove its pod now, in some seconds, or not (None)."""
+
+    pod_in: float | None
+    trial_in: float | None
+
+
+Decision: TypeAlias = Begin | CreatePod | Adopt | Drive | Wait | LoseAttempt | PhaseDied | Fail | CleanUp
+Rule: TypeAlias = Callable[[Situation], Decision | None]
+
+_NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "RunContainerError"})
+_NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "repository name not known", "insufficient_scope")
+_PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_STOPPED_FROM_INSIDE = 143  # the runner's status after SIGTERM, which anything in the container may send
+
+
+def decide(situation: Situation) -> Decision:
+    """The first rule that applies."""
+    for rule in RULES:
+        if (decision := rule(situation)) is not None:
+            return decision
+    return Drive()
+
+
+def _finished(s: Situation) -> Decision | None:
+    if not is_finished(s.trial):
+        return None
+    return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))
+
+
+def _past_deadline(s: Situation) -> Decision | None:
+    limit, start = s.trial.spec.active_deadline_seconds, s.trial.status.start_time
+    if limit is None or start is None or s.now < start.timestamp() + limit:
+        return None
+    return Fail("DeadlineExceeded", f"the trial was active for longer than spec.activeDeadlineSeconds = {limit}")
+
+
+def _suspended(s: Situation) -> Decision | None:
+    if s.trial.spec.suspend and s.trial.status.attempt is None:
+        return Wait("Suspended", "spec.suspend is true; set it to false to begin")
+    return None
+
+
+def _not_begun(s: Situation) -> Decision | None:
+    if s.trial.status.attempt is None:
+        return Begin(1, s.pod_name)
+    return None
+
+
+def _pod_not_made(s: Situation) -> Decision | None:
+    if s.pod is None and s.trial.status.pod_uid is None:
+        return CreatePod()
+    return None
+
+
+def _pod_gone(s: Situation) -> Decision | None:
+    if s.pod is None or (s.trial.status.pod_uid is not None and s.pod.uid != s.trial.status.pod_uid):
+        return LoseAttempt("PodDeleted", f"pod {s.trial.status.pod_name} was deleted by somebody else")
+    return None
+
+
+def _pod_foreign(s: Situation) -> Decision | None:
+    if s.pod is not None and s.pod.owner_uid != s.trial.metadata.uid:
+        if s.pod.deleting:
+            return Wait("PodNameTaken", f"waiting for another pod named {s.pod.name} to go", seconds=2)
+        return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to somebody else; delete or rename it")
+    return None
+
+
+def _pod_unknown(s: Situation) -> Decision | None:
+    return Adopt() if s.pod is not None and s.trial.status.pod_uid is None else None
+
+
+def _pod_taken(s: Situation) -> Decision | None:
+    """Deleted, evicted or preempted: an outside cause, whatever ran."""
+    if s.pod is None:
+        return None
+    if s.pod.disruption:
+        return LoseAttempt(s.pod.disruption, s.pod.message or f"pod {s.pod.name} was disrupted: {s.pod.disruption}")
+    if s.pod.reason:
+        return LoseAttempt(s.pod.reason, s.pod.message or f"pod {s.pod.name} failed: {s.pod.reason}")
+    if s.pod.deleting:
+        return LoseAttempt("PodDeleted", f"pod {s.pod.name} was deleted by somebody else")
+    return None
+
+
+def _container_ended(s: Situation) -> Decision | None:
+    if s.pod is None or not s.pod.terminated:
+        return None
+    ended = f"the trial's container ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'})"
+    if s.trial.status.current_step is None:
+        return LoseAttempt("ContainerEnded", f"{ended} before the first step")
+    if s.pod.exit_reason == "OOMKilled":
+        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit")
+    if s.pod.exit_code == _STOPPED_FROM_INSIDE:
+        return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1")
+    return LoseAttempt("ContainerEnded", ended)
+
+
+def _cannot_start(s: Situation) -> Decision | None:
+    if s.pod is None:
+        return None
+    told = s.pod.waiting_message
+    if s.pod.waiting_reason in _NEVER_STARTS:
+        return Fail(s.pod.waiting_reason, told or f"pod {s.pod.name}: {s.pod.waiting_reason}", "EnvironmentStartError")
+    if s.pod.waiting_reason in _PULLING and any(each in told.lower() for each in _NO_SUCH_IMAGE):
+        return Fail("ImagePullFailed", f"{told}; check spec.environment.image and its credentials", "EnvironmentStartError")
+    return None
+
+
+def _start_too_slow(s: Situation) -> Decision | None:
+    if s.pod is None or s.pod.running or s.pod.scheduled_at is None or s.now < s.pod.scheduled_at + s.start_timeout:
+        return None
+    why = f"; last: {s.pod.waiting_reason} {s.pod.waiting_message}".rstrip() if s.pod.waiting_reason else ""
+    limit = f"environment.build_timeout_sec = {s.start_timeout:g}"
+    return Fail("EnvironmentStartTimeout", f"pod {s.pod.name} did not start within {limit}{why}", "EnvironmentStartTimeoutError")
+
+
+def _starting(s: Situation) -> Decision | None:
+    if s.pod is None or s.pod.running:
+        return None
+    if s.pod.unschedulable:
+        return Wait("Unschedulable", s.pod.unschedulable, seconds=30)
+    limit = s.start_timeout - (s.now - (s.pod.scheduled_at or s.now))
+    return Wait(s.pod.waiting_reason or "PodStarting", s.pod.waiting_message, seconds=max(1.0, min(limit, 30.0)))
+
+
+RULES: tuple[Rule, ...] = (
+    _finished,
+    _past_deadline,
+    _suspended,
+    _not_begun,
+    _pod_not_made,
+    _pod_gone,
+    _pod_foreign,
+    _pod_unknown,
+    _pod_taken,
+    _container_ended,
+    _cannot_start,
+    _start_too_slow,
+    _starting,
+)
+
+
+def is_finished(trial: MultiStepTrial) -> bool:
+    """Whether the trial is Complete or Failed."""
+    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in trial.status.conditions)
+
+
+def failed_badly(trial: MultiStepTrial) -> bool:
+    """Whether somebody may want to look at the pod: the trial Failed, or has an exception."""
+    failed = any(each.type == "Failed" and each.status == "True" for each in trial.status.conditions)
+    return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
+
+
+def _pod_removal(s: Situation) -> float | None:
+    spec = s.trial.spec
+    if s.pod is None or s.pod.owner_uid != s.trial.metadata.uid or s.pod.deleting:
+        return None
+    if spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and failed_badly(s.trial)):
+        return None
+    return _seconds_left(s, spec.pod_ttl_seconds_after_finished or 0)
+
+
+def _seconds_left(s: Situation, ttl: float | None) -> float | None:
+    end: datetime | None = s.trial.status.completion_time
+    if ttl is None or end is None:
+        return None
+    return max(0.0, end.timestamp() + ttl - s.now)
+
+
+def next_deadline(s: Situation) -> float | None:
+    """Seconds until the trial's own deadline, if it has one and has begun."""
+    limit, start = s.trial.spec.active_deadline_seconds, s.trial.status.start_time
+    return None if limit is None or start is None else max(0.0, start.timestamp() + limit - s.now)

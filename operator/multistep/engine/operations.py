@@ -1,0 +1,120 @@
+"""The operations that a trial is made of: what is asked of the pod's runner (docs/runner-protocol.md), one id each.
+
+An operation says what is to happen, never how; ids are ``ATTEMPT/STEP/OPERATION``, so a restarted operator asks for
+the same thing under the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from ..api.content import Content
+from ..api.records import Record
+
+LOGS_AGENT = "/logs/agent"
+LOGS_VERIFIER = "/logs/verifier"
+LOGS_ARTIFACTS = "/logs/artifacts"
+TESTS = "/tests"
+SOLUTION = "/solution"
+
+OUTPUT_LIMIT_BYTES = 100 * 2**20
+CAPTURE_LIMIT_BYTES = 256 * 2**10
+TAIL_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A directory to be emptied (or, with keep, only made). mode: permission bits."""
+
+    path: str
+    mode: int = 0o777
+    user: str = ""
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Make each directory an empty, real directory."""
+
+    id: str
+    directories: tuple[Directory, ...]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Merge content of the task into a directory of the environment."""
+
+    id: str
+    target: str
+    content: Content
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Run a command as a phase. timeout: seconds, None for no limit, 0 or less for "do not start it".
+
+    remove: files deleted before the start; captures: files read at the end, after all that the phase started is gone.
+    """
+
+    id: str
+    argv: tuple[str, ...]
+    user: str = ""
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    make_executable: str = ""
+    remove: tuple[str, ...] = ()
+    output: str = ""
+    exit_code_file: str = ""
+    captures: tuple[str, ...] = ()
+    kill_at_end: bool = False
+
+
+@dataclass(frozen=True)
+class Healthcheck:
+    """Try a command until it succeeds or its retries are used up (Harbor 0.25, healthchecks). Times in seconds."""
+
+    id: str
+    argv: tuple[str, ...]
+    user: str
+    env: Mapping[str, str]
+    interval: float
+    timeout: float
+    start_period: float
+    start_interval: float
+    retries: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Write a fact down beside the records, with the pod's clock."""
+
+    id: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A path to be collected. exclude: tar patterns, for directories."""
+
+    path: str
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Bring sources of one step to the results store; its record's result is what was found (engine.artifacts)."""
+
+    id: str
+    step: int
+    sources: tuple[Source, ...]
+
+
+Operation: TypeAlias = Reset | Upload | Start | Healthcheck | Note | Collect
+PHASES = (Start, Healthcheck)  # operations that take their time: they are started, then waited for
+
+T = TypeVar("T")
+Script: TypeAlias = Generator[Operation, Record, T]

@@ -1,0 +1,289 @@
+"""The plan of a trial: what every step needs, with all inheritance, overrides and templates resolved.
+
+A plan is made from the task, the trial's spec and its variables alone. It holds values of secrets, so it is never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..api.layout import StepLayout, TaskLayout
+from ..api.task import ArtifactConfig, CollectConfig, HealthcheckConfig, StepConfig, TaskConfig, User
+from ..api.trial import TrialSpec
+from ..errors import InvalidSpec, InvalidTask
+from .artifacts import pass_entries
+from .templates import Unresolved, resolve
+from .timeouts import resolve_limit
+
+SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
+
+Env = Mapping[str, str]
+_ROOT = {"root", "0", "0:0", "root:root"}
+
+
+@dataclass(frozen=True)
+class TrialEnv:
+    """The environment variables of a trial's spec, with the values of Secrets and ConfigMaps in place."""
+
+    variables: Env = field(default_factory=dict)
+    environment: Env = field(default_factory=dict)
+    agent: Env = field(default_factory=dict)
+    verifier: Env = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds."""
+
+    command: str
+    user: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class VerifierPlan:
+    """How a step is verified. timeout: seconds; env: resolved, or what could not be."""
+
+    user: str
+    timeout: float | None
+    env: Env | Unresolved
+    task_tests: bool
+    step_tests: bool
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step. directory: its name under steps/, None for the task's root; agent_timeout: seconds, None for no limit."""
+
+    name: str
+    index: int
+    directory: str | None
+    instruction: str | None
+    workdir: bool
+    setup: bool
+    healthcheck: HealthcheckConfig | None
+    agent_user: str
+    agent_timeout: float | None
+    solution_directory: str | None
+    solve_script: bool
+    hooks: tuple[Hook, ...]
+    verifier: VerifierPlan | None
+    min_reward: float | Mapping[str, float] | None
+    artifacts: tuple[ArtifactConfig, ...]
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """A whole trial. single: a task without [[steps]], which differs in a few points (Harbor 0.25, single-step trial)."""
+
+    task_name: str
+    image: str
+    agent_name: str
+    agent_command: tuple[str, ...]
+    agent_env: Env
+    solution_env: Env | Unresolved
+    environment_env: Env
+    environment_files: bool
+    workdir: str
+    healthcheck: HealthcheckConfig | None
+    start_timeout: float
+    steps: tuple[StepPlan, ...]
+    strategy: Literal["mean", "final"] | None
+    abort_on_agent_error: bool
+    single: bool
+
+
+def make_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str) -> TrialPlan:
+    """The plan of a trial; name: the task's, if it does not say so itself. Raises InvalidSpec or InvalidTask."""
+    refuse_unsupported(config, layout)
+    steps = _steps(config)
+    return TrialPlan(
+        task_name=config.task.name if config.task else name,
+        image=_image(config, layout, spec),
+        agent_name=spec.agent.name,
+        agent_command=tuple(spec.agent.command or ()),
+        agent_env=_resolved("spec.agent.env", env.agent, env),
+        solution_env=_attempt(config.solution.env, env),
+        environment_env={**_resolved("environment.env", config.environment.env, env), **env.environment},
+        environment_files=layout.environment_files and _uses_image(config),
+        workdir=config.environment.workdir or "",
+        healthcheck=config.environment.healthcheck,
+        start_timeout=_start_timeout(config, spec),
+        steps=tuple(_step_plan(config, layout, spec, env, index, step) for index, step in enumerate(steps)),
+        strategy=config.multi_step_reward_strategy if config.steps else "final",
+        abort_on_agent_error=spec.on_agent_error == "Abort",
+        single=not config.steps,
+    )
+
+
+def refuse_unsupported(config: TaskConfig, layout: TaskLayout) -> None:
+    """Raise InvalidSpec for what cannot be run here, by name."""
+    for found, message in _unsupported(config, layout):
+        if found:
+            raise InvalidSpec(message)
+
+
+def _unsupported(config: TaskConfig, layout: TaskLayout) -> Sequence[tuple[bool, str]]:
+    steps = _steps(config)
+    modes = [config.environment.network_mode, config.agent.network_mode, config.verifier.network_mode]
+    modes += [mode for step in steps for mode in (step.agent.network_mode, step.verifier.network_mode)]
+    separate = [_verifier_mode(config, step) == "separate" for step in steps]
+    hooks = [hook for step in steps for hook in _hooks(config, step)]
+    artifacts = [*config.artifacts, *(entry for step in steps for entry in step.artifacts)]
+    return (
+        (
+            layout.compose is not None and not _uses_image(config),
+            f"environment/{layout.compose}: compose files are not supported; a trial is one container",
+        ),
+        (config.environment.os == "windows", "environment.os: windows is not supported; only linux"),
+        (config.environment.tpu is not None, "environment.tpu is not supported"),
+        (any(separate), "verifier.environment_mode: separate is not supported yet; only shared"),
+        (
+            any(mode not in (None, "public") for mode in modes),
+            "network_mode: only public is supported in this cluster; nothing here was proved to enforce anything else",
+        ),
+        (
+            any(hook.service != "main" for hook in hooks),
+            "verifier.collect: service must be main; compose services are not supported",
+        ),
+        (
+            any(entry.service not in (None, "main") for entry in artifacts),
+            "artifacts: service must be main; compose services are not supported",
+        ),
+    )
+
+
+def _steps(config: TaskConfig) -> Sequence[StepConfig]:
+    if config.steps:
+        return config.steps
+    return [StepConfig(name=SINGLE_STEP, verifier=config.verifier.model_copy(update={"env": {}, "collect": []}))]
+
+
+def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, index: int, step: StepConfig) -> StepPlan:
+    single = not config.steps
+    files = layout.root if single else layout.steps.get(step.name, StepLayout())
+    solution = files if files.solution else layout.root
+    return StepPlan(
+        name=step.name,
+        index=index,
+        directory=None if single else step.name,
+        instruction=instruction(files.instruction, spec.extra_instructions),
+        workdir=files.workdir and not single,
+        setup=files.setup and not single,
+        healthcheck=step.healthcheck,
+        agent_user=_user(step.agent.user, config.agent.user, override=spec.agent.user),
+        agent_timeout=_agent_timeout(config, spec, step),
+        solution_directory=step.name if files.solution and not single else None,
+        solve_script=solution.solve_script,
+        hooks=tuple(Hook(hook.command, _user(hook.user), hook.timeout_sec) for hook in _hooks(config, step)),
+        verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
+        min_reward=step.min_reward,
+        artifacts=pass_entries(config.artifacts, [each.config() for each in spec.artifacts], step.artifacts),
+    )
+
+
+def _verifier_plan(
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, step: StepConfig, files: StepLayout
+) -> VerifierPlan:
+    return VerifierPlan(
+        user=_user(step.verifier.user, config.verifier.user),
+        timeout=resolve_limit(
+            step.verifier.timeout_sec,  # the task's own limit never reaches a step (Harbor 0.25)
+            override=spec.verifier.timeout_seconds,
+            maximum=spec.verifier.max_timeout_seconds,
+            multiplier=spec.verifier.timeout_multiplier,
+            default_multiplier=spec.timeout_multiplier,
+        ),
+        env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
+        task_tests=layout.root.tests,
+        step_tests=files.tests and bool(config.steps),
+    )
+
+
+def instruction(text: str | None, extra: Sequence[str]) -> str | None:
+    """The instruction with the trial's extra ones, each after one blank line (Harbor 0.25, load); None if there is none."""
+    if text is None:
+        return None
+    return "\n\n".join([text, *extra])
+
+
+def _agent_timeout(config: TaskConfig, spec: TrialSpec, step: StepConfig) -> float | None:
+    own = step.agent.timeout_sec
+    return resolve_limit(
+        config.agent.timeout_sec if own is None else own,
+        override=spec.agent.timeout_seconds,
+        maximum=spec.agent.max_timeout_seconds,
+        multiplier=spec.agent.timeout_multiplier,
+        default_multiplier=spec.timeout_multiplier,
+    )
+
+
+def _start_timeout(config: TaskConfig, spec: TrialSpec) -> float:
+    multiplier = spec.environment_timeout_multiplier
+    return config.environment.build_timeout_sec * (spec.timeout_multiplier if multiplier is None else multiplier)
+
+
+def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
+    image = spec.environment.image or config.environment.docker_image
+    if image:
+        return image
+    if layout.dockerfile:
+        raise InvalidSpec(
+            "spec.environment.image: the task has only a Dockerfile; build it with `multistep build TASK` and name the image here, or use `multistep run TASK`"
+        )
+    raise InvalidTask(
+        "is missing, and so are environment.docker_image and spec.environment.image",
+        kind="FileNotFoundError",
+        field="environment/Dockerfile",
+    )
+
+
+def _uses_image(config: TaskConfig) -> bool:
+    return bool(config.environment.docker_image)
+
+
+def _verifier_mode(config: TaskConfig, step: StepConfig) -> str:
+    for verifier in (step.verifier, config.verifier):
+        if verifier.environment_mode:
+            return verifier.environment_mode
+        if verifier.environment is not None:
+            return "separate"
+    return "shared"
+
+
+def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
+    return [*config.verifier.collect, *step.verifier.collect]
+
+
+def isolation(plan: TrialPlan, default_user: str) -> Literal["User", "Shared"]:
+    """User: no agent of the trial is root or shares a verifier's user, so none can touch verdicts or runner; else Shared.
+
+    default_user: whom a phase without a user of its own runs as.
+    """
+    agents = {step.agent_user or default_user for step in plan.steps}
+    verifiers = {step.verifier.user or default_user for step in plan.steps if step.verifier}
+    return "Shared" if agents & (verifiers | _ROOT) else "User"
+
+
+def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:
+    """The user of a phase; "" for the image's own."""
+    for user in (override, own, inherited):
+        if user is not None and user != "":
+            return str(user)
+    return ""
+
+
+def _resolved(where: str, values: Env, env: TrialEnv) -> dict[str, str]:
+    try:
+        return resolve(values, env.variables)
+    except Unresolved as error:
+        raise InvalidTask(str(error), kind="ValueError", field=where) from error
+
+
+def _attempt(values: Env, env: TrialEnv) -> dict[str, str] | Unresolved:
+    try:
+        return resolve(values, env.variables)
+    except Unresolved as error:
+        return error

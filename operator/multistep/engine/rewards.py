@@ -1,0 +1,125 @@
+"""Rewards: from the verifier's files to numbers, gates, and the trial's reward (Harbor 0.25, verifier and multi-step trial)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Number = float | int
+Rewards = Mapping[str, Number]
+
+REWARD_JSON = "/logs/verifier/reward.json"
+REWARD_TXT = "/logs/verifier/reward.txt"
+
+
+@dataclass(frozen=True)
+class StepException:
+    """What went wrong in a step or a trial. type: Harbor's bare class name; phase: where, "" for the trial itself."""
+
+    type: str
+    message: str
+    phase: str = ""
+
+
+class RewardError(Exception):
+    """The reward files are no reward. type: Harbor's class name."""
+
+    def __init__(self, type_: str, message: str) -> None:
+        super().__init__(message)
+        self.type = type_
+
+
+def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[str, Number]:
+    """The rewards in reward.json (which wins if it is there, however broken) or reward.txt; None for a missing file.
+
+    Raises RewardError.
+    """
+    if json_file is not None:
+        return parse_reward_json(json_file)
+    if txt_file is not None:
+        return parse_reward_txt(txt_file)
+    raise RewardError("RewardFileNotFoundError", f"the verifier wrote neither {REWARD_JSON} nor {REWARD_TXT}")
+
+
+def parse_reward_txt(data: bytes) -> dict[str, Number]:
+    """One number, as Python's float() reads it. Raises RewardError."""
+    _require_content(data, REWARD_TXT)
+    try:
+        value = float(data.decode())
+    except ValueError as error:
+        raise _unparsable(REWARD_TXT, f"{_shown(data)} is no number") from error
+    return {"reward": _finite(value, REWARD_TXT)}
+
+
+def parse_reward_json(data: bytes) -> dict[str, Number]:
+    """An object of finite numbers; booleans count as 1.0 and 0.0, integers stay integers. Raises RewardError."""
+    _require_content(data, REWARD_JSON)
+    try:
+        value = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise _unparsable(REWARD_JSON, f"{_shown(data)} is not JSON") from error
+    if isinstance(value, bool | int | float):
+        _finite(value, REWARD_JSON)
+        raise RewardError("ValidationError", f"{REWARD_JSON} holds a bare number; it must be an object of numbers")
+    if not isinstance(value, dict):
+        raise _unparsable(REWARD_JSON, "it must be an object of numbers")
+    return {key: _finite(each, f"{REWARD_JSON}, key {key!r}") for key, each in value.items()}
+
+
+def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards | None) -> str | None:
+    """Why a step's rewards do not pass its min_reward, or None if they do.
+
+    A number gates the key "reward", a table each of its keys; a missing key is minus infinity; equality passes.
+    """
+    if minimum is None:
+        return None
+    thresholds = minimum if isinstance(minimum, Mapping) else {"reward": minimum}
+    for key, threshold in thresholds.items():
+        actual = (rewards or {}).get(key, -math.inf)
+        if actual < threshold:
+            shown = "missing" if actual == -math.inf else f"{actual:g}"
+            return f"{key} is {shown}, below min_reward {threshold:g}"
+    return None
+
+
+def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rewards | None]) -> dict[str, Number] | None:
+    """The trial's rewards from those of the steps that were started, in order (None: no verifier result).
+
+    mean: per key, over the steps with a result, a missing key counting 0. final: the last started step's, verbatim.
+    Raises OverflowError when a mean is no finite number.
+    """
+    if strategy == "final":
+        return None if not steps or steps[-1] is None else dict(steps[-1])
+    results = [rewards for rewards in steps if rewards is not None]
+    keys = {key: None for rewards in results for key in rewards}
+    means = {key: sum(rewards.get(key, 0) for rewards in results) / len(results) for key in keys}
+    if not all(math.isfinite(mean) for mean in means.values()):
+        raise OverflowError("the mean of the steps' rewards is not finite")
+    return means or None
+
+
+def _require_content(data: bytes, path: str) -> None:
+    if not data:
+        raise RewardError("RewardFileEmptyError", f"{path} is empty")
+
+
+def _finite(value: object, where: str) -> Number:
+    if isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, int | float):
+        raise _unparsable(where, f"{_shown(repr(value).encode())} is no number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _unparsable(where, f"{value!r} is not finite")
+    return value
+
+
+def _unparsable(where: str, why: str) -> RewardError:
+    return RewardError("VerifierOutputParseError", f"{where}: {why}")
+
+
+def _shown(data: bytes) -> str:
+    text = data[:60].decode(errors="replace").strip()
+    return repr(text + ("..." if len(data) > 60 else ""))

@@ -1,0 +1,248 @@
+"""The status of a trial, from what is known of it. Pure: the former status and the clock come in.
+
+Status must always be writable, whatever a verifier wrote: messages, keys and numbers are bounded here; result.json is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from ..api.trial import (
+    ArtifactsSummary,
+    AttemptStatus,
+    Condition,
+    Durations,
+    MultiStepTrial,
+    StepException,
+    StepStatus,
+    TrialException,
+    TrialStatus,
+)
+from . import rewards
+from .journal import Collected, Journal, StepRun
+
+MAX_MESSAGE_CHARACTERS = 1024
+MAX_REWARD_KEYS = 64
+MAX_KEY_CHARACTERS = 128
+
+Phase = Literal["Pending", "Running", "Suspended", "Complete", "Failed"]
+
+
+def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float) -> TrialStatus:
+    """A trial that cannot go on yet."""
+    return _with(trial, phase, reason, message, now)
+
+
+def begun(trial: MultiStepTrial, attempt: int, pod_name: str, task: str, image_user: str | None, now: float) -> TrialStatus:
+    """A trial whose (next) pod is about to be made."""
+    return _with(
+        trial,
+        "Pending",
+        "PodStarting",
+        f"attempt {attempt}: making pod {pod_name}",
+        now,
+        attempt=attempt,
+        pod_name=pod_name,
+        pod_uid=None,
+        node_name=None,
+        current_step=None,
+        steps=[],
+        task=task,
+        image_user=image_user,
+        start_time=trial.status.start_time or _time(now),
+    )
+
+
+def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
+    """A trial whose script is under way. changes: further fields of the status."""
+    current = journal.steps[-1].name if journal.steps else None
+    total = f"step {len(journal.steps)}: {current}" if current else "preparing the environment"
+    steps = [step_status(run) for run in journal.steps]
+    return _with(trial, "Running", "Running", total, now, steps=steps, current_step=current, **changes)
+
+
+def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
+    """A trial that ran as specified, whatever its reward."""
+    message = _summary(journal)
+    return _with(trial, "Complete", "TrialComplete", message, now, **_ended(journal, results, now))
+
+
+def failed(
+    trial: MultiStepTrial,
+    reason: str,
+    message: str,
+    now: float,
+    *,
+    exception: str = "",
+    journal: Journal | None = None,
+    results: str | None = None,
+) -> TrialStatus:
+    """A trial that could not be run; it has no reward. journal: what it had, if it is known; else the status' steps stay."""
+    ended = _ended(journal, results, now) if journal else {"completion_time": _time(now), "current_step": None, "results": results}
+    ended["rewards"] = ended["reward"] = None
+    if exception:
+        ended["exception"] = TrialException(type=exception, message=bounded(message))
+    return _with(trial, "Failed", reason, message, now, **ended)
+
+
+def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialStatus:
+    """The current attempt put on record, before the next begins (or the trial fails)."""
+    status = trial.status
+    attempt = AttemptStatus(
+        number=status.attempt or 1,
+        pod_name=status.pod_name,
+        pod_uid=status.pod_uid,
+        node_name=status.node_name,
+        start_time=status.attempts[-1].end_time if status.attempts else status.start_time,
+        end_time=_time(now),
+        reason=reason,
+        message=bounded(message),
+        steps=status.steps,
+    )
+    return status.model_copy(update={"attempts": [*status.attempts, attempt], "steps": [], "current_step": None})
+
+
+def step_status(run: StepRun) -> StepStatus:
+    """A step as the status shows it."""
+    exception = run.exception
+    return StepStatus(
+        name=run.name,
+        phase=_step_phase(run),
+        rewards=bounded_rewards(run.rewards),
+        exception=exception
+        and StepException(type=exception.type, message=bounded(exception.message), phase=exception.phase or None),
+        start_time=_optional_time(run.started_at),
+        completion_time=_optional_time(run.completed_at),
+        durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
+        artifacts=run.collected and ArtifactsSummary(count=run.collected.count, bytes=run.collected.bytes),
+        gate=run.gate_passed,
+    )
+
+
+def step_run(step: StepStatus) -> StepRun:
+    """The way back, for a step whose records are gone with its pod."""
+    exception = step.exception
+    return StepRun(
+        name=step.name,
+        started_at=step.start_time and step.start_time.timestamp(),
+        completed_at=step.completion_time and step.completion_time.timestamp(),
+        phase=(step.phase or "").lower(),
+        rewards=dict(step.rewards) if step.rewards is not None else None,
+        exception=exception and rewards.StepException(exception.type, exception.message, exception.phase or ""),
+        collected=step.artifacts and Collected(count=step.artifacts.count, bytes=step.artifacts.bytes),
+        gate_passed=step.gate,
+    )
+
+
+def to_json(status: TrialStatus) -> dict[str, Any]:
+    """The status as the API server takes it; absent stands for null."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def bounded(message: str) -> str:
+    """A message that fits, its beginning and its end kept."""
+    clean = message.encode(errors="replace").decode()
+    if len(clean) <= MAX_MESSAGE_CHARACTERS:
+        return clean
+    half = MAX_MESSAGE_CHARACTERS // 2 - 3
+    return f"{clean[:half]} ... {clean[-half:]}"
+
+
+def bounded_rewards(values: rewards.Rewards | None) -> dict[str, int | float] | None:
+    """Rewards that fit; a number that JSON cannot carry exactly becomes the nearest one that it can, a key that does not fit is left out."""
+    if values is None:
+        return None
+    kept = [(key, _number(value)) for key, value in values.items() if len(key) <= MAX_KEY_CHARACTERS and key.isprintable()]
+    return {key: value for key, value in kept[:MAX_REWARD_KEYS] if value is not None}
+
+
+def reward_text(values: Mapping[str, int | float] | None) -> str | None:
+    """The key "reward" for a column; another single key with its name; nothing else."""
+    if not values:
+        return None
+    if "reward" in values:
+        return f"{values['reward']:.4g}"
+    return ", ".join(f"{key}={value:.4g}" for key, value in sorted(values.items()))[:60]
+
+
+def _number(value: float | int) -> int | float | None:
+    if isinstance(value, float) or abs(value) < 2**53:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _step_phase(run: StepRun) -> str:
+    if run.completed_at is None:
+        return run.phase.capitalize()
+    return "Failed" if run.exception else "Complete"
+
+
+def _summary(journal: Journal) -> str:
+    ran = len(journal.steps)
+    last = journal.steps[-1] if journal.steps else None
+    exception = journal.exception or (last and last.exception)
+    if exception:
+        return f"ended after {ran} steps with {exception.type}: {exception.message}"
+    if last and last.gate_failure and not journal.all_steps:
+        return f"stopped after {ran} steps: {last.name}: {last.gate_failure}"
+    return f"ran {ran} steps"
+
+
+def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
+    shown = bounded_rewards(journal.rewards)
+    exception = journal.exception
+    return {
+        "steps": [step_status(run) for run in journal.steps],
+        "current_step": None,
+        "completion_time": _time(now),
+        "rewards": shown,
+        "reward": reward_text(shown),
+        "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
+        "results": results,
+    }
+
+
+def _with(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, **changes: Any) -> TrialStatus:
+    generation = trial.metadata.generation
+    conditions = _conditions(trial.status.conditions, phase, reason, bounded(message), generation, now)
+    return trial.status.model_copy(update={"observed_generation": generation, "phase": phase, "conditions": conditions, **changes})
+
+
+def _conditions(
+    former: Sequence[Condition], phase: Phase, reason: str, message: str, generation: int, now: float
+) -> list[Condition]:
+    """A Job's conditions beside those of kstatus: Reconciling while it runs, Ready when Complete, Stalled when Failed."""
+    holds = {
+        "Complete": phase == "Complete",
+        "Failed": phase == "Failed",
+        "Ready": phase == "Complete",
+        "Reconciling": phase in ("Pending", "Running", "Suspended"),
+        "Stalled": phase == "Failed",
+    }
+    since = {(each.type, each.status): each.last_transition_time for each in former}
+    return [
+        Condition(
+            type=type_,
+            status=(state := "True" if held else "False"),
+            observed_generation=generation,
+            last_transition_time=since.get((type_, state), _time(now)),
+            reason=reason,
+            message=message,
+        )
+        for type_, held in holds.items()
+    ]
+
+
+def _time(seconds: float) -> datetime:
+    """Whole seconds, as Kubernetes writes times."""
+    return datetime.fromtimestamp(math.floor(seconds), UTC)
+
+
+def _optional_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _time(seconds)

@@ -1,0 +1,36 @@
+"""``${NAME}`` and ``${NAME:-default}`` in environment values (Harbor 0.25, utils.env), resolved from the trial's variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+
+
+class Unresolved(Exception):
+    """A variable that a template names is not set and has no default. name: the variable; key: where it was asked for."""
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(
+            f"{key}: variable {name!r} is not set; add it to spec.variables or give it a default: ${{{name}:-default}}"
+        )
+        self.key = key
+        self.name = name
+
+
+def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The values with templates replaced. A value is a template only as a whole: ``pre-${NAME}`` is literal. Raises Unresolved."""
+    return {key: _value(key, value, variables) for key, value in env.items()}
+
+
+def _value(key: str, value: str, variables: Mapping[str, str]) -> str:
+    match = _TEMPLATE.fullmatch(value)
+    if match is None:
+        return value
+    name, default = match.groups()
+    if name in variables:
+        return variables[name]
+    if default is None:
+        raise Unresolved(key, name)
+    return default
