@@ -1,0 +1,304 @@
+"""A thin asynchronous client of the API server that speaks plain dicts.
+
+Reads are tried again for a while; writes never are, as a write without an answer may have happened: the caller looks
+again. Every call has a time limit, and every failure is an error of multistep.errors.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Self
+
+import aiohttp
+
+from multistep.cluster.connection import Connection
+from multistep.cluster.edge import FIELD_MANAGER, Object, Propagation
+from multistep.cluster.errors import no_answer
+from multistep.cluster.exec import WebsocketExec, open_exec
+from multistep.cluster.http import REQUEST_TIMEOUT_SECONDS, Http, RequestObserver
+from multistep.cluster.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    KNOWN,
+    PODS,
+    SECRETS,
+    TRIALS,
+    Resource,
+    api_path,
+    from_discovery,
+)
+from multistep.cluster.watch import WatchEvent, list_objects, watch_objects
+from multistep.errors import NotFound
+
+MAX_EVENT_NOTE_BYTES: Final = 1024  # the API server refuses longer ones
+APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+
+
+class Client:
+    """The API server. Make one with ``connect``, or from a Connection; close it (or use it as a context manager).
+
+    timeout_seconds: of each request. observe: told of every request that was sent.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        observe: RequestObserver | None = None,
+        component: str = "multistep",
+        instance: str = "",
+    ) -> None:
+        self.connection = connection
+        self._http = Http(connection, timeout_seconds=timeout_seconds, observe=observe)
+        self._component = component  # who Events are from
+        self._instance = instance or component
+        self._kinds: dict[tuple[str, str], Resource] = dict(KNOWN)
+
+    @classmethod
+    async def connect(
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        observe: RequestObserver | None = None,
+    ) -> Self:
+        """A client by kubeconfig, $KUBECONFIG, a pod's service account or ~/.kube/config. Raises Unavailable."""
+        connection = await Connection.load(kubeconfig=kubeconfig, context=context)
+        return cls(connection, timeout_seconds=timeout_seconds, observe=observe)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    @property
+    def namespace(self) -> str:
+        """Where objects without a namespace go."""
+        return self.connection.namespace
+
+    # -- trials
+
+    async def get_trial(self, namespace: str, name: str) -> Object:
+        return await self.get(TRIALS, namespace, name)
+
+    async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return await self.list(TRIALS, namespace, label_selector=label_selector)
+
+    async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
+        return await self.delete(TRIALS, namespace, name, uid=uid, propagation=propagation)
+
+    async def apply_status(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str,
+        status: Mapping[str, Any],
+        field_manager: str = FIELD_MANAGER,
+    ) -> Object:
+        """Write the whole status by server-side apply. Raises Conflict if the trial is another or was changed.
+
+        uid and resource_version are what makes a stale writer lose: without them the last one wins.
+        """
+        metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version}
+        body = {"apiVersion": TRIALS.api_version, "kind": TRIALS.kind, "metadata": metadata, "status": status}
+        path = TRIALS.path(namespace, name, "status")
+        params = {"fieldManager": field_manager, "force": "true"}
+        return await self._apply(TRIALS, path, params, body)
+
+    # -- what a trial is made of
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        return await self.get(PODS, namespace, name)
+
+    async def list_pods(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return await self.list(PODS, namespace, label_selector=label_selector)
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+        return await self.create(pod)
+
+    async def delete_pod(self, namespace: str, name: str, *, uid: str = "", grace_period_seconds: int | None = None) -> bool:
+        return await self.delete(PODS, namespace, name, uid=uid, grace_period_seconds=grace_period_seconds)
+
+    async def get_config_map(self, namespace: str, name: str) -> Object:
+        return await self.get(CONFIG_MAPS, namespace, name)
+
+    async def get_secret(self, namespace: str, name: str) -> Object:
+        return await self.get(SECRETS, namespace, name)
+
+    async def create_event(
+        self,
+        regarding: Mapping[str, Any],
+        *,
+        reason: str,
+        message: str,
+        type: Literal["Normal", "Warning"] = "Normal",
+        action: str = "Reconcile",
+    ) -> None:
+        """Create an events.k8s.io/v1 Event about an object (whole, or a reference to it); long messages are cut."""
+        reference = _reference(regarding)
+        event = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": f"{reference['name'][:200].rstrip('.-')}.{secrets.token_hex(8)}",
+                "namespace": reference.get("namespace") or "default",
+            },
+            "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "reportingController": f"multistep.dev/{self._component}",
+            "reportingInstance": self._instance[:128],
+            "type": type,
+            "reason": reason[:128],
+            "action": action[:128],
+            "note": cut_bytes(message, MAX_EVENT_NOTE_BYTES),
+            "regarding": reference,
+        }
+        await self.create(event)
+
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> WebsocketExec:
+        """Run argv in a container (multistep.cluster.exec)."""
+        return await open_exec(self.connection, namespace, pod, container, argv, observe=self._http.observe)
+
+    # -- any kind
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        return await self._http.read("get", resource.plural, resource.path(namespace, name))
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
+    ) -> list[Object]:
+        """All objects (of a namespace, if given). Each has apiVersion and kind, as if it had been read alone."""
+        selectors = _selectors(label_selector, field_selector)
+        objects, _ = await list_objects(self._http, resource, namespace, selectors)
+        return objects
+
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
+        """Create an object of any kind. Raises Conflict if its name is taken."""
+        resource = await self.resource_of(manifest)
+        path = resource.path(self._namespace_of(resource, manifest))
+        params = {"fieldManager": field_manager}
+        return await self._http.send("create", resource.plural, "POST", path, params=params, body=manifest)
+
+    async def apply(
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        field_manager: str = "multistep-cli",
+        force: bool = True,
+        dry_run: bool = False,
+    ) -> Object:
+        """Server-side apply of an object of any kind. force: take over fields that others own."""
+        resource = await self.resource_of(manifest)
+        path = resource.path(self._namespace_of(resource, manifest), manifest["metadata"]["name"])
+        params = {"fieldManager": field_manager, "force": str(force).lower(), **({"dryRun": "All"} if dry_run else {})}
+        return await self._apply(resource, path, params, manifest)
+
+    async def _apply(self, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any]) -> Object:
+        return await self._http.send("apply", resource.plural, "PATCH", path, params=params, body=body, content_type=APPLY)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str = "",
+        grace_period_seconds: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> bool:
+        """Ask for an object's end; False if it is gone already. Raises Conflict if another uid has the name."""
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        try:
+            path = resource.path(namespace, name)
+            await self._http.send("delete", resource.plural, "DELETE", path, body=options)
+        except NotFound:
+            return False
+        return True
+
+    async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
+        """The kind of a manifest, asked of the API server when it is none of ours, and remembered."""
+        api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
+        if (api_version, kind) not in self._kinds:
+            self._kinds |= await self._discover(api_version)
+        try:
+            return self._kinds[api_version, kind]
+        except KeyError:
+            text = f"the cluster serves no {kind or 'object without kind'} of {api_version or 'no apiVersion'}"
+            raise NotFound(f"{text}: is its CRD installed?", status=404, reason="NoSuchKind") from None
+
+    async def _discover(self, api_version: str) -> dict[tuple[str, str], Resource]:
+        try:
+            listed = await self._http.read("get", "apiresources", api_path(api_version))
+            return from_discovery(api_version, listed)
+        except NotFound:
+            return {}
+
+    def _namespace_of(self, resource: Resource, manifest: Mapping[str, Any]) -> str | None:
+        return (manifest["metadata"].get("namespace") or self.namespace) if resource.namespaced else None
+
+    # -- following
+
+    async def watch(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """All objects as ADDED, then every change, for ever. Raises Unavailable when the server stays away.
+
+        After a gap it lists again: what changed in between comes as MODIFIED, what went as DELETED (its name only).
+        """
+        selectors = _selectors(label_selector, field_selector)
+        async with aclosing(watch_objects(self._http, resource, namespace, selectors)) as events:
+            async for event in events:
+                yield event
+
+    async def raw_stream(self, path: str, *, params: Mapping[str, str] | None = None) -> AsyncGenerator[bytes, None]:
+        """The body of a GET, in chunks (a service's proxy, say). Raises Unavailable if it is cut short.
+
+        Each chunk has the time limit of a request; use contextlib.aclosing to leave early.
+        """
+        limit = self._http.timeout_seconds
+        async with self._http.stream("proxy", "", path, params or {}, silence_seconds=limit) as response:
+            try:
+                async for chunk in response.content.iter_any():
+                    yield chunk
+            except (aiohttp.ClientError, OSError) as error:
+                raise no_answer(f"GET {path}", error) from error
+
+
+def cut_bytes(text: str, limit: int) -> str:
+    """The text, cut to at most limit bytes of UTF-8, with an ellipsis where it was cut."""
+    data = text.encode()
+    return text if len(data) <= limit else data[: limit - 3].decode(errors="ignore") + "…"
+
+
+def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+    named = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {name: value for name, value in named.items() if value}
+
+
+def _reference(regarding: Mapping[str, Any]) -> dict[str, str]:
+    """An ObjectReference; without resourceVersion, which would keep equal events from being merged."""
+    names = regarding.get("metadata") or regarding
+    reference = {
+        "apiVersion": regarding.get("apiVersion"),
+        "kind": regarding.get("kind"),
+        "name": names.get("name"),
+        "namespace": names.get("namespace"),
+        "uid": names.get("uid"),
+    }
+    return {key: str(value) for key, value in reference.items() if value}

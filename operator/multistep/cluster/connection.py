@@ -1,0 +1,175 @@
+"""How to reach the API server: address, TLS and credentials, read by kubernetes.aio and kept fresh.
+
+Requests and exec streams share one ``Connection`` but not a pool: thousands of open streams must not starve a GET.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from multistep.errors import Unavailable
+
+if TYPE_CHECKING:  # the package takes a second and 24 MB to import: nobody pays for it who needs no cluster
+    from kubernetes.aio.client import Configuration
+    from kubernetes.aio.config.kube_config import KubeConfigLoader
+
+REFRESH_SECONDS = 60.0
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class Connection:
+    """An API server and how to speak to it. Make one with ``load``; ``close`` it.
+
+    namespace: that of the kubeconfig's context, or of the pod we run in; "default" otherwise.
+    """
+
+    def __init__(self, configuration: Configuration, *, loader: KubeConfigLoader | None, namespace: str) -> None:
+        self._configuration = configuration
+        self._loader = loader
+        self.namespace = namespace
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._refreshed_at = time.monotonic()
+        self._refreshing = asyncio.Lock()
+        self._read_configuration()
+
+    @classmethod
+    async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """Read kubeconfig, or $KUBECONFIG, or what is mounted in a pod, or ~/.kube/config, whichever is first there.
+
+        Raises Unavailable, saying what is wrong.
+        """
+        try:
+            return await cls._load(kubeconfig or os.environ.get("KUBECONFIG", ""), context)
+        except Exception as error:  # kubernetes.aio lets KeyError, TypeError, YAMLError, OSError and its own through
+            raise Unavailable(f"no cluster to talk to: {error or type(error).__name__}") from error
+
+    @classmethod
+    async def _load(cls, kubeconfig: str, context: str | None) -> Self:
+        from kubernetes.aio.client import Configuration
+        from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+        configuration = Configuration()
+        if not kubeconfig and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            return cls(configuration, loader=None, namespace=_mounted_namespace())
+        loader = await load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=kubeconfig or os.path.expanduser("~/.kube/config"),
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+        namespace = loader.current_context["context"].get("namespace") or "default"
+        return cls(configuration, loader=loader, namespace=namespace)
+
+    def _read_configuration(self) -> None:
+        self.base_url: str = self._configuration.host.rstrip("/")
+        self._proxy: str | None = self._configuration.proxy or _proxy_of_environment(self.base_url)
+        self._ssl = _ssl_context(self._configuration) if self.base_url.startswith("https:") else None
+        self._certificates = _certificates(self._configuration)
+
+    def session(self, purpose: str, *, trace: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
+        """The pool for a purpose ("api", "exec"), made at the first use; it has no limit of connections."""
+        if purpose not in self._sessions:
+            self._sessions[purpose] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[trace] if trace else None,
+            )
+        return self._sessions[purpose]
+
+    async def request_options(self) -> dict[str, Any]:
+        """Keyword arguments for every request of aiohttp: credentials (fresh), TLS, proxy."""
+        await self.refresh()
+        options: dict[str, Any] = {"headers": await self._headers(), "proxy": self._proxy}
+        if self._ssl is not None:
+            options["ssl"] = self._ssl
+        if self._configuration.tls_server_name:
+            options["server_hostname"] = self._configuration.tls_server_name
+        return options
+
+    async def refresh(self, *, rejected: bool = False) -> None:
+        """Renew credentials that run out (exec plugins, OIDC, token files). rejected: the server refused these."""
+        if self._loader is None or not (rejected or self._is_stale()):
+            return
+        seen = self._refreshed_at
+        async with self._refreshing:
+            if self._refreshed_at == seen:  # else somebody did it while we waited
+                await self._reload(rejected)
+
+    def _is_stale(self) -> bool:
+        return time.monotonic() - self._refreshed_at > REFRESH_SECONDS
+
+    async def _reload(self, rejected: bool) -> None:
+        loader = self._loader
+        assert loader is not None
+        if rejected:
+            vars(loader).pop("exec_plugin_expiry", None)  # makes the loader ask the plugin again
+        try:
+            await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise Unavailable(f"credentials could not be renewed: {error}") from error
+        self._refreshed_at = time.monotonic()
+        if self._certificates != _certificates(self._configuration):
+            self._read_configuration()
+
+    async def _headers(self) -> dict[str, str]:
+        """The Authorization header; in a pod, kubernetes.aio reads the mounted token again each minute."""
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        return {"Authorization": token} if token else {}
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+
+def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    # Cluster CAs made before 2024 often lack the extensions that Python 3.13 began to demand.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _certificates(configuration: Configuration) -> tuple[str | None, str | None, str | None]:
+    return configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file
+
+
+def _proxy_of_environment(url: str) -> str | None:
+    """What HTTPS_PROXY and NO_PROXY say. (aiohttp's trust_env also reads ~/.netrc, at every request.)"""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    if proxy_bypass(parts.netloc) or _in_networks(parts.hostname or "", proxies.get("no", "")):
+        return None
+    return proxies.get(parts.scheme)
+
+
+def _in_networks(host: str, no_proxy: str) -> bool:
+    """Whether NO_PROXY names a network that host is in: cluster addresses are listed so, and urllib cannot read it."""
+    for entry in no_proxy.split(","):
+        with suppress(ValueError):
+            if ip_address(host) in ip_network(entry.strip(), strict=False):
+                return True
+    return False
+
+
+def _mounted_namespace() -> str:
+    try:
+        return NAMESPACE_FILE.read_text().strip() or "default"
+    except OSError:
+        return "default"

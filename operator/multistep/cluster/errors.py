@@ -1,0 +1,45 @@
+"""Refusals of the API server, translated once into the tree of multistep.errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+
+MAX_MESSAGE_CHARACTERS = 1000
+
+
+def refusal(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
+    """The error for an answer other than 2xx. what: the request, for the message, as in ``get pod ns/name``."""
+    told = _status_object(body)
+    reason = str(told.get("reason") or "")
+    message = str(told.get("message") or body[:300].decode(errors="replace").strip() or "no message")
+    text = f"{what}: {message[:MAX_MESSAGE_CHARACTERS]} (HTTP {status}{f', {reason}' if reason else ''})"
+    if status == 404:
+        return NotFound(text, status=status, reason=reason)
+    if status == 409:
+        return Conflict(text, status=status, reason=reason)
+    if status == 429 or status >= 500:
+        return Unavailable(text, status=status, reason=reason, retry_after=_retry_after(headers))
+    return ClusterError(text, status=status, reason=reason)
+
+
+def no_answer(what: str, error: BaseException) -> Unavailable:
+    """The error for a connection that failed or a time limit that passed."""
+    return Unavailable(f"{what}: no answer from the API server ({type(error).__name__}: {error})"[:MAX_MESSAGE_CHARACTERS])
+
+
+def _status_object(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):  # a proxy's page
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of Retry-After. The form with a date is not used by API servers."""
+    value = headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else None

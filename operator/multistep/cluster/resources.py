@@ -1,0 +1,59 @@
+"""Kinds of objects and their paths on the API server. Those we always use are known; others are discovered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+GROUP: Final = "multistep.dev"
+VERSION: Final = "v1alpha1"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of objects. api_version: ``v1`` or ``GROUP/VERSION``."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """The path of one object, or of all (of a namespace, if given)."""
+        parts = [api_path(self.api_version)]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts += [self.plural, quote(name, safe=""), subresource]
+        return "/".join(part for part in parts if part)
+
+
+def api_path(api_version: str) -> str:
+    """Where an API version is served."""
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+TRIALS = Resource(f"{GROUP}/{VERSION}", "MultiStepTrial", "multisteptrials")
+PODS = Resource("v1", "Pod", "pods")
+CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+SECRETS = Resource("v1", "Secret", "secrets")
+NAMESPACES = Resource("v1", "Namespace", "namespaces", namespaced=False)
+EVENTS = Resource("events.k8s.io/v1", "Event", "events")
+LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
+
+KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
+    (each.api_version, each.kind): each
+    for each in (TRIALS, PODS, CONFIG_MAPS, SECRETS, NAMESPACES, EVENTS, LEASES, NETWORK_POLICIES, CRDS)
+}
+
+
+def from_discovery(api_version: str, listed: Mapping[str, Any]) -> dict[tuple[str, str], Resource]:
+    """The kinds of an APIResourceList, without subresources (``pods/log``)."""
+    return {
+        (api_version, each["kind"]): Resource(api_version, each["kind"], each["name"], bool(each["namespaced"]))
+        for each in listed.get("resources", ())
+        if "/" not in each["name"]
+    }

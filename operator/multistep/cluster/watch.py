@@ -1,0 +1,143 @@
+"""Following objects: a list, then its changes, and a list again after a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import aiohttp
+
+from multistep.cluster.edge import Object
+from multistep.cluster.errors import no_answer, refusal
+from multistep.cluster.http import Http, pause_seconds
+from multistep.cluster.resources import Resource
+from multistep.errors import ClusterError, Unavailable
+
+PAGE_OBJECTS: Final = 500
+WATCH_SECONDS: Final = 290  # asked of the server; load balancers tend to cut at 300
+MAX_FAILURES: Final = 8  # one after another, about half a minute
+GONE: Final = 410
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    """A change. object: as it is now; for a DELETED that was missed, its apiVersion, kind and metadata's names only."""
+
+    type: EventType
+    object: Object
+
+
+async def list_objects(
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+) -> tuple[list[Object], str]:
+    """All objects and the resourceVersion of the list, page by page. Each gets its apiVersion and kind."""
+    for _ in range(3):
+        try:
+            return await _list_pages(http, resource, namespace, selectors)
+        except ClusterError as error:
+            if error.status != GONE:  # the pages were too slow for etcd's compaction: begin again
+                raise
+    return await _list_pages(http, resource, namespace, selectors)
+
+
+async def watch_objects(
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+) -> AsyncGenerator[WatchEvent, None]:
+    """See Client.watch."""
+    known: dict[str, Object] = {}  # by uid: identity and resourceVersion only
+    version, failures = "", 0
+    while True:
+        try:
+            if not version:
+                objects, version = await list_objects(http, resource, namespace, selectors)
+                for event in _differences(known, objects):
+                    yield event
+            async for type, object in _changes(http, resource, namespace, {**selectors, "resourceVersion": version}):
+                failures, version = 0, object["metadata"]["resourceVersion"]
+                if type != "BOOKMARK":
+                    yield _noted(known, WatchEvent(type, object))
+        except Unavailable:
+            if (failures := failures + 1) >= MAX_FAILURES:
+                raise
+            await asyncio.sleep(pause_seconds(failures))
+        except ClusterError as error:
+            if error.status != GONE:
+                raise
+            version = ""
+
+
+async def _list_pages(
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+) -> tuple[list[Object], str]:
+    objects: list[Object] = []
+    params = {**selectors, "limit": str(PAGE_OBJECTS)}
+    while True:
+        page = await http.read("list", resource.plural, resource.path(namespace), params)
+        objects += ({"apiVersion": resource.api_version, "kind": resource.kind, **each} for each in page["items"])
+        if not (more := page["metadata"].get("continue")):
+            return objects, page["metadata"]["resourceVersion"]
+        params["continue"] = more
+
+
+def _differences(known: dict[str, Object], objects: list[Object]) -> list[WatchEvent]:
+    """What a new list tells that was not known. known is brought up to date."""
+    gone = known.keys() - {each["metadata"]["uid"] for each in objects}
+    events = [WatchEvent("DELETED", known[uid]) for uid in gone]
+    for each in objects:
+        before = known.get(each["metadata"]["uid"])
+        if before is None:
+            events.append(WatchEvent("ADDED", each))
+        elif before["metadata"]["resourceVersion"] != each["metadata"]["resourceVersion"]:
+            events.append(WatchEvent("MODIFIED", each))
+    for event in events:
+        _noted(known, event)
+    return events
+
+
+def _noted(known: dict[str, Object], event: WatchEvent) -> WatchEvent:
+    uid = event.object["metadata"]["uid"]
+    if event.type == "DELETED":
+        known.pop(uid, None)
+    else:
+        known[uid] = _identity(event.object)
+    return event
+
+
+def _identity(object: Object) -> Object:
+    names = ("name", "namespace", "uid", "resourceVersion")
+    metadata = {name: object["metadata"][name] for name in names if name in object["metadata"]}
+    return {"apiVersion": object.get("apiVersion"), "kind": object.get("kind"), "metadata": metadata}
+
+
+async def _changes(
+    http: Http, resource: Resource, namespace: str | None, params: Mapping[str, str]
+) -> AsyncIterator[tuple[Any, Object]]:
+    """The events of one watch request, bookmarks too, until the server ends it."""
+    path = resource.path(namespace)
+    asked = {**params, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+    limit = WATCH_SECONDS + http.timeout_seconds
+    async with http.stream("watch", resource.plural, path, asked, silence_seconds=limit) as response:
+        try:
+            async for line in _lines(response.content):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise refusal(f"watch {path}", event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
+                yield event["type"], event["object"]
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise no_answer(f"watch {path}", error) from error
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines, however long (aiohttp's readline has a limit that a large object exceeds)."""
+    held: list[bytes] = []
+    async for chunk in content.iter_any():
+        first, *rest = chunk.split(b"\n")
+        held.append(first)
+        for part in rest:
+            yield b"".join(held)
+            held = [part]
