@@ -52,7 +52,10 @@ class StepRun:
 
 @dataclass
 class Journal:
-    """A trial so far. exception: the trial's own; rewards: the trial's, once finished; broken: the environment ended it; all_steps: none was left out."""
+    """A trial so far.
+
+    exception: the trial's own; rewards: the trial's, once finished; broken: the environment ended it; all_steps: none was left out.
+    """
 
     steps: list[StepRun] = field(default_factory=list)
     started_at: float | None = None

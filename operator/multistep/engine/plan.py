@@ -231,7 +231,8 @@ def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
         return image
     if layout.dockerfile:
         raise InvalidSpec(
-            "spec.environment.image: the task has only a Dockerfile; build it with `multistep build TASK` and name the image here, or use `multistep run TASK`"
+            "spec.environment.image: the task has only a Dockerfile; build it with `multistep build TASK` "
+            "and name the image here, or use `multistep run TASK`"
         )
     raise InvalidTask(
         "is missing, and so are environment.docker_image and spec.environment.image",

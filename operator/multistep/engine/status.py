@@ -122,17 +122,21 @@ def step_status(run: StepRun) -> StepStatus:
     )
 
 
+def _exception(exception: StepException | None) -> rewards.StepException | None:
+    return rewards.StepException(exception.type, exception.message, exception.phase or "") if exception else None
+
+
 def step_run(step: StepStatus) -> StepRun:
     """The way back, for a step whose records are gone with its pod."""
-    exception = step.exception
+    artifacts = step.artifacts
     return StepRun(
         name=step.name,
-        started_at=step.start_time and step.start_time.timestamp(),
-        completed_at=step.completion_time and step.completion_time.timestamp(),
+        started_at=step.start_time.timestamp() if step.start_time else None,
+        completed_at=step.completion_time.timestamp() if step.completion_time else None,
         phase=(step.phase or "").lower(),
         rewards=dict(step.rewards) if step.rewards is not None else None,
-        exception=exception and rewards.StepException(exception.type, exception.message, exception.phase or ""),
-        collected=step.artifacts and Collected(count=step.artifacts.count, bytes=step.artifacts.bytes),
+        exception=_exception(step.exception),
+        collected=Collected(count=artifacts.count, bytes=artifacts.bytes) if artifacts else None,
         gate_passed=step.gate,
     )
 
@@ -152,7 +156,7 @@ def bounded(message: str) -> str:
 
 
 def bounded_rewards(values: rewards.Rewards | None) -> dict[str, int | float] | None:
-    """Rewards that fit; a number that JSON cannot carry exactly becomes the nearest one that it can, a key that does not fit is left out."""
+    """Rewards that fit: integers beyond 2**53 become the nearest float, a key that does not fit is left out."""
     if values is None:
         return None
     kept = [(key, _number(value)) for key, value in values.items() if len(key) <= MAX_KEY_CHARACTERS and key.isprintable()]
@@ -225,7 +229,7 @@ def _conditions(
         "Reconciling": phase in ("Pending", "Running", "Suspended"),
         "Stalled": phase == "Failed",
     }
-    since = {(each.type, each.status): each.last_transition_time for each in former}
+    since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
     return [
         Condition(
             type=type_,
