@@ -91,7 +91,7 @@ class Client:
         return await self.get(TRIALS, namespace, name)
 
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        return await self.list(TRIALS, namespace, label_selector=label_selector)
+        return await self.list_all(TRIALS, namespace, label_selector=label_selector)
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
         return await self.delete(TRIALS, namespace, name, uid=uid, propagation=propagation)
@@ -122,7 +122,7 @@ class Client:
         return await self.get(PODS, namespace, name)
 
     async def list_pods(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        return await self.list(PODS, namespace, label_selector=label_selector)
+        return await self.list_all(PODS, namespace, label_selector=label_selector)
 
     async def create_pod(self, pod: Mapping[str, Any]) -> Object:
         return await self.create(pod)
@@ -174,7 +174,7 @@ class Client:
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         return await self._http.read("get", resource.plural, resource.path(namespace, name))
 
-    async def list(
+    async def list_all(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> list[Object]:
         """All objects (of a namespace, if given). Each has apiVersion and kind, as if it had been read alone."""

@@ -64,7 +64,7 @@ class Connection:
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             return cls(configuration, loader=None, namespace=_mounted_namespace())
         loader = await load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig or os.path.expanduser("~/.kube/config"),
+            config_file=kubeconfig or "~/.kube/config",
             context=context,
             client_configuration=configuration,
             persist_config=False,

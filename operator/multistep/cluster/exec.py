@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
 from multistep.cluster.connection import Connection
 from multistep.cluster.edge import ExitStatus
 from multistep.cluster.errors import no_answer, refusal
+from multistep.cluster.http import RequestObserver, pause_seconds
 from multistep.errors import ClusterError, StreamLost, Unavailable
 
 V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be ended while stdout goes on
@@ -33,11 +33,8 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 MAX_STDERR_BYTES: Final = 4096
 HANDSHAKE_TIMEOUT_SECONDS: Final = 15.0
 HANDSHAKE_ATTEMPTS: Final = 3
-MAX_PAUSE_SECONDS: Final = 10.0
 END_TIMEOUT_SECONDS: Final = 5.0  # from the status frame to the end of the connection
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
-
-RequestObserver = Callable[[str, str, int, float], None]
 
 
 async def open_exec(
@@ -69,17 +66,12 @@ async def open_exec(
         except ClusterError as error:
             if attempt >= attempts or not _may_pass(error):
                 raise
-            await asyncio.sleep(_pause(error, attempt))
+            await asyncio.sleep(pause_seconds(attempt, getattr(error, "retry_after", None)))
     raise AssertionError("attempts must be at least 1")
 
 
 def _may_pass(error: ClusterError) -> bool:
     return isinstance(error, Unavailable) or error.status == 401  # credentials were renewed since
-
-
-def _pause(error: ClusterError, attempt: int) -> float:
-    asked = getattr(error, "retry_after", None) or 0.0
-    return max(min(asked, MAX_PAUSE_SECONDS), random.uniform(0.1, 0.4) * 2**attempt)
 
 
 class WebsocketExec:
