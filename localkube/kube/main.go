@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
@@ -35,7 +33,6 @@ var parts = map[string]func() int{
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() int { return cli.Run(kubectl.NewDefaultKubectlCommand()) },
 	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
-	"pause":                   pause,
 }
 
 func main() {
@@ -51,12 +48,4 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(run())
-}
-
-// pause does nothing until it is told to stop.
-func pause() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	<-ctx.Done()
-	return 0
 }

@@ -1,0 +1,76 @@
+"""The control group that holds every process of the cluster, so that they can be ended without guessing.
+
+Components and container shims are in `NAME/system`, each container in `NAME/ID`. With cgroup v1 each controller has its
+own tree; membership is tracked in that of `pids`.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+from localkube.commands import wait_until
+from localkube.errors import Unhealthy
+
+_ROOT = Path("/sys/fs/cgroup")
+_KILL_TIMEOUT_SECONDS = 10.0
+
+
+def is_v2(root: Path = _ROOT) -> bool:
+    return (root / "cgroup.controllers").exists()
+
+
+def prepare(name: str, root: Path = _ROOT) -> Path:
+    """Make the group for components; returns the file a process writes its pid to in order to join."""
+    group = _tracking_tree(root) / name / "system"
+    group.mkdir(parents=True, exist_ok=True)
+    return group / "cgroup.procs"
+
+
+def kill_all(name: str, root: Path = _ROOT) -> None:
+    """End every process of the group at once, however many it forks meanwhile, and remove the group."""
+    if not wait_until(lambda: _kill_once(_tracking_tree(root) / name), _KILL_TIMEOUT_SECONDS, 0.02):
+        raise Unhealthy(f"processes {members(name, root)} of cgroup {name!r} do not end although they were killed")
+    wait_until(lambda: _remove(name, root), 2.0)
+
+
+def members(name: str, root: Path = _ROOT) -> list[int]:
+    """Pids of all processes in the group and the groups below it."""
+    return _pids(_tracking_tree(root) / name)
+
+
+def _tracking_tree(root: Path) -> Path:
+    return root if is_v2(root) else root / "pids"
+
+
+def _pids(group: Path) -> list[int]:
+    pids: list[int] = []
+    for procs in sorted(group.rglob("cgroup.procs")):
+        try:
+            pids += [int(line) for line in procs.read_text().split()]
+        except OSError:  # the group went away meanwhile
+            continue
+    return pids
+
+
+def _kill_once(group: Path) -> bool:
+    """Kill what is in the group now; True if there was nothing. Membership was read this instant, not recorded."""
+    pids = _pids(group)
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return not pids
+
+
+def _remove(name: str, root: Path) -> bool:
+    """Remove the group's directories from all trees, deepest first; True if none is left."""
+    trees = [root] if is_v2(root) else sorted(root.iterdir())
+    tops = [tree / name for tree in trees if (tree / name).is_dir()]
+    for top in tops:
+        for directory, _, _ in os.walk(top, topdown=False):
+            try:
+                Path(directory).rmdir()
+            except OSError:
+                continue
+    return not any(top.exists() for top in tops)

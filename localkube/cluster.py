@@ -1,0 +1,174 @@
+"""The life of the cluster: start or repair, stop, look at, and break a part on purpose."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube import build, components, health, node, packages, pki, settings_files
+from localkube.api import Api
+from localkube.commands import say, step, wait_until
+from localkube.config import Config
+from localkube.containerd import Containerd, ensure_pause_image
+from localkube.errors import Unhealthy
+from localkube.locking import exclusive
+from localkube.processes import Registry
+from localkube.volumes import ensure_volumes
+
+_PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
+_STOP_GRACE_SECONDS = 3.0
+_KUBELET_ACCESS_NAME = "localkube:apiserver-to-kubelet"
+_KUBELET_ACCESS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": _KUBELET_ACCESS_NAME},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
+    "subjects": [
+        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client"},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class ComponentState:
+    """A row of `status`."""
+
+    name: str
+    pid: int | None
+    log: Path
+
+
+def up(config: Config) -> None:
+    """Return with a healthy cluster: the one that runs, that one repaired, or a new one."""
+    with exclusive(config.paths.lock):
+        packages.ensure_packages()
+        binaries = build.ensure_binaries(config.paths.cache_dir)
+        _remove_if_made_of_another(config, binaries.name)
+        if health.problems(config):
+            _start(config, binaries)
+        else:
+            ensure_volumes(config, health.connect(config))
+            say(f"the cluster is up already: {config.network.api_url}")
+
+
+def down(config: Config) -> None:
+    """Stop the cluster and remove everything it made, but the cache."""
+    with exclusive(config.paths.lock):
+        start = time.monotonic()
+        _remove(config)
+        say(f"the cluster is gone ({time.monotonic() - start:.1f} s)")
+
+
+def restart(config: Config, name: str) -> None:
+    """End a component and start it again at once."""
+    stop(config, name)
+    start(config, name)
+
+
+def stop(config: Config, name: str) -> None:
+    """End a component and leave it so, until `start` or `up`."""
+    component = components.by_name(name)
+    with exclusive(config.paths.lock):
+        components.stop(config, component, _STOP_GRACE_SECONDS)
+        say(f"{name} stopped")
+
+
+def start(config: Config, name: str) -> None:
+    """Start a component and wait until the cluster is healthy with it."""
+    component = components.by_name(name)
+    with exclusive(config.paths.lock):
+        components.start(config, component)
+        _wait_until_healthy(config)
+        say(f"{name} runs")
+
+
+def states(config: Config) -> list[ComponentState]:
+    """All processes of the cluster, whether they run or not."""
+    registry = Registry(config.paths.processes)
+    names = [node.HOLDER, *(component.name for component in components.COMPONENTS)]
+    running = {name: registry.running(name) for name in names}
+    return [
+        ComponentState(name, identity.pid if identity else None, config.paths.logs / f"{name}.log")
+        for name, identity in running.items()
+    ]
+
+
+def _start(config: Config, binaries: Path) -> None:
+    """Start what does not run. What an earlier start left (after a reboot, for one) is used again."""
+    with step("starting the cluster"):
+        _lay_out(config, binaries)
+        if not node.is_up(config):
+            node.stop(config)
+            node.start_holder(config)
+        _start_components(config)
+        _wait_until_healthy(config)
+
+
+def _start_components(config: Config) -> None:
+    """All at once as far as possible; what a component cannot start without comes before it."""
+    daemon, api = Containerd(config.paths.containerd_socket), health.connect(config)
+    for component in components.COMPONENTS:
+        if component.needs_apiserver:
+            _wait(config, "apiserver", lambda: api.says_ok("/readyz"))
+        components.start(config, component)
+        if component.name == "etcd":  # without it, the API server would pause a second before it tries again
+            _wait(config, "etcd", config.paths.etcd_socket.exists)
+    _wait(config, "containerd", daemon.answers)
+    ensure_pause_image(config)
+    _configure(api, config)
+
+
+def _lay_out(config: Config, binaries: Path) -> None:
+    """Directories, links to the programs, keys, and settings."""
+    paths = config.paths
+    paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for directory in (paths.bin, paths.logs, paths.etcd, paths.node_var_lib, paths.node_var_log):
+        directory.mkdir(parents=True, exist_ok=True)
+    paths.etcd.chmod(0o700)
+    for part in _PARTS:
+        _link(paths.bin / part, binaries / "localkube")
+    _link(paths.bin / "pause", binaries / "pause")
+    settings_files.write_all(config, pki.create(config))
+    paths.binary_digest.write_text(binaries.name)
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _configure(api: Api, config: Config) -> None:
+    """Objects that the cluster needs from the beginning."""
+    api.apply(f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{_KUBELET_ACCESS_NAME}", _KUBELET_ACCESS)
+    ensure_volumes(config, api)
+
+
+def _wait_until_healthy(config: Config) -> None:
+    if not wait_until(lambda: not health.problems(config), config.start_timeout_seconds):
+        problems = health.problems(config)
+        raise Unhealthy(f"the cluster did not become healthy: {'; '.join(problems)}. The logs are in {config.paths.logs}")
+
+
+def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
+    """Wait for one component, but no longer than it lives."""
+    registry = Registry(config.paths.processes)
+    wait_until(lambda: ready() or registry.running(name) is None, config.start_timeout_seconds)
+    if registry.running(name) is None:
+        raise Unhealthy(f"{name} ended", config.paths.logs / f"{name}.log")
+    if not ready():
+        raise Unhealthy(f"{name} did not become ready", config.paths.logs / f"{name}.log")
+
+
+def _remove_if_made_of_another(config: Config, digest: str) -> None:
+    marker = config.paths.binary_digest
+    if marker.exists() and marker.read_text() != digest:
+        say("the cluster was made by another version of localkube: replacing it")
+        _remove(config)
+
+
+def _remove(config: Config) -> None:
+    node.stop(config)
+    shutil.rmtree(config.paths.run_dir, ignore_errors=True)
+    if config.paths.run_dir.exists():
+        raise Unhealthy(f"{config.paths.run_dir} could not be removed; is something mounted in it?")

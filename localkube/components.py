@@ -1,0 +1,173 @@
+"""The parts of the cluster in the order they start, and how each is called."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from localkube import cgroups, node, processes
+from localkube.config import Config
+from localkube.errors import LocalkubeError
+from localkube.pki import Pki
+from localkube.processes import Identity, Registry
+
+
+@dataclass(frozen=True)
+class Component:
+    """A long-running process of the node; its log is named after it."""
+
+    name: str
+    command: Callable[[Config], list[str]]
+    needs_apiserver: bool = False
+    """It ends if it cannot read its permissions at start, where others try again."""
+
+
+def containerd(config: Config) -> list[str]:
+    return ["containerd", "--config", str(config.paths.config / "containerd.toml")]
+
+
+def etcd(config: Config) -> list[str]:
+    """Reached by a socket that only root can open. Data is thrown away at the end: no waiting for the disk."""
+    advertised = "http://127.0.0.1"  # must look like this; nobody connects to it, there are no other members
+    return [
+        str(config.paths.bin / "etcd"),
+        f"--name={config.node_name}",
+        f"--data-dir={config.paths.etcd}",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls=unix://{config.paths.etcd_socket}",
+        f"--listen-peer-urls=unix://{config.paths.etcd_socket}.peer",
+        f"--advertise-client-urls={advertised}:2379",
+        f"--initial-advertise-peer-urls={advertised}:2380",
+        f"--initial-cluster={config.node_name}={advertised}:2380",
+    ]
+
+
+def apiserver(config: Config) -> list[str]:
+    pki = Pki(config.paths.pki)
+    return [
+        str(config.paths.bin / "kube-apiserver"),
+        f"--etcd-servers=unix://{config.paths.etcd_socket}",
+        f"--secure-port={config.network.api_port}",
+        "--bind-address=0.0.0.0",
+        f"--advertise-address={config.network.node_address}",
+        f"--tls-cert-file={pki.certificate('apiserver')}",
+        f"--tls-private-key-file={pki.key('apiserver')}",
+        f"--client-ca-file={pki.certificate(pki.ca)}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--profiling=false",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={pki.key('service-accounts')}",
+        f"--service-account-signing-key-file={pki.key('service-accounts')}",
+        f"--service-cluster-ip-range={config.network.service_cidr}",
+        f"--kubelet-certificate-authority={pki.certificate(pki.ca)}",
+        f"--kubelet-client-certificate={pki.certificate('apiserver-kubelet-client')}",
+        f"--kubelet-client-key={pki.key('apiserver-kubelet-client')}",
+        "--kubelet-preferred-address-types=InternalIP",
+        *_audit(config),
+    ]
+
+
+def _audit(config: Config) -> list[str]:
+    if not config.audit:
+        return []
+    policy, log = config.paths.config / "audit.yaml", config.paths.logs / "audit.log"
+    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", "--audit-log-maxsize=200"]
+
+
+def controller_manager(config: Config) -> list[str]:
+    pki = Pki(config.paths.pki)
+    return [
+        str(config.paths.bin / "kube-controller-manager"),
+        *_as_user(config, "controller-manager"),
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={pki.key('service-accounts')}",
+        f"--root-ca-file={pki.certificate(pki.ca)}",
+        f"--cluster-signing-cert-file={pki.certificate(pki.ca)}",
+        f"--cluster-signing-key-file={pki.key(pki.ca)}",
+        "--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
+        "--kube-api-qps=100",
+        "--kube-api-burst=200",
+    ]
+
+
+def scheduler(config: Config) -> list[str]:
+    return [
+        str(config.paths.bin / "kube-scheduler"),
+        *_as_user(config, "scheduler"),
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",
+    ]
+
+
+def _as_user(config: Config, user: str) -> list[str]:
+    """Flags of a control loop that runs once, and answers who may ask it by asking the API server."""
+    kubeconfig = config.paths.config / f"{user}.kubeconfig"
+    return [
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        f"--client-ca-file={Pki(config.paths.pki).certificate('ca')}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+        "--profiling=false",
+    ]
+
+
+def kubelet(config: Config) -> list[str]:
+    return [
+        str(config.paths.bin / "kubelet"),
+        f"--config={config.paths.config / 'kubelet.yaml'}",
+        f"--kubeconfig={config.paths.config / 'kubelet.kubeconfig'}",
+        f"--hostname-override={config.node_name}",
+        f"--node-ip={config.network.node_address}",
+    ]
+
+
+def proxy(config: Config) -> list[str]:
+    return [str(config.paths.bin / "kube-proxy"), f"--config={config.paths.config / 'proxy.yaml'}"]
+
+
+COMPONENTS = (
+    Component("containerd", containerd),
+    Component("etcd", etcd),
+    Component("apiserver", apiserver),
+    Component("kubelet", kubelet),
+    Component("proxy", proxy),
+    Component("controller-manager", controller_manager, needs_apiserver=True),
+    Component("scheduler", scheduler, needs_apiserver=True),
+)
+
+
+def by_name(name: str) -> Component:
+    for component in COMPONENTS:
+        if component.name == name:
+            return component
+    raise LocalkubeError(f"no component {name!r}; there are: {', '.join(each.name for each in COMPONENTS)}")
+
+
+def start(config: Config, component: Component) -> Identity:
+    """Start it on the node, unless it runs already."""
+    registry = Registry(config.paths.processes)
+    running = registry.running(component.name)
+    if running:
+        return running
+    log = config.paths.logs / f"{component.name}.log"
+    command = node.inside(config, component.command(config))
+    identity = processes.start(command, log, cgroups.prepare(config.cgroup))
+    registry.record(component.name, identity)
+    return identity
+
+
+def stop(config: Config, component: Component, grace_seconds: float) -> None:
+    """End the process; what it started (containers, for one) lives on."""
+    registry = Registry(config.paths.processes)
+    running = registry.running(component.name)
+    if running:
+        processes.stop(running, grace_seconds)
+    registry.forget(component.name)
+
+
+def dead(config: Config) -> list[Component]:
+    """Those that should run and do not."""
+    registry = Registry(config.paths.processes)
+    return [component for component in COMPONENTS if registry.running(component.name) is None]

@@ -1,0 +1,45 @@
+"""One command at a time changes the cluster, across processes and checkouts."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from localkube.commands import say
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file while the block runs; the file is removed afterwards, so that nothing is left behind."""
+    descriptor = _acquire(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(path: Path) -> int:
+    """Lock the file that is at `path` now: its last holder may have removed the one that we waited for."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _lock(descriptor)
+        if _is_still_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another localkube command is at work: waiting for it")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_still_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,61 @@
+"""The Debian packages that the node needs, installed only when something of them is missing."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from localkube.commands import capture, step, succeeds
+from localkube.errors import Unsupported
+
+_PROGRAMS = {  # package: what of it we use
+    "buildah": "buildah",
+    "containerd": "containerd",
+    "containernetworking-plugins": "/usr/lib/cni/bridge",
+    "debootstrap": "debootstrap",
+    "iproute2": "ip",
+    "nftables": "nft",
+    "openssl": "openssl",
+    "runc": "runc",
+    "util-linux": "nsenter",
+}
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
+
+
+def ensure_packages() -> None:
+    """Install what is missing; nothing that is there is upgraded, and no service is started."""
+    missing = missing_packages()
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        raise Unsupported(f"these programs are needed: {', '.join(_PROGRAMS[name] for name in missing)}")
+    with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
+        _apt_get("update", "-qq")
+        _apt_get("install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", *missing)
+    if "containerd" in missing:  # we run our own; do not let the machine's start at the next boot
+        succeeds(["systemctl", "disable", "--quiet", "containerd.service"])
+
+
+def missing_packages(programs: Mapping[str, str] = _PROGRAMS) -> list[str]:
+    """Packages of which the program is not there."""
+    return [package for package, program in programs.items() if not shutil.which(program)]
+
+
+@contextmanager
+def _no_services_started() -> Iterator[None]:
+    """Packages ask this script whether they may start their service (invoke-rc.d(8)); we say no while we install."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text(_REFUSE_TO_START)
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
+
+
+def _apt_get(*arguments: str) -> None:
+    capture(["apt-get", *arguments], env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})

@@ -1,0 +1,113 @@
+"""The cluster's certificate authority and one certificate for each who speaks with another."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localkube.commands import capture
+from localkube.config import Config
+
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_LIFE_DAYS = 3650
+
+_CA_EXTENSIONS = """\
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign, cRLSign, digitalSignature
+subjectKeyIdentifier = hash
+"""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is to be certified: a user (its common name) with groups, and for servers the names they are called by."""
+
+    file: str
+    user: str
+    groups: tuple[str, ...] = ()
+    server_names: tuple[str, ...] = ()
+    client: bool = True
+
+    @property
+    def subject(self) -> str:
+        return "".join(f"/O={group}" for group in self.groups) + f"/CN={self.user}"
+
+    @property
+    def extensions(self) -> str:
+        usages = (["clientAuth"] if self.client else []) + (["serverAuth"] if self.server_names else [])
+        lines = [
+            "basicConstraints = critical, CA:FALSE",
+            "keyUsage = critical, digitalSignature",
+            f"extendedKeyUsage = {', '.join(usages)}",
+        ]
+        if self.server_names:
+            lines.append(f"subjectAltName = {', '.join(_alternative_name(name) for name in self.server_names)}")
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Pki:
+    """Where keys and certificates lie: `NAME.crt` and `NAME.key`."""
+
+    directory: Path
+    ca: str = field(default="ca", init=False)
+
+    def certificate(self, name: str) -> Path:
+        return self.directory / f"{name}.crt"
+
+    def key(self, name: str) -> Path:
+        return self.directory / f"{name}.key"
+
+
+def certificates(config: Config) -> list[Certificate]:
+    """Everyone in the cluster who proves who they are with a certificate."""
+    net = config.network
+    api_names = (
+        *("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
+        *("localhost", "127.0.0.1", net.api_address, net.node_address, net.first_service_address),
+    )
+    return [
+        Certificate("apiserver", "kube-apiserver", server_names=api_names, client=False),
+        Certificate("apiserver-kubelet-client", "kube-apiserver-kubelet-client"),
+        Certificate(
+            "kubelet", f"system:node:{config.node_name}", ("system:nodes",), (config.node_name, net.node_address)
+        ),
+        Certificate("controller-manager", "system:kube-controller-manager"),
+        Certificate("scheduler", "system:kube-scheduler"),
+        Certificate("proxy", "system:kube-proxy"),
+        Certificate("admin", "kubernetes-admin", ("system:masters",)),
+    ]
+
+
+def create(config: Config) -> Pki:
+    """Make whatever is missing; keys are readable by root only."""
+    pki = Pki(config.paths.pki)
+    pki.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not pki.certificate(pki.ca).exists():
+        _issue(pki, pki.ca, "/CN=multistep-localkube", _CA_EXTENSIONS, signer=[])
+    signer = ["-CA", str(pki.certificate(pki.ca)), "-CAkey", str(pki.key(pki.ca))]
+    for wanted in certificates(config):
+        if not pki.certificate(wanted.file).exists():
+            _issue(pki, wanted.file, wanted.subject, wanted.extensions, signer)
+    if not pki.key("service-accounts").exists():
+        _create_signing_key(pki.key("service-accounts"))
+    return pki
+
+
+def _issue(pki: Pki, name: str, subject: str, extensions: str, signer: list[str]) -> None:
+    settings = pki.directory / f"{name}.cnf"
+    settings.write_text(f"[req]\ndistinguished_name = dn\nx509_extensions = ext\n[dn]\n[ext]\n{extensions}")
+    unfinished = pki.certificate(name).with_suffix(".new")
+    command = ["openssl", "req", "-x509", "-config", str(settings), "-subj", subject, "-days", str(_LIFE_DAYS)]
+    capture([*command, *_NEW_KEY, "-keyout", str(pki.key(name)), "-out", str(unfinished), *signer])
+    unfinished.rename(pki.certificate(name))
+    settings.unlink()
+
+
+def _create_signing_key(path: Path) -> None:
+    unfinished = path.with_suffix(".new")
+    capture(["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(unfinished)])
+    unfinished.rename(path)
+
+
+def _alternative_name(name: str) -> str:
+    kind = "IP" if name.replace(".", "").isdigit() else "DNS"
+    return f"{kind}:{name}"

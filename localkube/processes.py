@@ -1,0 +1,118 @@
+"""Processes known by identity, never by name: a pid together with the time it started and the boot it belongs to."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localkube.commands import wait_until
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_START_TIME_FIELD = 22  # proc(5), /proc/PID/stat, counted from 1
+_STATE_FIELD = 3
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Names one process for good: a pid alone is used again by the kernel."""
+
+    pid: int
+    start_ticks: int  # clock ticks after boot
+    boot_id: str
+
+    @property
+    def alive(self) -> bool:
+        return identify(self.pid) == self
+
+
+def parse_stat(stat: str) -> tuple[str, int]:
+    """State letter and start time (clock ticks after boot) from the text of /proc/PID/stat.
+
+    The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    """
+    after_name = stat[stat.rindex(")") + 2 :].split()
+    first = 3  # number of the field that follows the name
+    return after_name[_STATE_FIELD - first], int(after_name[_START_TIME_FIELD - first])
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a running process; None if there is none (a zombie does not run)."""
+    try:
+        state, start_ticks = parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if state in "ZX":
+        return None
+    return Identity(pid, start_ticks, _BOOT_ID.read_text().strip())
+
+
+def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
+    """Start a process of its own session inside a cgroup, its output appended to `log`."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            [*_INTO_CGROUP, str(cgroup_procs), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    identity = identify(child.pid)
+    child.returncode = 0  # it outlives us: no warning that it still runs
+    return identity or Identity(child.pid, 0, "")
+
+
+_INTO_CGROUP = ("sh", "-c", 'echo $$ >"$0" && exec "$@"')
+
+
+def stop(identity: Identity, grace_seconds: float) -> None:
+    """Ask the process to end, and kill it when the grace is over."""
+    _signal(identity, signal.SIGTERM)
+    if not wait_until(lambda: not identity.alive, grace_seconds):
+        _signal(identity, signal.SIGKILL)
+        wait_until(lambda: not identity.alive, 5.0)
+
+
+def _signal(identity: Identity, number: signal.Signals) -> None:
+    """Signal exactly this process: a pidfd cannot come to mean another one between the check and the signal."""
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if identity.alive:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The cluster's processes by component, one small file each."""
+
+    directory: Path
+
+    def record(self, name: str, identity: Identity) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        temporary = self.directory / f".{name}"
+        temporary.write_text(json.dumps(asdict(identity)))
+        temporary.rename(self.directory / name)
+
+    def recorded(self, name: str) -> Identity | None:
+        """What was recorded, dead or alive; None for nothing, or nothing readable."""
+        try:
+            return Identity(**json.loads((self.directory / name).read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def running(self, name: str) -> Identity | None:
+        """The component's process if it is alive and truly the one that was recorded."""
+        identity = self.recorded(name)
+        return identity if identity and identity.alive else None
+
+    def forget(self, name: str) -> None:
+        (self.directory / name).unlink(missing_ok=True)

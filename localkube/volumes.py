@@ -1,0 +1,58 @@
+"""Storage for claims: a default StorageClass `local` and a few volumes that are directories of the node."""
+
+import shutil
+from typing import Any
+
+from localkube.api import Api
+from localkube.config import Config
+
+STORAGE_CLASS = "local"
+_NODE_DIRECTORY = "/var/lib/localkube-volumes"
+
+
+def ensure_volumes(config: Config, api: Api) -> None:
+    """Make the volumes, and empty those that a deleted claim has left."""
+    api.apply(f"/apis/storage.k8s.io/v1/storageclasses/{STORAGE_CLASS}", storage_class())
+    phases = _phases(api)
+    for number in range(config.volume_count):
+        name = f"local-{number}"
+        if phases.get(name) == "Released":
+            api.delete(f"/api/v1/persistentvolumes/{name}")
+            shutil.rmtree(config.paths.node_var_lib / "localkube-volumes" / name, ignore_errors=True)
+        if phases.get(name) not in ("Available", "Bound"):
+            api.apply(f"/api/v1/persistentvolumes/{name}", volume(name, config.volume_gibibytes))
+
+
+def storage_class() -> dict[str, Any]:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {
+            "name": STORAGE_CLASS,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": "kubernetes.io/no-provisioner",
+        "reclaimPolicy": "Retain",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+
+
+def volume(name: str, gibibytes: int) -> dict[str, Any]:
+    """The size is a promise only: nothing limits what is written."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "storageClassName": STORAGE_CLASS,
+            "capacity": {"storage": f"{gibibytes}Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": f"{_NODE_DIRECTORY}/{name}", "type": "DirectoryOrCreate"},
+        },
+    }
+
+
+def _phases(api: Api) -> dict[str, str]:
+    volumes = api.get("/api/v1/persistentvolumes")["items"]
+    return {each["metadata"]["name"]: each["status"].get("phase", "") for each in volumes}
