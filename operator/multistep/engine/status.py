@@ -81,7 +81,9 @@ def failed(
     results: str | None = None,
 ) -> TrialStatus:
     """A trial that could not be run; it has no reward. journal: what it had, if it is known; else the status' steps stay."""
-    ended = _ended(journal, results, now) if journal else {"completion_time": _time(now), "current_step": None, "results": results}
+    ended: dict[str, Any] = (
+        _ended(journal, results, now) if journal else {"completion_time": _time(now), "current_step": None, "results": results}
+    )
     ended["rewards"] = ended["reward"] = None
     if exception:
         ended["exception"] = TrialException(type=exception, message=bounded(message))

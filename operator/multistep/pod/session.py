@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import json
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from multistep.api.records import Fields, Hello, Record
 from multistep.engine.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
-from multistep.pod.frames import DATA, END, MAX_PAYLOAD_BYTES, MESSAGE, Frame, FrameReader, encode, encode_json
+from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 
 PROTOCOLS = (1,)
 ANSWER_TIMEOUT_SECONDS = 60.0
@@ -62,9 +60,7 @@ class Session:
     pod_uid: of the pod that is meant. answer_timeout_seconds: how long the runner may be silent in an exchange.
     """
 
-    def __init__(
-        self, stream: Stream, *, pod_uid: str, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, stream: Stream, *, pod_uid: str, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:
         self._stream = stream
         self._pod_uid = pod_uid
         self._timeout = answer_timeout_seconds
@@ -75,7 +71,7 @@ class Session:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def hello(self) -> Hello:
@@ -85,7 +81,7 @@ class Session:
         if hello.protocol not in PROTOCOLS:
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
-            raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look up the pod again")
+            raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look again")
         return hello
 
     async def start(self, spec: Mapping[str, Any]) -> Record:
@@ -171,7 +167,11 @@ class Session:
             return await self._request(request, extra_seconds)
 
     async def _request(self, request: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
-        await self._send(encode_json(MESSAGE, request))
+        try:
+            frame = encode_json(MESSAGE, request)
+        except ValueError as error:  # nothing was sent: the session goes on
+            raise _Refusal(RunnerError(f"{request['op']} cannot be sent: {error}", code="TooLarge")) from None
+        await self._send(frame)
         return await self._answer(extra_seconds)
 
     async def _answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
