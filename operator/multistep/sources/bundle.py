@@ -1,0 +1,214 @@
+"""A task packed: a deterministic tar.gz, named by the sha256 of its bytes, and what is read back from it.
+
+What comes in is hostile until read: names cannot lead out, sizes are bounded, and nothing is ever written to a disk.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import SourceError
+
+_CHUNK = 1 << 20
+_BLOCK = 512
+_MODE_BITS = 0o7777
+_TYPES = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a bundle may hold. Sizes in bytes."""
+
+    compressed: int = 64 << 20
+    uncompressed: int = 256 << 20
+    entries: int = 50_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, directory or symbolic link. data: of a file; target: of a link, as it was made."""
+
+    kind: Literal["file", "dir", "link"]
+    mode: int = 0o755
+    data: bytes = b""
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A task directory in memory. Paths are relative, with '/', without '.' or '..'; every parent is there as an entry.
+
+    table: what task.toml would hold, when there is no such file (an inline task).
+    """
+
+    digest: str
+    entries: Mapping[str, Entry]
+    table: Mapping[str, Any] | None = None
+
+    @classmethod
+    def open(cls, data: bytes, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+        """The bundle in the bytes of a tar.gz, which must have this digest. SourceError: it has not, or is hostile."""
+        found = digest_of(data)
+        if found != digest:
+            raise SourceError(f"the bundle's digest is {found}, not {digest}: package the task again")
+        return cls(digest, _complete(_read_tar(_decompressed(data, limits), limits)))
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Bundle:
+        """The bundle that packing the directory would make."""
+        data, entries = _packed(directory)
+        return cls(digest_of(data), entries)
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
+        """A bundle of entries that never were a file."""
+        whole = _complete(entries)
+        sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
+        for chunk in tar_chunks(sorted(whole.items())):
+            sha.update(chunk)
+        return cls(f"sha256:{sha.hexdigest()}", whole, table)
+
+    def children(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory ("" is the task's own), sorted."""
+        return self._children.get(directory, ())
+
+    @cached_property
+    def _children(self) -> Mapping[str, tuple[str, ...]]:
+        names: dict[str, list[str]] = {}
+        for path in sorted(self.entries):
+            parent, _, name = path.rpartition("/")
+            names.setdefault(parent, []).append(name)
+        return {parent: tuple(found) for parent, found in names.items()}
+
+
+def pack(directory: Path) -> bytes:
+    """The directory as a tar.gz: sorted, times and owners 0, modes, links and empty directories kept."""
+    return _packed(directory)[0]
+
+
+def digest_of(data: bytes) -> str:
+    """``sha256:`` and the hexadecimal digest of a bundle's bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def tar_chunks(entries: Iterable[tuple[str, Entry]], *, mtime: int = 0) -> Iterator[bytes]:
+    """A PAX tar stream of the entries, in their order. mtime: seconds since the epoch, for all of them."""
+    for path, entry in entries:
+        yield from _member(path, entry, mtime)
+    yield bytes(2 * _BLOCK)
+
+
+def safe_path(name: str) -> str:
+    """A member's path without a leading './' or a trailing '/'. SourceError if it could lead out of the task."""
+    path = name.removeprefix("./").rstrip("/")
+    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
+        raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
+    return path
+
+
+def _member(path: str, entry: Entry, mtime: int) -> Iterator[bytes]:
+    info = tarfile.TarInfo(path)
+    info.type, info.mode, info.mtime = _TYPES[entry.kind], entry.mode, mtime
+    info.size, info.linkname = len(entry.data), entry.target
+    yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    for start in range(0, len(entry.data), _CHUNK):
+        yield entry.data[start : start + _CHUNK]
+    if rest := len(entry.data) % _BLOCK:
+        yield bytes(_BLOCK - rest)
+
+
+def _packed(directory: Path) -> tuple[bytes, dict[str, Entry]]:
+    try:
+        entries = dict(_read_directory(directory, ""))
+    except OSError as error:
+        raise SourceError(f"the task directory {directory} cannot be read: {error}") from error
+    out = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
+        for chunk in tar_chunks(sorted(entries.items())):
+            stream.write(chunk)
+    return out.getvalue(), entries
+
+
+def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:
+    for item in sorted(directory.iterdir()):
+        path = prefix + item.name
+        if item.is_symlink():
+            yield path, Entry("link", 0o777, target=str(item.readlink()))
+        elif item.is_dir():
+            yield path, Entry("dir", item.stat().st_mode & _MODE_BITS)
+            yield from _read_directory(item, path + "/")
+        elif item.is_file():
+            yield path, Entry("file", item.stat().st_mode & _MODE_BITS, data=item.read_bytes())
+        else:
+            raise SourceError(f"{item} is neither a file nor a directory nor a link: it cannot be part of a task")
+
+
+def _decompressed(data: bytes, limits: Limits) -> bytes:
+    if len(data) > limits.compressed:
+        raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}")
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            whole = stream.read(limits.uncompressed + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"the bundle is not a gzip file: {error}") from error
+    if len(whole) > limits.uncompressed:
+        raise SourceError(f"the bundle has more than {limits.uncompressed} bytes when uncompressed, which is the limit")
+    return whole
+
+
+def _read_tar(data: bytes, limits: Limits) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            for member in tar:
+                if member.name.rstrip("/") in ("", ".") and member.isdir():
+                    continue
+                path = safe_path(member.name)
+                if path in entries:
+                    raise SourceError(f"the path {path!r} is twice in the bundle")
+                if len(entries) >= limits.entries:
+                    raise SourceError(f"the bundle has more than {limits.entries} entries, which is the limit")
+                entries[path] = _entry(tar, member)
+    except (tarfile.TarError, ValueError, EOFError, RecursionError) as error:
+        raise SourceError(f"the bundle is not a tar file: {error}") from error
+    return entries
+
+
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
+    mode = member.mode & _MODE_BITS
+    if member.isdir():
+        return Entry("dir", mode)
+    if member.issym():
+        return Entry("link", 0o777, target=member.linkname)
+    source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
+    if source is None or member.issparse():
+        raise SourceError(f"{member.name!r} in the bundle is neither a file nor a directory nor a symbolic link")
+    content = source.read()
+    if len(content) != member.size:
+        raise SourceError(f"the bundle ends within {member.name!r}")
+    return Entry("file", mode, data=content)
+
+
+def _complete(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """With the parents that were left out; SourceError for a parent that is no directory."""
+    whole = dict(entries)
+    for path in entries:
+        parent = path.rpartition("/")[0]
+        while parent:
+            if whole.setdefault(parent, Entry("dir")).kind != "dir":
+                raise SourceError(f"the path {path!r} is refused: {parent!r} is not a directory")
+            parent = parent.rpartition("/")[0]
+    return whole

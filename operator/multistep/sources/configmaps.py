@@ -1,0 +1,71 @@
+"""A bundle as immutable ConfigMaps: split when a task is packaged, joined when its trial runs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import NotFound, SourceError
+from .bundle import DEFAULT_LIMITS, Limits, digest_of
+
+PART_BYTES = 700 * 1024  # 933 KiB in base64; an object may have about 1 MiB
+DIGEST_ANNOTATION = "multistep.dev/bundle-digest"
+_KEY = "part"
+_NAME_LENGTH = 200
+
+GetConfigMap = Callable[[str], Awaitable[Mapping[str, Any]]]
+
+
+def split(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[str, Any]]:
+    """ConfigMaps that hold the bundle's bytes, called ``NAME-bundle-DIGEST-N``: the same bytes, the same names."""
+    digest = digest_of(data)
+    stem = f"{name[:_NAME_LENGTH].rstrip('-.')}-bundle-{digest.removeprefix('sha256:')[:12]}"
+    parts = [data[start : start + part_bytes] for start in range(0, max(len(data), 1), part_bytes)]
+    return [_config_map(f"{stem}-{number}", digest, part) for number, part in enumerate(parts)]
+
+
+def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """The bundle's bytes from its parts, in order. SourceError: a part is no part, or the digest is another."""
+    data = b"".join(map(_part, config_maps))
+    if len(data) > limits.compressed:
+        raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}")
+    if digest_of(data) != digest:
+        raise SourceError(
+            f"the ConfigMaps {', '.join(map(_name, config_maps))} hold a bundle with digest {digest_of(data)}, "
+            f"not {digest}: package the task again"
+        )
+    return data
+
+
+async def fetch(get: GetConfigMap, names: Sequence[str], digest: str) -> bytes:
+    """The bundle's bytes, each part read by `get`. A part that is not there may still come: the error is transient."""
+    config_maps = []
+    for name in names:
+        try:
+            config_maps.append(await get(name))
+        except NotFound as error:
+            raise SourceError(f"the ConfigMap {name} is not there: apply it beside the trial", transient=True) from error
+    return join(config_maps, digest)
+
+
+def _config_map(name: str, digest: str, part: bytes) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "annotations": {DIGEST_ANNOTATION: digest}},
+        "immutable": True,
+        "binaryData": {_KEY: base64.b64encode(part).decode()},
+    }
+
+
+def _part(config_map: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(config_map["binaryData"][_KEY], validate=True)
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise SourceError(f"the ConfigMap {_name(config_map)} is no part of a bundle: no binaryData.{_KEY}") from error
+
+
+def _name(config_map: Mapping[str, Any]) -> str:
+    return str(config_map.get("metadata", {}).get("name", "(no name)"))

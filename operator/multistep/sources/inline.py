@@ -1,0 +1,26 @@
+"""A bundle of a task that is written into the trial itself."""
+
+from __future__ import annotations
+
+from ..api.trial import InlineSource
+from ..errors import InvalidSpec, SourceError
+from .bundle import Bundle, Entry, safe_path
+
+_FIELD = "spec.task.inline.files"
+
+
+def inline_bundle(source: InlineSource) -> Bundle:
+    """The bundle of spec.task.inline; a file whose name ends in .sh is executable. InvalidSpec: a path is impossible."""
+    if "task.toml" in source.files:
+        raise InvalidSpec(f"{_FIELD}: task.toml cannot be a file here: put its content into spec.task.inline.config")
+    try:
+        files = [(safe_path(path), text) for path, text in source.files.items()]
+        if len(dict(files)) < len(files):
+            raise SourceError("two paths are the same")
+        return Bundle.of({path: _entry(path, text) for path, text in files}, source.config)
+    except (SourceError, UnicodeEncodeError) as error:
+        raise InvalidSpec(f"{_FIELD}: {error}") from error
+
+
+def _entry(path: str, text: str) -> Entry:
+    return Entry("file", 0o755 if path.endswith(".sh") else 0o644, data=text.encode())

@@ -1,0 +1,19 @@
+"""From spec.task to a task: the one place that knows all kinds of sources."""
+
+from __future__ import annotations
+
+from ..api.trial import TaskSource
+from ..errors import InvalidSpec
+from .bundle import Bundle
+from .configmaps import GetConfigMap, fetch
+from .inline import inline_bundle
+
+
+async def load_bundle(source: TaskSource, get_config_map: GetConfigMap) -> Bundle:
+    """The bundle that spec.task names. get_config_map: reads a ConfigMap of the trial's namespace, or raises NotFound."""
+    if source.inline is not None:
+        return inline_bundle(source.inline)
+    if source.bundle is None:
+        raise InvalidSpec("spec.task: must have exactly one of bundle and inline")
+    data = await fetch(get_config_map, source.bundle.config_maps, source.bundle.digest)
+    return Bundle.open(data, source.bundle.digest)

@@ -1,0 +1,196 @@
+"""A task: its bundle, its config, what is in it, and the tar streams that are uploaded from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..api.content import Content
+from ..api.layout import StepLayout, TaskLayout
+from ..api.task import ArtifactConfig, StepConfig, TaskConfig, parse_task, task_from_dict
+from ..errors import InvalidTask, SourceError
+from . import links
+from .bundle import Bundle, Entry, tar_chunks
+from .ignore import IgnoreRules
+
+CONFIG_FILE = "task.toml"
+COMPOSE_FILE = "docker-compose.yaml"
+_CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
+_UPLOAD_MTIME = 946_684_800  # 2000-01-01: some tools (zip) cannot take times before 1980
+_FILTERED = ("tests", "solution")  # Harbor 0.25: .harborignore does not apply to workdir/ and environment/
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that was loaded and checked."""
+
+    config: TaskConfig
+    bundle: Bundle
+    layout: TaskLayout
+
+    def content(self, ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
+        """The tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
+
+        SourceError: the task has no such directory.
+        """
+        if ref.kind == "file":
+            return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
+        directory = _path(ref.step, ref.kind)
+        if not links.is_directory(self.bundle, directory):
+            raise SourceError(f"the task has no directory {directory}/")
+        rules = IgnoreRules(self.bundle) if ref.kind in _FILTERED else None
+        return tar_chunks(_selected(self.bundle, directory, rules), mtime=mtime)
+
+
+def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
+    """The task in a bundle. InvalidTask: Harbor 0.25 would refuse to load it, too.
+
+    verification: steps will be verified, so they need tests. oracle: the oracle agent loads the task again, with all
+    checks. With neither, files may be missing: the step that needs one fails.
+    """
+    config = task_from_dict(bundle.table) if bundle.table is not None else parse_task(_config_text(bundle))
+    rules = IgnoreRules(bundle)
+    for path in _input_directories(config):
+        links.check_tree(bundle, path, rules.excludes)
+    _check_services(config)
+    layout = _layout(bundle, rules, config)
+    if verification or oracle:
+        _check_files(bundle, rules, config)
+    return Task(config, bundle, layout)
+
+
+def strip_canary(text: str) -> str:
+    """An instruction without its leading canary comments and blank lines (Harbor 0.25, load)."""
+    lines = text.split("\n")
+    while lines and _CANARY.fullmatch(lines[0].strip()):
+        del lines[0]
+    while lines and not lines[0].strip():
+        del lines[0]
+    return "\n".join(lines)
+
+
+def _path(step: str | None, name: str) -> str:
+    return name if step is None else f"steps/{step}/{name}"
+
+
+def _config_text(bundle: Bundle) -> str:
+    if not links.is_file(bundle, CONFIG_FILE):
+        raise InvalidTask("is missing: a task directory has one at its root", kind="FileNotFoundError", field=CONFIG_FILE)
+    return _text(bundle, CONFIG_FILE)
+
+
+def _text(bundle: Bundle, path: str) -> str:
+    """A text file with all line ends as newlines, as Python reads one."""
+    entry = links.lookup(bundle, path)
+    try:
+        text = entry.data.decode() if entry else ""
+    except UnicodeDecodeError as error:
+        raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=path) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _input_directories(config: TaskConfig) -> list[str]:
+    return [*(f"steps/{step.name}" for step in config.steps or []), "tests", "solution"]
+
+
+def _layout(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> TaskLayout:
+    return TaskLayout(
+        steps={step.name: _step_layout(bundle, rules, step.name) for step in config.steps or []},
+        root=_step_layout(bundle, rules, None, instruction=not config.steps),
+        dockerfile=links.is_file(bundle, "environment/Dockerfile"),
+        compose=COMPOSE_FILE if links.is_file(bundle, f"environment/{COMPOSE_FILE}") else None,
+        environment_files=bool(bundle.children(links.resolve(bundle, "environment"))),
+    )
+
+
+def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instruction: bool = True) -> StepLayout:
+    def directory(name: str) -> bool:
+        return links.is_directory(bundle, _path(step, name))
+
+    def script(name: str) -> bool:
+        path = _path(step, name)
+        return links.is_file(bundle, path) and not rules.excludes(path)
+
+    def text(name: str) -> str | None:
+        path = _path(step, name)
+        return strip_canary(_text(bundle, path)) if links.is_file(bundle, path) else None
+
+    return StepLayout(
+        instruction=text("instruction.md") if instruction else None,
+        workdir=directory("workdir"),
+        setup=links.is_file(bundle, _path(step, "workdir/setup.sh")),
+        tests=directory("tests"),
+        test_script=script("tests/test.sh"),
+        solution=directory("solution"),
+        solve_script=script("solution/solve.sh"),
+    )
+
+
+def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> None:
+    """What the run will need: instructions and test scripts (Harbor 0.25, "Files checked at load")."""
+    if not config.steps:
+        _check_instruction(bundle, None)
+        _check_tests(bundle, rules, config, None)
+    for step in config.steps or []:
+        _check_instruction(bundle, step.name)
+        _check_tests(bundle, rules, config, step)
+
+
+def _check_instruction(bundle: Bundle, step: str | None) -> None:
+    if step is not None and not links.is_directory(bundle, f"steps/{step}"):
+        raise InvalidTask("is missing: each step has a directory", kind="FileNotFoundError", field=f"steps/{step}/")
+    path = _path(step, "instruction.md")
+    if not links.is_file(bundle, path):
+        raise InvalidTask("is missing: it tells the agent what to do", kind="FileNotFoundError", field=path)
+
+
+def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: StepConfig | None) -> None:
+    if _brings_tests(bundle, config, step):
+        return
+    own = _path(step.name if step else None, "tests/test.sh")
+    path = own if links.is_file(bundle, own) else "tests/test.sh"
+    if not links.is_file(bundle, path):
+        shared = "" if path == own else f", and so is the shared {path}"
+        raise InvalidTask(f"is missing{shared}: without it nothing is verified", kind="FileNotFoundError", field=own)
+    if rules.excludes(path):
+        raise InvalidTask("is excluded by .harborignore, but needed", kind="ValueError", field=path)
+
+
+def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -> bool:
+    """Whether a separate verifier's image holds the tests, so that none are uploaded."""
+    levels = [(config.verifier, "tests")]
+    if step is not None:
+        levels.insert(0, (step.verifier, _path(step.name, "tests")))
+    modes = [v.environment_mode or ("separate" if v.environment else None) for v, _ in levels]
+    if next((mode for mode in modes if mode), "shared") == "shared":
+        return False
+    return any(
+        (verifier.environment is not None and verifier.environment.docker_image)
+        or any(links.is_file(bundle, f"{tests}/{name}") for name in ("Dockerfile", COMPOSE_FILE))
+        for verifier, tests in levels
+    )
+
+
+def _check_services(config: TaskConfig) -> None:
+    """Services other than main need a compose environment, which there is not."""
+    places: list[tuple[str, list[ArtifactConfig]]] = [("artifacts", config.artifacts)]
+    places += [(f"steps[{index}].artifacts", step.artifacts) for index, step in enumerate(config.steps or [])]
+    for field, artifacts in places:
+        for index, artifact in enumerate(artifacts):
+            if artifact.service not in (None, "main"):
+                text = f"{artifact.service!r} is a service of a compose file, and those cannot be run here"
+                raise InvalidTask(text, kind="ValueError", field=f"{field}[{index}].service")
+
+
+def _selected(bundle: Bundle, directory: str, rules: IgnoreRules | None) -> Iterator[tuple[str, Entry]]:
+    """The entries below a directory, in order, by their path relative to it. Links are kept, not followed."""
+    real = links.resolve(bundle, directory)
+    prefix = f"{real}/" if real else ""
+    ahead = [*reversed(bundle.children(real))]
+    while ahead:
+        path = ahead.pop()
+        if rules is not None and rules.excludes(f"{directory}/{path}"):
+            continue
+        yield path, bundle.entries[prefix + path]
+        ahead.extend(f"{path}/{name}" for name in reversed(bundle.children(prefix + path)))
