@@ -1,0 +1,290 @@
+"""The trial's pod: its manifest, and what is read of it. Pure functions on dicts, as the API server takes and sends them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..api.task import EnvironmentConfig
+from ..api.trial import API_VERSION, GROUP, KIND, MultiStepTrial
+from ..engine.lifecycle import PodFacts
+from ..errors import InvalidSpec
+from ..settings import Settings
+
+CONTAINER = "main"
+RUNNER = "/multistep/runner"
+RUNNER_CALL = (RUNNER, "call")
+LABEL_TRIAL = f"{GROUP}/trial"
+LABEL_TASK = f"{GROUP}/task"
+LABEL_AGENT = f"{GROUP}/agent"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+SELECTOR = LABEL_TRIAL  # every trial pod has it
+
+_VOLUME = "multistep-runner"
+_INSTALL_DIR = "/multistep-install"
+_MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """What a trial's pod is made from, beside the trial itself."""
+
+    trial: MultiStepTrial
+    environment: EnvironmentConfig
+    image: str
+    task_name: str
+    settings: Settings
+
+
+def pod_name(trial_name: str, attempt: int, *, as_root: bool) -> str:
+    """The name of an attempt's pod: at most 63 characters, so that it is a host name too."""
+    suffix = f"-{attempt}{'-root' if as_root else ''}"
+    return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
+
+
+def cut(text: str, length: int) -> str:
+    """Text of at most length characters; what is cut off is replaced by its hash."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def label_value(text: str) -> str:
+    """Any text as a label's value; what a label cannot hold becomes a hyphen, and a hash keeps different texts apart."""
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+    if clean != text:
+        clean = f"{clean[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
+    return cut(clean, 63).strip("-._")
+
+
+def manifest(request: PodRequest) -> dict[str, Any]:
+    """The pod of the attempt that the trial's status names. Raises InvalidSpec for a pod template that must not be."""
+    template = request.trial.spec.environment.pod_template or {}
+    _refuse_template(template)
+    own = _own_pod(request)
+    pod = _merge({"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, own)
+    pod["spec"]["containers"] = _containers(template, own)
+    return pod
+
+
+def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
+    """What makes an object go when its trial does."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": trial.metadata.name,
+        "uid": trial.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def chooses_user(trial: MultiStepTrial) -> bool:
+    """Whether the pod template says whom the container runs as, so that this is not ours to change."""
+    spec = (trial.spec.environment.pod_template or {}).get("spec") or {}
+    contexts = [spec.get("securityContext"), *(each.get("securityContext") for each in spec.get("containers") or [])]
+    return any(context and (context.get("runAsUser") is not None or context.get("runAsNonRoot")) for context in contexts)
+
+
+def facts(pod: Mapping[str, Any]) -> PodFacts:
+    """What a decision needs to know of a pod."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    main = _state(status.get("containerStatuses"), CONTAINER)
+    waiting = main.get("waiting") or {}
+    if not waiting.get("message") and waiting.get("reason") in (None, "PodInitializing", "ContainerCreating"):
+        waiting = _waiting_init(status) or waiting
+    ended = main.get("terminated") or _failed_init(status) or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    scheduled = conditions.get("PodScheduled") or {}
+    disruption = conditions.get("DisruptionTarget") or {}
+    return PodFacts(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=_owner_uid(metadata),
+        attempt=int((metadata.get("labels") or {}).get(LABEL_ATTEMPT, 0)),
+        as_root=metadata["name"].endswith("-root"),
+        phase=status.get("phase") or "Pending",
+        created_at=_seconds(metadata.get("creationTimestamp")) or 0.0,
+        scheduled_at=_seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        node=(pod.get("spec") or {}).get("nodeName") or "",
+        deleting=bool(metadata.get("deletionTimestamp")),
+        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+        reason=status.get("reason") or "",
+        message=disruption.get("message") or status.get("message") or "",
+        waiting_reason=waiting.get("reason") or "",
+        waiting_message=waiting.get("message") or "",
+        running="running" in main,
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        terminated=bool(ended),
+        exit_code=ended.get("exitCode"),
+        exit_reason=ended.get("reason") or "",
+    )
+
+
+def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Namespace and name of the trial that a pod belongs to."""
+    for reference in pod["metadata"].get("ownerReferences") or []:
+        if reference.get("kind") == KIND and str(reference.get("apiVersion", "")).startswith(f"{GROUP}/"):
+            return pod["metadata"]["namespace"], reference["name"]
+    return None
+
+
+def _own_pod(request: PodRequest) -> dict[str, Any]:
+    trial = request.trial
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": trial.status.pod_name,
+            "namespace": trial.metadata.namespace,
+            "labels": _labels(request),
+            "annotations": {LABEL_TRIAL: trial.metadata.name, LABEL_TASK: request.task_name},
+            "ownerReferences": [owner_reference(trial)],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
+            "containers": [_container(request)],
+            **_runner_parts(request),
+        },
+    }
+
+
+def _labels(request: PodRequest) -> dict[str, str]:
+    trial = request.trial
+    return {
+        "app.kubernetes.io/managed-by": "multistep",
+        LABEL_TRIAL: label_value(trial.metadata.name),
+        LABEL_TASK: label_value(request.task_name),
+        LABEL_AGENT: label_value(trial.spec.agent.name),
+        LABEL_ATTEMPT: str(trial.status.attempt),
+    }
+
+
+def _runner_parts(request: PodRequest) -> dict[str, Any]:
+    """What brings the runner into the container; nothing if the image has it."""
+    if request.trial.spec.environment.runner_in_image:
+        return {}
+    return {
+        "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}],
+        "initContainers": [
+            {
+                "name": "install-runner",
+                "image": request.settings.operator_image,
+                "imagePullPolicy": request.settings.operator_image_pull_policy,
+                "command": [RUNNER, "install", _INSTALL_DIR],
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "volumeMounts": [{"name": _VOLUME, "mountPath": _INSTALL_DIR}],
+            }
+        ],
+    }
+
+
+def _container(request: PodRequest) -> dict[str, Any]:
+    spec, status = request.trial.spec.environment, request.trial.status
+    env = [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": request.image,
+        "command": [RUNNER, "serve", "--port", str(request.settings.runner_port)],
+        "env": env,
+        "resources": _resources(request.environment),
+        "readinessProbe": {
+            "httpGet": {"path": "/ready", "port": request.settings.runner_port},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": 1,
+        },
+    }
+    if spec.image_pull_policy:
+        container["imagePullPolicy"] = spec.image_pull_policy
+    if request.environment.workdir:
+        container["workingDir"] = request.environment.workdir
+    if not spec.runner_in_image:
+        container["volumeMounts"] = [{"name": _VOLUME, "mountPath": "/multistep", "readOnly": True}]
+    if status.image_user:
+        container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": status.image_user}]
+        container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}
+    return container
+
+
+def _resources(environment: EnvironmentConfig) -> dict[str, Any]:
+    """Request and limit alike, so that a trial gets what the task asks for and no more."""
+    amounts = {
+        "cpu": environment.cpus and str(environment.cpus),
+        "memory": environment.memory_mb and str(environment.memory_mb * _MEGABYTE),
+        "ephemeral-storage": environment.storage_mb and str(environment.storage_mb * _MEGABYTE),
+        "nvidia.com/gpu": environment.gpus and str(environment.gpus),
+    }
+    given = {name: amount for name, amount in amounts.items() if amount}
+    return {"requests": given, "limits": given} if given else {}
+
+
+def _refuse_template(template: Mapping[str, Any]) -> None:
+    spec = template.get("spec") or {}
+    for field in ("shareProcessNamespace", "hostPID"):
+        if spec.get(field):
+            raise InvalidSpec(
+                f"spec.environment.podTemplate.spec.{field}: must not be true; the runner could not tell the operator from the agent"
+            )
+
+
+def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
+    """The template's containers, its "main" merged under ours."""
+    ours = own["spec"]["containers"][0]
+    given = (template.get("spec") or {}).get("containers") or []
+    theirs = next((each for each in given if each.get("name") == CONTAINER), {})
+    return [_merge(theirs, ours), *(each for each in given if each.get("name") != CONTAINER)]
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Objects merged, lists joined, anything else from ``over``."""
+    merged = dict(under)
+    for key, value in over.items():
+        former = merged.get(key)
+        if isinstance(former, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(former, value)
+        elif isinstance(former, list) and isinstance(value, list):
+            merged[key] = [*former, *value]
+        else:
+            merged[key] = value
+    return merged
+
+
+def _state(statuses: list[dict[str, Any]] | None, name: str) -> dict[str, Any]:
+    return next((each.get("state") or {} for each in statuses or [] if each["name"] == name), {})
+
+
+def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Why the init container does not run: its image may be the one that is missing."""
+    for each in status.get("initContainerStatuses") or []:
+        waiting = (each.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") != "PodInitializing":
+            return dict(waiting)
+    return None
+
+
+def _failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    if status.get("phase") != "Failed":
+        return None
+    for each in status.get("initContainerStatuses") or []:
+        ended = (each.get("state") or {}).get("terminated")
+        if ended and ended.get("exitCode"):
+            return dict(ended)
+    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
+
+
+def _owner_uid(metadata: Mapping[str, Any]) -> str:
+    return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
