@@ -109,13 +109,12 @@ def _start_components(config: Config) -> None:
     """All at once as far as possible; what a component cannot start without comes before it."""
     daemon, api = Containerd(config.paths.containerd_socket), health.connect(config)
     for component in components.COMPONENTS:
-        if component.needs_apiserver:
-            _wait(config, "apiserver", lambda: api.says_ok("/readyz"))
         components.start(config, component)
         if component.name == "etcd":  # without it, the API server would pause a second before it tries again
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config)
+    _wait(config, "apiserver", lambda: api.says_ok("/readyz"))
     _configure(api, config)
 
 

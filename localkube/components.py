@@ -16,8 +16,6 @@ class Component:
 
     name: str
     command: Callable[[Config], list[str]]
-    needs_apiserver: bool = False
-    """It ends if it cannot read its permissions at start, where others try again."""
 
 
 def containerd(config: Config) -> list[str]:
@@ -100,13 +98,10 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Flags of a control loop that runs once, and answers who may ask it by asking the API server."""
+    """Flags of a control loop that runs once. Without `--authentication-kubeconfig` it answers on /healthz only."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [
         f"--kubeconfig={kubeconfig}",
-        f"--authentication-kubeconfig={kubeconfig}",
-        f"--authorization-kubeconfig={kubeconfig}",
-        f"--client-ca-file={Pki(config.paths.pki).certificate('ca')}",
         "--bind-address=127.0.0.1",
         "--leader-elect=false",
         "--profiling=false",
@@ -133,8 +128,8 @@ COMPONENTS = (
     Component("apiserver", apiserver),
     Component("kubelet", kubelet),
     Component("proxy", proxy),
-    Component("controller-manager", controller_manager, needs_apiserver=True),
-    Component("scheduler", scheduler, needs_apiserver=True),
+    Component("controller-manager", controller_manager),
+    Component("scheduler", scheduler),
 )
 
 
