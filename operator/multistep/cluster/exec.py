@@ -113,7 +113,7 @@ class WebsocketExec:
             if message is None:
                 return b""
             channel, data = message[0], message[1:]
-            if channel == STDOUT and data:
+            if channel == STDOUT:
                 return data
             self._take_aside(channel, data)
 
@@ -137,7 +137,7 @@ class WebsocketExec:
                     message = await self._socket.receive()
                 if message.type is not WSMsgType.BINARY:
                     break
-                if message.data:  # the server opens each channel with an empty message
+                if len(message.data) > 1:  # the server opens each channel with an empty message
                     return bytes(message.data)
         except (aiohttp.ClientError, OSError) as error:
             if self._status is None:

@@ -1,0 +1,91 @@
+"""Operations as requests to the runner: what the engine asks for, in the words of docs/runner-protocol.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..api.content import Content
+from ..api.records import Record
+from ..engine.operations import (
+    CAPTURE_LIMIT_BYTES,
+    OUTPUT_LIMIT_BYTES,
+    TAIL_BYTES,
+    Healthcheck,
+    Note,
+    Operation,
+    Reset,
+    Start,
+    Upload,
+)
+from ..errors import RunnerError
+from .session import Session
+
+Contents = Callable[[Content], Iterable[bytes]]
+_FINAL = frozenset({"Upload", "TooLarge"})  # codes of an upload that would fail again
+
+
+async def perform(session: Session, operation: Operation, contents: Contents) -> Record:
+    """Do one operation (all but Collect) and return its record; a phase may still be running then.
+
+    contents: the tar stream of an upload's content.
+    """
+    match operation:
+        case Reset():
+            return await session.reset(operation.id, operation.directories)
+        case Upload():
+            return await _upload(session, operation, contents)
+        case Start():
+            return await session.start(_start(operation))
+        case Healthcheck():
+            return await session.healthcheck(_healthcheck(operation))
+        case Note():
+            return await session.note(operation.id, operation.data)
+    raise TypeError(f"not an operation of the runner alone: {operation}")
+
+
+async def _upload(session: Session, operation: Upload, contents: Contents) -> Record:
+    """An upload that the environment does not take is a fact like any other: it is written down under the same id."""
+    try:
+        return await session.upload(operation.id, operation.target, contents(operation.content), operation.user)
+    except RunnerError as error:
+        if error.code not in _FINAL:
+            raise
+        return await session.note(operation.id, {"error": {"code": error.code, "message": str(error)[:1000]}})
+
+
+def _start(operation: Start) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "id": operation.id,
+        "argv": list(operation.argv),
+        "user": operation.user,
+        "cwd": operation.cwd,
+        "env": dict(operation.env),
+        "timeoutSeconds": operation.timeout,
+        "tailBytes": TAIL_BYTES,
+        "remove": list(operation.remove),
+        "captures": [{"path": path, "maxBytes": CAPTURE_LIMIT_BYTES} for path in operation.captures],
+        "killAtEnd": operation.kill_at_end,
+    }
+    if operation.make_executable:
+        request["makeExecutable"] = operation.make_executable
+    if operation.output:
+        request["output"] = {"path": operation.output, "maxBytes": OUTPUT_LIMIT_BYTES}
+    if operation.exit_code_file:
+        request["exitCodeFile"] = operation.exit_code_file
+    return request
+
+
+def _healthcheck(operation: Healthcheck) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "argv": list(operation.argv),
+        "user": operation.user,
+        "cwd": "",
+        "env": dict(operation.env),
+        "intervalSeconds": operation.interval,
+        "timeoutSeconds": operation.timeout,
+        "startPeriodSeconds": operation.start_period,
+        "startIntervalSeconds": operation.start_interval,
+        "retries": operation.retries,
+    }

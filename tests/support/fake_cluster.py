@@ -1,0 +1,204 @@
+# ruff: noqa: ARG002 (the signatures are those of the protocol)
+"""A cluster in memory with the calls of multistep.cluster.edge.Cluster: optimistic concurrency, owners, fake runners.
+
+Every call passes points of ``Faults``: before it (nothing happened yet) and, for writes, after it (it happened, but
+nobody was told).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from multistep.cluster.edge import FIELD_MANAGER, ExecStream, Object, Propagation
+from multistep.errors import ClusterError, Conflict, NotFound
+from tests.support.fake_runner import FakeRunner
+from tests.support.faults import Faults
+
+Key = tuple[str, str, str]  # kind, namespace, name
+
+
+class FakeCluster:
+    """objects: by (kind, namespace, name). Pods run at once, with a runner made by make_runner; pods_run=False leaves
+    them Pending until ``run_pod``. runners: by pod uid."""
+
+    def __init__(
+        self,
+        *,
+        make_runner: Callable[[Object], FakeRunner] | None = None,
+        pods_run: bool = True,
+        faults: Faults | None = None,
+    ) -> None:
+        self.faults = faults or Faults()
+        self.objects: dict[Key, Object] = {}
+        self.events: list[Object] = []
+        self.writes: list[str] = []  # in order, as in "apply_status default/a"
+        self.runners: dict[str, FakeRunner] = {}
+        self.pods_run = pods_run
+        self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
+        self._versions, self._uids = itertools.count(1), itertools.count(1)
+
+    # -- for the test
+
+    def put(self, manifest: Mapping[str, Any]) -> Object:
+        """Store an object as it is, as somebody else's write: with a new resourceVersion, and a uid if it has none."""
+        stored = copy.deepcopy(dict(manifest))
+        metadata = stored.setdefault("metadata", {})
+        metadata.setdefault("namespace", "default")
+        metadata.setdefault("uid", f"uid-{next(self._uids)}")
+        metadata["resourceVersion"] = str(next(self._versions))
+        self.objects[_key(stored)] = stored
+        return copy.deepcopy(stored)
+
+    def run_pod(self, namespace: str, name: str) -> FakeRunner:
+        """The kubelet started the pod."""
+        pod = self.objects["Pod", namespace, name]
+        self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
+        self.set_pod_status(namespace, name, phase="Running")
+        return runner
+
+    def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:
+        pod = self.objects["Pod", namespace, name]
+        self.put({**pod, "status": {**pod.get("status", {}), **status}})
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Somebody else deleted it; what it owns goes too."""
+        uid = self.objects.pop((kind, namespace, name))["metadata"]["uid"]
+        for key, each in list(self.objects.items()):
+            if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", [])):
+                self.remove(*key)
+
+    # -- Cluster
+
+    async def get_trial(self, namespace: str, name: str) -> Object:
+        return self._get("MultiStepTrial", namespace, name)
+
+    async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return self._list("MultiStepTrial", namespace, label_selector)
+
+    async def apply_status(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str,
+        status: Mapping[str, Any],
+        field_manager: str = FIELD_MANAGER,
+    ) -> Object:
+        with self._write(f"apply_status {namespace}/{name}"):
+            trial = self._find("MultiStepTrial", namespace, name)
+            if (trial["metadata"]["uid"], trial["metadata"]["resourceVersion"]) != (uid, resource_version):
+                raise Conflict(f"{name} was changed", status=409, reason="Conflict")
+            if trial.get("status") == status:  # as the real one: no new version for nothing
+                return copy.deepcopy(trial)
+            return self.put({**trial, "status": status})
+
+    async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
+        return self._delete("MultiStepTrial", namespace, name, uid)
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        return self._with_readiness(self._get("Pod", namespace, name))
+
+    async def list_pods(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return [self._with_readiness(each) for each in self._list("Pod", namespace, label_selector)]
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+        return await self.create(pod)
+
+    async def delete_pod(self, namespace: str, name: str, *, uid: str = "", grace_period_seconds: int | None = None) -> bool:
+        return self._delete("Pod", namespace, name, uid)
+
+    async def get_config_map(self, namespace: str, name: str) -> Object:
+        return self._get("ConfigMap", namespace, name)
+
+    async def get_secret(self, namespace: str, name: str) -> Object:
+        return self._get("Secret", namespace, name)
+
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
+        kind, namespace, name = _key(manifest)
+        with self._write(f"create {kind} {namespace}/{name}"):
+            if (kind, namespace, name) in self.objects:
+                raise Conflict(f"{kind} {name} exists", status=409, reason="AlreadyExists")
+            stored = self.put(manifest)
+            if kind == "Pod":
+                self.set_pod_status(namespace, name, phase="Pending")
+                if self.pods_run:
+                    self.run_pod(namespace, name)
+            return stored
+
+    async def create_event(
+        self,
+        regarding: Mapping[str, Any],
+        *,
+        reason: str,
+        message: str,
+        type: Literal["Normal", "Warning"] = "Normal",
+        action: str = "Reconcile",
+    ) -> None:
+        with self._write(f"create_event {reason}"):
+            self.events.append({"reason": reason, "note": message, "type": type, "action": action})
+
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
+        self.faults.point(f"open_exec {namespace}/{pod}")
+        found = self._find("Pod", namespace, pod)
+        runner = self.runners.get(found["metadata"]["uid"])
+        if runner is None or found["status"].get("phase") != "Running":
+            raise ClusterError(f"pod {pod} does not run", status=400, reason="BadRequest")
+        runner.faults = self.faults
+        return runner.stream()
+
+    # -- helpers
+
+    def _find(self, kind: str, namespace: str, name: str) -> Object:
+        try:
+            return self.objects[kind, namespace, name]
+        except KeyError:
+            raise NotFound(f"{kind} {namespace}/{name} not found", status=404, reason="NotFound") from None
+
+    def _get(self, kind: str, namespace: str, name: str) -> Object:
+        self.faults.point(f"get {kind} {namespace}/{name}")
+        return copy.deepcopy(self._find(kind, namespace, name))
+
+    def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
+        self.faults.point(f"list {kind}")
+        wanted = dict(each.split("=", 1) for each in label_selector.split(",") if each)
+        return [
+            copy.deepcopy(each)
+            for (its_kind, its_namespace, _), each in self.objects.items()
+            if its_kind == kind
+            and namespace in (None, its_namespace)
+            and wanted.items() <= each["metadata"].get("labels", {}).items()
+        ]
+
+    def _delete(self, kind: str, namespace: str, name: str, uid: str) -> bool:
+        with self._write(f"delete {kind} {namespace}/{name}"):
+            found = self.objects.get((kind, namespace, name))
+            if found is None:
+                return False
+            if uid and found["metadata"]["uid"] != uid:
+                raise Conflict(f"{kind} {name} has another uid", status=409, reason="Conflict")
+            self.remove(kind, namespace, name)
+            return True
+
+    @contextmanager
+    def _write(self, what: str) -> Iterator[None]:
+        self.faults.point(f"{what} before")
+        self.writes.append(what)
+        yield
+        self.faults.point(f"{what} after")
+
+    def _with_readiness(self, pod: Object) -> Object:
+        """The pod with the conditions the kubelet's probe would have set by now."""
+        runner = self.runners.get(pod["metadata"]["uid"])
+        ready = runner is not None and runner.ready and pod.get("status", {}).get("phase") == "Running"
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        return {**pod, "status": {"conditions": conditions, **pod.get("status", {})}}
+
+
+def _key(manifest: Mapping[str, Any]) -> Key:
+    metadata = manifest["metadata"]
+    return manifest["kind"], metadata.get("namespace") or "default", metadata["name"]

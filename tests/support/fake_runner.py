@@ -1,0 +1,287 @@
+"""A runner in memory that speaks docs/runner-protocol.md: scripted results, each id at most once, and broken streams."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from multistep.cluster.edge import ExitStatus
+from multistep.errors import StreamLost
+from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
+from tests.support.faults import Faults
+
+Json = dict[str, Any]
+Tree = bytes | Mapping[str, bytes]  # a file, or the files of a directory
+PHASES = ("start", "healthcheck")
+DEFAULTS: dict[str, Json] = {
+    "start": {
+        "exitCode": 0,
+        "signal": None,
+        "timedOut": False,
+        "error": None,
+        "tail": "",
+        "outputBytes": 0,
+        "outputTruncated": False,
+        "oomKills": 0,
+        "durationSeconds": 0.1,
+        "captures": {},
+    },
+    "healthcheck": {
+        "healthy": True,
+        "attempts": 1,
+        "exitCode": 0,
+        "timedOut": False,
+        "tail": "",
+        "error": None,
+        "durationSeconds": 0.1,
+    },
+    "reset": {"error": None},
+    "upload": {},
+}
+
+
+class FakeRunner:
+    """PID 1 of a fake pod.
+
+    results: by id, what differs from a success, or a function from the request to that. finish: when phases end: as
+    they start, when they are waited for, or when the test calls ``end``. files: what can be downloaded, by path.
+    """
+
+    def __init__(
+        self,
+        pod_uid: str = "pod-uid",
+        *,
+        results: Mapping[str, Json | Callable[[Json], Json]] | None = None,
+        finish: Literal["at_once", "on_wait", "manual"] = "on_wait",
+        files: Mapping[str, Tree] | None = None,
+        clock: Callable[[], float] = time.time,
+        faults: Faults | None = None,
+    ) -> None:
+        self.pod_uid, self.instance, self.finish, self.clock = pod_uid, "instance-1", finish, clock
+        self.results = dict(results or {})
+        self.files: dict[str, Tree] = dict(files or {})
+        self.faults = faults or Faults()
+        self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
+        self.starts: Counter[str] = Counter()  # how often each id was really done
+        self.requests: list[Json] = []
+        self.records: dict[str, Json] = {}
+        self.uploads: dict[str, bytes] = {}  # tar streams, by id
+        self.streams: list[FakeStream] = []
+
+    @property
+    def ready(self) -> bool:
+        """What GET /ready says: no finished phase that nobody acknowledged."""
+        return not any(each["state"] == "done" and not each["acknowledged"] for each in self.records.values())
+
+    def stream(self, **breaks: Any) -> FakeStream:
+        """A new exec of the relay; see FakeStream."""
+        self.streams.append(FakeStream(self, **breaks))
+        return self.streams[-1]
+
+    def end(self, id: str, /, **result: Any) -> None:
+        """End a running phase."""
+        record = self.records[id]
+        if record["state"] == "running":
+            scripted = self.results.get(id, {})
+            told = scripted(self._request_of(id)) if callable(scripted) else scripted
+            record |= {"state": "done", "endedAt": self.clock()}
+            record["result"] = {**DEFAULTS.get(record["op"], {}), **told, **result}
+
+    def restart(self) -> None:
+        """PID 1 died and another runs: nothing is known any more."""
+        self.records.clear()
+        self.instance += "'"
+
+    def answer(self, request: Json) -> Json:
+        """The answer to one request, as JSON."""
+        self.requests.append(request)
+        op, id = request["op"], request.get("id", "")
+        if op == "hello":
+            return self._hello()
+        if op in ("wait", "ack"):
+            return self._known(op, id)
+        if op == "download":
+            return {"ok": True, "sources": [{"type": self._type(each["path"])} for each in request["sources"]]}
+        return self._once(op, id, request)
+
+    def receive_upload(self, request: Json, body: bytes) -> Json:
+        self.uploads[request["id"]] = body
+        return {"ok": True, "record": self._record(request)}
+
+    def download(self, request: Json) -> bytes:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for index, source in enumerate(request["sources"]):
+                for name, data in self._members(index, self.files.get(source["path"])):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+        return out.getvalue()
+
+    def _hello(self) -> Json:
+        about = {"protocol": 1, "version": "fake", "instance": self.instance, "podUID": self.pod_uid}
+        places = {"workdir": "/app", "runtimeDir": "/run/multistep", "startedAt": 1.0}
+        return {"ok": True, **about, "user": self.user, **places, "records": list(self.records.values())}
+
+    def _known(self, op: str, id: str) -> Json:
+        if id not in self.records:
+            return _refusal("NotFound", f"no record {id}")
+        if op == "ack":
+            self.records[id]["acknowledged"] = True
+        elif self.finish == "on_wait":
+            self.end(id)
+        return {"ok": True, "record": self.records[id]}
+
+    def _once(self, op: str, id: str, request: Json) -> Json:
+        if (record := self.records.get(id)) is not None:
+            same = record["op"] == op
+            return {"ok": True, "record": record} if same else _refusal("Conflict", f"{id} is a {record['op']}")
+        if op == "upload":
+            return {"ok": True, "proceed": True}
+        return {"ok": True, "record": self._record(request)}
+
+    def _record(self, request: Json) -> Json:
+        op, id = request["op"], request["id"]
+        self.starts[id] += 1
+        record: Json = {"id": id, "op": op, "state": "running", "startedAt": self.clock(), "endedAt": None}
+        self.records[id] = {**record, "acknowledged": op not in PHASES, "result": None}
+        if op == "note":
+            self.end(id, **request["data"])
+        elif op not in PHASES or self.finish == "at_once":
+            self.end(id)
+        return self.records[id]
+
+    def _request_of(self, id: str) -> Json:
+        return next(each for each in self.requests if each.get("id") == id)
+
+    def _type(self, path: str) -> str:
+        tree = self.files.get(path)
+        return "missing" if tree is None else "file" if isinstance(tree, bytes) else "directory"
+
+    def _members(self, index: int, tree: Tree | None) -> list[tuple[str, bytes]]:
+        if tree is None:
+            return []
+        if isinstance(tree, bytes):
+            return [(str(index), tree)]
+        return [(f"{index}/{name}", data) for name, data in tree.items()]
+
+
+class FakeStream:
+    """One exec of the relay. After break_after_sent frames the next one does not arrive at the runner; after
+    break_after_received frames the next answer is lost. chunk_bytes: how answers are cut."""
+
+    def __init__(
+        self,
+        runner: FakeRunner,
+        *,
+        break_after_sent: int | None = None,
+        break_after_received: int | None = None,
+        delay_seconds: float = 0.0,
+        chunk_bytes: int = 1 << 16,
+    ) -> None:
+        self._runner = runner
+        self._sent_left, self._received_left = break_after_sent, break_after_received
+        self._delay, self._chunk_bytes = delay_seconds, chunk_bytes
+        self._reader, self._answers = FrameReader(), asyncio.Queue[bytes]()
+        self._upload: tuple[Json, bytearray] | None = None
+        self._rest = b""
+        self.broken = self.eof = self.closed = False
+        self.status: ExitStatus | None = None
+        self.last_words = ""
+
+    async def send(self, data: bytes) -> None:
+        self._check()
+        self._reader.feed(data)
+        for frame in self._reader:
+            self._sent_left = self._count(self._sent_left)
+            self._at(f"send {_name(frame)}")
+            self._take(frame)
+
+    async def send_eof(self) -> None:
+        self._check()
+        if not self.eof:
+            self.eof = True
+            self._answers.put_nowait(b"")
+
+    async def receive(self) -> bytes:
+        self._check()
+        if not self._rest:
+            self._rest = await self._answers.get()
+            self._received_left = self._count(self._received_left)
+            self._at("receive")
+            await asyncio.sleep(self._delay)
+        if not self._rest:
+            self.status = ExitStatus(0)
+        data, self._rest = self._rest[: self._chunk_bytes], self._rest[self._chunk_bytes :]
+        return data
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def _take(self, frame: Frame) -> None:
+        if self._upload is None:
+            self._respond(frame.json())
+        elif frame.kind == DATA:
+            self._upload[1].extend(frame.payload)
+        else:
+            self._finish_upload(frame.json())
+
+    def _respond(self, request: Json) -> None:
+        answer = self._runner.answer(request)
+        self._put(MESSAGE, answer)
+        if answer.get("proceed"):
+            self._upload = (request, bytearray())
+        elif request["op"] == "download" and answer["ok"]:
+            self._send_body(self._runner.download(request))
+
+    def _finish_upload(self, end: Json) -> None:
+        assert self._upload is not None
+        (request, body), self._upload = self._upload, None
+        whole = (len(body), hashlib.sha256(body).hexdigest()) == (end["size"], end["sha256"])
+        if end.get("error") or not whole:
+            self._put(MESSAGE, _refusal("Upload", end.get("error") or "bad digest"))
+        else:
+            self._put(MESSAGE, self._runner.receive_upload(request, bytes(body)))
+
+    def _send_body(self, body: bytes) -> None:
+        for start in range(0, len(body), self._chunk_bytes):
+            self._answers.put_nowait(encode(DATA, body[start : start + self._chunk_bytes]))
+        self._put(END, {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()})
+
+    def _put(self, kind: bytes, value: Json) -> None:
+        self._answers.put_nowait(encode_json(kind, json.loads(json.dumps(value))))
+
+    def _check(self) -> None:
+        if self.broken or self.closed:
+            raise StreamLost("the stream is broken" if self.broken else "the stream is closed")
+
+    def _count(self, left: int | None) -> int | None:
+        if left == 0:
+            self.broken = True
+            raise StreamLost("the stream was cut here")
+        return None if left is None else left - 1
+
+    def _at(self, name: str) -> None:
+        try:
+            self._runner.faults.point(name)
+        except BaseException:
+            self.broken = True
+            raise
+
+
+def _name(frame: Frame) -> str:
+    if frame.kind != MESSAGE:
+        return frame.kind.decode()
+    request = frame.json()
+    return f"{request['op']} {request.get('id', '')}".strip()
+
+
+def _refusal(code: str, message: str) -> Json:
+    return {"ok": False, "error": {"code": code, "message": message}}

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import tarfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from multistep.engine.operations import Directory, Source
+from multistep.errors import PodError, RunnerError, StoreError, StreamLost
+from multistep.pod.frames import DATA, END, MESSAGE, encode, encode_json
+from multistep.pod.session import Session
+from tests.support.fake_runner import FakeRunner, FakeStream
+
+Talk = Callable[[Session], Awaitable[object]]
+
+
+def session(runner: FakeRunner, **breaks: float) -> Session:
+    return Session(runner.stream(**breaks), pod_uid="pod-uid", answer_timeout_seconds=0.5)
+
+
+async def test_hello_tells_who_the_runner_is_and_what_it_did() -> None:
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        await talk.note("1/a/begin", {"x": 1})
+        hello = await talk.hello()
+    assert (hello.pod_uid, hello.user.name, hello.workdir) == ("pod-uid", "root", "/app")
+    assert [record.id for record in hello.records] == ["1/a/begin"]
+    assert runner.streams[0].closed
+
+
+async def test_a_runner_of_another_pod_is_refused() -> None:
+    async with session(FakeRunner("another")) as talk:
+        with pytest.raises(PodError, match="'another'"):
+            await talk.hello()
+
+
+async def test_a_phase_is_started_awaited_and_acknowledged() -> None:
+    runner = FakeRunner(results={"1/a/agent": {"exitCode": 3}})
+    async with session(runner) as talk:
+        assert not (await talk.start({"id": "1/a/agent", "argv": ["true"]})).done
+        record = await talk.wait("1/a/agent", 5)
+        assert record.result is not None
+        assert record.result["exitCode"] == 3
+        assert not runner.ready
+        await talk.ack("1/a/agent")
+    assert runner.ready
+
+
+async def test_asking_twice_starts_once() -> None:
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        first = await talk.start({"id": "1/a/agent", "argv": ["true"]})
+        again = await talk.start({"id": "1/a/agent", "argv": ["true"]})
+    assert first == again
+    assert runner.starts == {"1/a/agent": 1}
+
+
+async def test_the_runners_no_is_an_error_with_its_code_and_the_session_goes_on() -> None:
+    async with session(FakeRunner()) as talk:
+        with pytest.raises(RunnerError) as caught:
+            await talk.wait("1/none", 1)
+        assert caught.value.code == "NotFound"
+        assert (await talk.hello()).records == ()
+
+
+async def test_directories_are_reset_as_asked() -> None:
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        await talk.reset("1/a/reset", [Directory("/logs/agent", 0o777, "bob"), Directory("/app", keep=True)])
+    assert runner.requests[0]["directories"] == [
+        {"path": "/logs/agent", "mode": 511, "user": "bob"},
+        {"path": "/app", "mode": 511, "user": "", "keep": True},
+    ]
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    for _ in range(5):
+        yield b"x" * 300_000
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [(b"", 0), (b"abc", 3), ([b"a", b"", b"bc"], 3), (b"x" * 3_000_000, 3_000_000), ([b"y" * 512] * 5000, 2_560_000)],
+    ids=["nothing", "bytes", "pieces", "one large", "many small"],
+)
+async def test_a_body_arrives_whole_however_it_was_cut(body: bytes | list[bytes], size: int) -> None:
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        assert (await talk.upload("1/a/upload", "/app", body)).done
+    assert runner.uploads["1/a/upload"] == (body if isinstance(body, bytes) else b"".join(body))
+    assert len(runner.uploads["1/a/upload"]) == size
+
+
+async def test_a_body_may_come_asynchronously() -> None:
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        await talk.upload("1/a/upload", "/app", pieces())
+    assert len(runner.uploads["1/a/upload"]) == 1_500_000
+
+
+async def test_an_upload_that_was_done_is_not_sent_again() -> None:
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        await talk.upload("1/a/upload", "/app", b"first")
+        await talk.upload("1/a/upload", "/app", b"second")
+    assert runner.uploads["1/a/upload"] == b"first"
+
+
+async def test_a_source_that_fails_leaves_no_upload_behind() -> None:
+    async def failing() -> AsyncIterator[bytes]:
+        yield b"some"
+        raise StoreError("disk on fire")
+
+    runner = FakeRunner()
+    async with session(runner) as talk:
+        with pytest.raises(StoreError, match="on fire"):
+            await talk.upload("1/a/upload", "/app", failing())
+    assert runner.uploads == {}
+    async with session(runner) as talk:
+        await talk.upload("1/a/upload", "/app", b"whole")
+    assert runner.uploads == {"1/a/upload": b"whole"}
+
+
+async def test_a_download_brings_every_file_and_its_digest() -> None:
+    runner = FakeRunner(files={"/app/a": b"A" * 100_000, "/logs": {"x/y": b"1", "z": b"2"}})
+    got: list[bytes] = []
+    async with session(runner) as talk:
+        sources = [Source("/app/a"), Source("/none"), Source("/logs", ("*.tmp",))]
+        result = await talk.download(sources, got.append)
+        await talk.hello()
+    data = b"".join(got)
+    assert result.types == ("file", "missing", "directory")
+    assert (result.size, result.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert tar.getnames() == ["0", "2/x/y", "2/z"]
+    assert runner.requests[0]["sources"][2] == {"path": "/logs", "exclude": ["*.tmp"]}
+
+
+async def test_a_sink_may_be_asynchronous_and_its_error_is_the_callers() -> None:
+    async def full(_data: bytes) -> None:
+        raise StoreError("no space left")
+
+    async with session(FakeRunner(files={"/a": b"1"})) as talk:
+        with pytest.raises(StoreError, match="no space"):
+            await talk.download([Source("/a")], full)
+        with pytest.raises(StreamLost, match="broken off"):  # the rest of the body is still on its way
+            await talk.hello()
+
+
+async def test_a_download_has_a_limit() -> None:
+    async with session(FakeRunner(files={"/a": b"1" * 100_000})) as talk:
+        with pytest.raises(RunnerError) as caught:
+            await talk.download([Source("/a")], lambda _: None, max_bytes=50_000)
+    assert caught.value.code == "TooLarge"
+
+
+async def test_a_request_too_large_to_send_leaves_the_session_usable() -> None:
+    async with session(FakeRunner()) as talk:
+        with pytest.raises(RunnerError) as caught:
+            await talk.start({"id": "1/a/agent", "argv": ["x" * 2_000_000]})
+        assert caught.value.code == "TooLarge"
+        await talk.hello()
+
+
+async def everything(talk: Session) -> None:
+    await talk.hello()
+    await talk.reset("1/a/reset", [Directory("/logs")])
+    await talk.upload("1/a/upload", "/app", b"x" * 600_000)
+    await talk.start({"id": "1/a/agent", "argv": ["true"]})
+    await talk.healthcheck({"id": "1/a/healthcheck", "argv": ["true"]})
+    await talk.wait("1/a/agent", 1)
+    await talk.wait("1/a/healthcheck", 1)
+    await talk.ack("1/a/agent")
+    await talk.note("1/a/end", {})
+    await talk.download([Source("/a")], lambda _: None)
+
+
+async def until_done(runner: FakeRunner, **breaks: int) -> int:
+    """Break the first session, go on with new ones until all is done; how many sessions were lost."""
+    lost = 0
+    while True:
+        try:
+            async with session(runner, **({} if lost else breaks)) as talk:
+                await everything(talk)
+                return lost
+        except StreamLost:
+            lost += 1
+
+
+@pytest.mark.parametrize("side", ["break_after_sent", "break_after_received"])
+async def test_a_stream_lost_at_any_frame_is_lost_and_nothing_is_done_twice(side: str) -> None:
+    frames = 0
+    while True:
+        runner = FakeRunner(files={"/a": b"1" * 200_000})
+        lost = await until_done(runner, **{side: frames})
+        assert set(runner.starts.values()) == {1}, f"{side}={frames}: {runner.starts}"
+        assert len(runner.starts) == 5
+        assert len(runner.uploads["1/a/upload"]) == 600_000
+        if not lost:
+            break
+        frames += 1
+    assert frames > 12
+
+
+class Scripted:
+    """A hostile runner: says what it was told to, whatever it is asked."""
+
+    last_words = ""
+
+    def __init__(self, *answers: bytes, silent: bool = False) -> None:
+        self._answers, self._silent = list(answers), silent
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def send_eof(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def receive(self) -> bytes:
+        if not self._answers and self._silent:
+            await asyncio.sleep(60)
+        return self._answers.pop(0) if self._answers else b""
+
+
+def answer(**fields: object) -> bytes:
+    return encode_json(MESSAGE, {"ok": True, **fields})
+
+
+OTHER = {"id": "other", "op": "start", "state": "running", "startedAt": 1, "acknowledged": False}
+HOSTILE = {
+    "no frame": b"HTTP/1.1 400 Bad Request",
+    "a body": encode(DATA, b"x"),
+    "no object": encode(MESSAGE, b"[]"),
+    "neither yes nor no": encode_json(MESSAGE, {}),
+    "a no without a reason": encode_json(MESSAGE, {"ok": False}),
+    "a truthy yes": encode_json(MESSAGE, {"ok": 1}),
+    "no record": answer(),
+    "another record": answer(record=OTHER),
+    "another operation": answer(record={**OTHER, "id": "1/a/agent", "op": "reset", "state": "done", "result": {}}),
+}
+
+
+@pytest.mark.parametrize("said", HOSTILE.values(), ids=HOSTILE)
+async def test_a_senseless_answer_is_a_protocol_error(said: bytes) -> None:
+    talk = Session(Scripted(said), pod_uid="u")
+    with pytest.raises(RunnerError) as caught:
+        await talk.start({"id": "1/a/agent", "argv": ["true"]})
+    assert caught.value.code == "Protocol"
+
+
+END_OF_1 = {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
+BODIES: dict[str, tuple[list[bytes], type[PodError]]] = {
+    "wrong digest": ([encode(DATA, b"y"), encode_json(END, END_OF_1)], StreamLost),
+    "wrong size": ([encode(DATA, b"xx"), encode_json(END, END_OF_1)], StreamLost),
+    "cut": ([encode(DATA, b"x")], StreamLost),
+    "an answer inside": ([encode(DATA, b"x"), answer()], RunnerError),
+    "gave up": ([encode_json(END, {"error": "EIO", "size": 0, "sha256": ""})], RunnerError),
+    "no end": ([encode(END, b"{}")], RunnerError),
+}
+
+
+@pytest.mark.parametrize(("frames", "error"), BODIES.values(), ids=BODIES)
+async def test_a_body_that_is_not_what_was_sent_is_never_taken(frames: list[bytes], error: type[PodError]) -> None:
+    talk = Session(Scripted(answer(sources=[{"type": "file"}]), *frames), pod_uid="u")
+    with pytest.raises(PodError) as caught:
+        await talk.download([Source("/a")], lambda _: None)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("types", [[], [{"type": "file"}, {"type": "file"}], [{"type": "socket"}], None, [5]], ids=str)
+async def test_types_must_match_the_sources(types: object) -> None:
+    talk = Session(Scripted(answer(sources=types)), pod_uid="u")
+    with pytest.raises(RunnerError):
+        await talk.download([Source("/a")], lambda _: None)
+
+
+async def test_silence_ends_at_the_time_limit_and_so_does_the_session() -> None:
+    talk = Session(Scripted(silent=True), pod_uid="u", answer_timeout_seconds=0.01)
+    with pytest.raises(StreamLost, match=r"silent for 0\.01 s"):
+        await talk.hello()
+    with pytest.raises(StreamLost, match="cannot be used any more"):
+        await talk.hello()
+
+
+async def test_wait_adds_its_own_time_to_the_limit() -> None:
+    runner = FakeRunner()
+    talk = Session(runner.stream(delay_seconds=0.05), pod_uid="u", answer_timeout_seconds=0.03)
+    runner.answer({"op": "start", "id": "1/a/agent", "argv": []})
+    assert (await talk.wait("1/a/agent", 1)).done
+
+
+async def test_a_request_left_in_the_middle_ends_the_session() -> None:
+    talk = Session(Scripted(silent=True), pod_uid="u")
+    request = asyncio.create_task(talk.hello())
+    await asyncio.sleep(0)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    with pytest.raises(StreamLost, match="broken off"):
+        await talk.hello()
+
+
+async def test_requests_of_several_tasks_take_turns() -> None:
+    runner = FakeRunner()
+    async with session(runner, chunk_bytes=7) as talk:
+        ids = [f"1/a/{n}" for n in range(20)]
+        records = await asyncio.gather(*(talk.note(id, {"id": id}) for id in ids))
+    assert [record.id for record in records] == ids
+
+
+async def test_an_early_end_says_what_the_relay_said() -> None:
+    stream = Scripted()
+    stream.last_words = "PID 1 is away"
+    with pytest.raises(StreamLost, match="ended early: PID 1 is away"):
+        await Session(stream, pod_uid="u").hello()
+
+
+async def test_closing_never_raises() -> None:
+    stream = FakeRunner().stream()
+    stream.broken = True
+    talk = Session(stream, pod_uid="u")
+    await talk.close()
+    assert isinstance(stream, FakeStream)
+    assert stream.closed
