@@ -1,13 +1,153 @@
-"""The command line: `python3 -m localkube COMMAND`."""
+"""The command line: `python3 -m localkube COMMAND`. Progress goes to stderr, results to stdout."""
+
+import argparse
+import os
 import sys
-from localkube import cluster
-from localkube.config import load_config
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from localkube import build, cluster, components, images, node
+from localkube.commands import say
+from localkube.config import Config, load_config
 from localkube.errors import LocalkubeError
-def main():
-    c=load_config()
+from localkube.targets import choose
+
+_EXAMPLES = """\
+examples:
+  eval "$(python3 -m localkube up)" && kubectl get nodes
+  python3 -m localkube build -t localhost/app:dev . && python3 -m localkube load localhost/app:dev
+  python3 -m localkube restart apiserver
+  python3 -m localkube node ctr --address /var/opt/multistep-localkube/containerd.sock -n k8s.io tasks list
+
+environment: CLUSTER=auto|local|kind|current, MULTISTEP_CACHE, LOCALKUBE_DIR, LOCALKUBE_AUDIT=1 (see localkube/README.md)
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
     try:
-        {'up':cluster.up,'down':cluster.down,'status':lambda c: print(cluster.states(c), cluster.health.problems(c))}[sys.argv[1]](c)
-        print(f'export KUBECONFIG={c.paths.kubeconfig}')
-    except LocalkubeError as e:
-        print(e,file=sys.stderr); return e.exit_code
-    return 0
+        code: int | None = options.run(load_config(), options)
+        return code or 0
+    except LocalkubeError as error:
+        say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m localkube",
+        description="A real single-node Kubernetes for the demo and the tests.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add(commands, "up", _up, "start the cluster, or repair it, or use the one that runs")
+    _add(commands, "down", _down, "stop it and leave nothing behind but the cache")
+    _add(commands, "status", _status, "show its processes and whether it is healthy")
+    _add(commands, "kubeconfig", _kubeconfig, "print the path of the kubeconfig")
+    _add(commands, "load", _load, "take built images into the cluster").add_argument("image", nargs="+")
+    _add_build(commands)
+    base = _add(commands, "image-base", _image_base, f"make sure of the base image {images.DEBIAN_IMAGE}")
+    base.add_argument("--python", action="store_true", help=f"and of {images.PYTHON_IMAGE}")
+    for name, run, text in (
+        ("restart", _restart, "end a component and start it again"),
+        ("stop", _stop, "end a component until `start` or `up`"),
+        ("start", _start, "start a stopped component"),
+    ):
+        names = [component.name for component in components.COMPONENTS]
+        _add(commands, name, run, text).add_argument("component", choices=names)
+    for name, run, text in (
+        ("node", _node, "run a command inside the node's namespaces"),
+        ("kubectl", _kubectl, "run kubectl against the cluster"),
+    ):
+        _add(commands, name, run, text).add_argument("command", nargs=argparse.REMAINDER)
+    _add(commands, "binary", _binary, "build the binary if need be and print its directory")
+    return parser
+
+
+_Run = Callable[[Config, argparse.Namespace], int | None]
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, run: _Run, text: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_build(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _add(commands, "build", _build, "build an image from a Dockerfile")
+    command.add_argument("-t", "--tag", required=True, metavar="NAME")
+    command.add_argument("-f", "--file", type=Path, metavar="DOCKERFILE", help="default: CONTEXT/Dockerfile")
+    command.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
+    command.add_argument("--target", metavar="STAGE")
+    command.add_argument("context", type=Path)
+
+
+def _up(config: Config, _: argparse.Namespace) -> None:
+    target = choose(config)
+    target.up()
+    print(f"export KUBECONFIG={target.kubeconfig()}")
+
+
+def _down(config: Config, _: argparse.Namespace) -> None:
+    choose(config).down()
+
+
+def _status(config: Config, _: argparse.Namespace) -> int:
+    return 0 if choose(config).status() else 1
+
+
+def _kubeconfig(config: Config, _: argparse.Namespace) -> None:
+    print(choose(config).kubeconfig())
+
+
+def _load(config: Config, options: argparse.Namespace) -> None:
+    target = choose(config)
+    for image in options.image:
+        target.load(image)
+
+
+def _build(config: Config, options: argparse.Namespace) -> None:
+    dockerfile = options.file or options.context / "Dockerfile"
+    wanted = images.Build(options.tag, options.context, dockerfile, tuple(options.build_arg), options.target)
+    choose(config).build(wanted)
+
+
+def _image_base(config: Config, options: argparse.Namespace) -> None:
+    cluster.ensure_tools(config)
+    images.ensure_debian(config)
+    if options.python:
+        images.ensure_python(config)
+
+
+def _restart(config: Config, options: argparse.Namespace) -> None:
+    cluster.restart(config, options.component)
+
+
+def _stop(config: Config, options: argparse.Namespace) -> None:
+    cluster.stop(config, options.component)
+
+
+def _start(config: Config, options: argparse.Namespace) -> None:
+    cluster.start(config, options.component)
+
+
+def _node(config: Config, options: argparse.Namespace) -> None:
+    command = node.inside(config, options.command or ["sh"])
+    os.execvp(command[0], command)
+
+
+def _kubectl(config: Config, options: argparse.Namespace) -> None:
+    kubeconfig = choose(config).kubeconfig()
+    program = config.paths.bin / "kubectl"
+    name = str(program) if program.exists() else "kubectl"
+    os.execvpe(name, ["kubectl", *options.command], os.environ | {"KUBECONFIG": str(kubeconfig)})
+
+
+def _binary(config: Config, _: argparse.Namespace) -> None:
+    print(build.ensure_binaries(config.paths.cache_dir))

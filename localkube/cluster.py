@@ -52,6 +52,13 @@ def up(config: Config) -> None:
             say(f"the cluster is up already: {config.network.api_url}")
 
 
+def ensure_tools(config: Config) -> None:
+    """The programs that building images needs, without a cluster."""
+    if packages.missing_packages():
+        with exclusive(config.paths.lock):
+            packages.ensure_packages()
+
+
 def down(config: Config) -> None:
     """Stop the cluster and remove everything it made, but the cache."""
     with exclusive(config.paths.lock):

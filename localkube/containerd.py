@@ -25,7 +25,7 @@ class Containerd:
 
     def digest(self, image: str) -> str | None:
         """The digest of the manifest that the name stands for; None if there is no such image."""
-        lines = self._run("images", "list", f"name=={image}").splitlines()
+        lines = self._run("images", "list", f'name=="{image}"').splitlines()
         return lines[1].split()[2] if len(lines) > 1 else None
 
     def has(self, image: str, image_id: str) -> bool:

@@ -1,0 +1,173 @@
+"""Container images without an engine: building them, base images to build on, and taking them into the cluster."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube import archive
+from localkube.commands import capture, say, step, stream
+from localkube.config import Config
+from localkube.containerd import Containerd, architecture
+from localkube.errors import CommandFailed, LocalkubeError
+
+DEBIAN_IMAGE = "localhost/debian:bookworm-slim"
+PYTHON_IMAGE = "localhost/python:3.11-slim-bookworm"
+_SUITE = "bookworm"
+_PYTHON_DOCKERFILE = Path(__file__).parent / "python.Dockerfile"
+_UNNEEDED = ("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
+_APT_SETTINGS = """\
+Acquire::Languages "none";
+DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };
+"""
+_CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+_CA_IN_BUILD = "/run/build-ca.crt"
+
+
+@dataclass(frozen=True)
+class Build:
+    """What `docker build` would be told."""
+
+    name: str
+    context: Path
+    dockerfile: Path
+    arguments: tuple[str, ...] = ()
+    target: str | None = None
+
+
+def build(config: Config, wanted: Build) -> None:
+    """Build an image with buildah; layers are kept, so that a second build does only what changed."""
+    options = ["--isolation", "chroot", "--layers", "--force-rm", "--tag", wanted.name, "--file", str(wanted.dockerfile)]
+    for argument in wanted.arguments:
+        options += ["--build-arg", argument]
+    if wanted.target:
+        options += ["--target", wanted.target]
+    trust = _trust_of_machine(config.paths.cache_dir / "build", os.environ)
+    stream(["buildah", "bud", *options, *trust, str(wanted.context)])
+
+
+def load(config: Config, name: str) -> None:
+    """Take an image that buildah has into the cluster, unless it is there already."""
+    image_id = _image_id(name)
+    if image_id is None:
+        raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")
+    daemon = Containerd(config.paths.containerd_socket)
+    if not daemon.answers():
+        raise LocalkubeError("the cluster is not running; start it: python3 -m localkube up")
+    missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
+    if missing:
+        _import(config, daemon, name, missing)
+    say(f"{name} is in the cluster as {', '.join(names_in_cluster(name))}")
+
+
+def names_in_cluster(name: str) -> list[str]:
+    """The full names that pods may mean by `name`.
+
+    A short name is `docker.io/...` for Kubernetes and `localhost/...` for buildah: it is then known by both.
+    """
+    tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
+    first, _, rest = tagged.partition("/")
+    if rest and ("." in first or ":" in first or first == "localhost"):
+        return [tagged]
+    return [f"docker.io/{tagged if rest else f'library/{tagged}'}", f"localhost/{tagged}"]
+
+
+def ensure_bases(config: Config, dockerfile: Path) -> None:
+    """Those of our base images that the Dockerfile names."""
+    text = dockerfile.read_text() if dockerfile.exists() else ""
+    if _short(PYTHON_IMAGE) in text:
+        ensure_python(config)
+    elif _short(DEBIAN_IMAGE) in text:
+        ensure_debian(config)
+
+
+def ensure_debian(config: Config) -> None:
+    """The base image that `FROM debian:bookworm-slim` finds."""
+    kept = config.paths.cache_dir / "images" / f"debian-{_SUITE}-slim-{architecture()}.tar"
+    if _image_id(DEBIAN_IMAGE):
+        return
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with step(f"making {DEBIAN_IMAGE} from Debian's packages (half a minute)"):
+            _bootstrap_debian(kept)
+    _pull_archive(kept)
+
+
+def ensure_python(config: Config) -> None:
+    """The base image that `FROM python:3.11-slim-bookworm` finds: Debian's Python, with pip and venv."""
+    kept = config.paths.cache_dir / "images" / f"python-3.11-slim-{_SUITE}-{architecture()}.tar"
+    if _image_id(PYTHON_IMAGE):
+        return
+    if not kept.exists():
+        ensure_debian(config)
+        with step(f"making {PYTHON_IMAGE} (half a minute)"):
+            build(config, Build(PYTHON_IMAGE, _PYTHON_DOCKERFILE.parent, _PYTHON_DOCKERFILE))
+            _push_archive(PYTHON_IMAGE, kept, PYTHON_IMAGE)
+    _pull_archive(kept)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("localhost/")
+
+
+def _image_id(name: str) -> str | None:
+    try:
+        return capture(["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", name]).strip()
+    except CommandFailed:
+        return None
+
+
+def _import(config: Config, daemon: Containerd, name: str, names: Sequence[str]) -> None:
+    with step(f"loading {name}"), tempfile.TemporaryDirectory(dir=config.paths.run_dir) as directory:
+        file = Path(directory) / "image.tar"
+        _push_archive(name, file, names[0])
+        daemon.load(file)
+        for other in names[1:]:
+            daemon.tag(names[0], other)
+
+
+def _push_archive(name: str, file: Path, name_in_archive: str) -> None:
+    unfinished = file.with_name(file.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    capture(["buildah", "push", "--quiet", name, f"docker-archive:{unfinished}:{name_in_archive}"])
+    unfinished.rename(file)
+
+
+def _pull_archive(file: Path) -> None:
+    with step(f"taking in {file.name}"):
+        capture(["buildah", "pull", "--quiet", f"docker-archive:{file}"])
+
+
+def _bootstrap_debian(output: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=output.parent) as directory:
+        root, layer = Path(directory) / "root", Path(directory) / "layer.tar"
+        capture(["debootstrap", "--variant=minbase", _SUITE, str(root)])
+        _slim(root)
+        capture(["tar", "--numeric-owner", "--one-file-system", "-C", str(root), "-cf", str(layer), "."])
+        archive.write_image(output, DEBIAN_IMAGE, layer, archive.ImageConfig(command=("bash",)), architecture())
+
+
+def _slim(root: Path) -> None:
+    """Leave out what nobody reads in a container, and tell dpkg to leave it out of what is installed later."""
+    for directory in _UNNEEDED:
+        for entry in (root / directory).iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    rules = [f"path-exclude /{directory}/*\n" for directory in _UNNEEDED if directory.startswith("usr/share")]
+    (root / "etc/dpkg/dpkg.cfg.d/slim").write_text("".join(rules))
+    (root / "etc/apt/apt.conf.d/slim").write_text(_APT_SETTINGS)
+
+
+def _trust_of_machine(directory: Path, environment: Mapping[str, str]) -> list[str]:
+    """Where this machine trusts a certificate authority of its own, let `pip` in builds trust it too.
+
+    Only mounts are used: a variable would stay in the image.
+    """
+    bundle = next((environment[name] for name in _CA_VARIABLES if environment.get(name)), None)
+    if bundle is None or not Path(bundle).is_file():
+        return []
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = directory / "pip.conf"
+    settings.write_text(f"[global]\ncert = {_CA_IN_BUILD}\n")
+    return ["--volume", f"{bundle}:{_CA_IN_BUILD}:ro", "--volume", f"{settings}:/etc/pip.conf:ro"]
