@@ -76,7 +76,8 @@ def _message(details: Sequence[ErrorDetails]) -> str:
         return "is required, but missing"
     texts = dict.fromkeys(_text(detail) for detail in details)
     value = details[0]["input"]
-    text = ", or ".join(texts)
+    first, *others = texts
+    text = " or ".join([first, *(other.removeprefix("should be ") for other in others)])
     return text if isinstance(value, Mapping) else f"{text}; got {shown(value)}"
 
 

@@ -110,7 +110,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
 
     def script(name: str) -> bool:
         path = _path(step, name)
-        return links.is_file(bundle, path) and not rules.excludes(path)
+        return not rules.excludes(path) and links.is_file(bundle, path)
 
     def text(name: str) -> str | None:
         path = _path(step, name)

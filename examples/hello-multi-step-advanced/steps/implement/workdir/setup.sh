@@ -1,0 +1,4 @@
+#!/bin/bash
+set -euo pipefail
+mv names.list names.txt
+rm -- "$0"
