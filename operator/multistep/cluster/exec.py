@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
+from yarl import URL
 
 from multistep.cluster.connection import Connection
 from multistep.cluster.edge import ExitStatus
@@ -57,7 +58,8 @@ async def open_exec(
     """
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
-    url = f"{connection.base_url}{path}?{urlencode(query + [('command', each) for each in argv])}"
+    asked = urlencode([*query, *(("command", each) for each in argv)])
+    url = URL(f"{connection.base_url}{path}?{asked}", encoded=True)  # argv word by word: nothing to be normalised
     what = f"exec in pod {namespace}/{pod}"
     for attempt in range(1, attempts + 1):
         try:
@@ -178,7 +180,7 @@ def _exit_code(told: Mapping[str, Any]) -> int | None:
 
 async def _handshake(
     connection: Connection,
-    url: str,
+    url: URL,
     what: str,
     timeout_seconds: float,
     heartbeat_seconds: float | None,
