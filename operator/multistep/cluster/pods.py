@@ -233,7 +233,8 @@ def _refuse_template(template: Mapping[str, Any]) -> None:
     for field in ("shareProcessNamespace", "hostPID"):
         if spec.get(field):
             raise InvalidSpec(
-                f"spec.environment.podTemplate.spec.{field}: must not be true; the runner could not tell the operator from the agent"
+                f"spec.environment.podTemplate.spec.{field}: must not be true; "
+                "the runner could not tell the operator from the agent"
             )
 
 
@@ -241,7 +242,7 @@ def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[s
     """The template's containers, its "main" merged under ours."""
     ours = own["spec"]["containers"][0]
     given = (template.get("spec") or {}).get("containers") or []
-    theirs = next((each for each in given if each.get("name") == CONTAINER), {})
+    theirs: Mapping[str, Any] = next((each for each in given if each.get("name") == CONTAINER), {})
     return [_merge(theirs, ours), *(each for each in given if each.get("name") != CONTAINER)]
 
 

@@ -115,6 +115,11 @@ class CleanUp:
     pod_in: float | None
     trial_in: float | None
 
+    @property
+    def next(self) -> float | None:
+        """Seconds until the next removal that is not due yet."""
+        return min((each for each in (self.pod_in, self.trial_in) if each), default=None)
+
 
 Decision: TypeAlias = Begin | CreatePod | Adopt | Drive | Wait | LoseAttempt | PhaseDied | Fail | CleanUp
 Rule: TypeAlias = Callable[[Situation], Decision | None]
@@ -156,6 +161,15 @@ def _not_begun(s: Situation) -> Decision | None:
     if s.trial.status.attempt is None:
         return Begin(1, s.pod_name)
     return None
+
+
+def _backing_off(s: Situation) -> Decision | None:
+    """After an attempt was lost, the next waits: 1 s, 2 s, 4 s, ... at most 60 s."""
+    lost = s.trial.status.attempts
+    if not lost or s.pod is not None or s.trial.status.pod_uid is not None or lost[-1].end_time is None:
+        return None
+    left = lost[-1].end_time.timestamp() + min(60.0, 2.0 ** (len(lost) - 1)) - s.now
+    return Wait("BackingOff", f"attempt {lost[-1].number} was lost: {lost[-1].reason}", seconds=left) if left > 0 else None
 
 
 def _pod_not_made(s: Situation) -> Decision | None:
@@ -241,6 +255,7 @@ RULES: tuple[Rule, ...] = (
     _past_deadline,
     _suspended,
     _not_begun,
+    _backing_off,
     _pod_not_made,
     _pod_gone,
     _pod_foreign,
@@ -280,7 +295,7 @@ def _seconds_left(s: Situation, ttl: float | None) -> float | None:
     return max(0.0, end.timestamp() + ttl - s.now)
 
 
-def next_deadline(s: Situation) -> float | None:
+def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
     """Seconds until the trial's own deadline, if it has one and has begun."""
-    limit, start = s.trial.spec.active_deadline_seconds, s.trial.status.start_time
-    return None if limit is None or start is None else max(0.0, start.timestamp() + limit - s.now)
+    limit, start = trial.spec.active_deadline_seconds, trial.status.start_time
+    return None if limit is None or start is None else max(0.0, start.timestamp() + limit - now)

@@ -90,12 +90,12 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
             if not goes_on(scope.plan, step, run):
                 break
         journal.all_steps = len(journal.steps) == len(scope.plan.steps)
-        _aggregate(scope.plan, journal)
+        aggregate(scope.plan, journal)
     except TrialError as error:
         journal.exception = error.exception
         journal.broken = True
     if scope.plan.single:
-        _lift(journal)
+        lift(journal)
     journal.finished = True
 
 
@@ -338,14 +338,15 @@ def _ending(exit_code: int | None, signal: int | None, timed_out: bool, error: F
     return f"exited with status {exit_code}{said}"
 
 
-def _aggregate(plan: TrialPlan, journal: Journal) -> None:
+def aggregate(plan: TrialPlan, journal: Journal) -> None:
+    """The trial's rewards from those of its steps."""
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])
     except OverflowError as error:
         journal.exception = StepException("OverflowError", f"the trial's reward: {error}")
 
 
-def _lift(journal: Journal) -> None:
+def lift(journal: Journal) -> None:
     """A single-step trial's error is the trial's (Harbor 0.25, single-step trial)."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

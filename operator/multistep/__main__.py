@@ -1,0 +1,5 @@
+"""``python -m multistep`` starts the operator."""
+
+from .handlers import main
+
+main()

@@ -1,0 +1,105 @@
+"""A queue of keys to be worked on, like controller-runtime's: one worker at a time per key, timers, back-off.
+
+Keys only: what is to be done is found out by looking, so that any number of events makes one look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+Key = tuple[str, str]  # namespace, name
+Work = Callable[[Key], Awaitable[float | None]]
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF_SECONDS = 0.5
+LAST_BACKOFF_SECONDS = 60.0
+
+
+class WorkQueue:
+    """Calls ``work`` for keys that were added; it returns the seconds after which to look again, or None.
+
+    An exception in ``work`` is logged and the key comes again, later each time.
+    """
+
+    def __init__(self, work: Work, *, workers: int) -> None:
+        self._work = work
+        self._workers = workers
+        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._queued: set[Key] = set()  # waiting for a worker
+        self._busy: set[Key] = set()
+        self._again: set[Key] = set()  # added while busy
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to work, in the running event loop."""
+        self._tasks = [asyncio.create_task(self._run()) for _ in range(self._workers)]
+
+    async def stop(self) -> None:
+        """End all work where it is; whatever it was is found again by looking."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def add(self, key: Key) -> None:
+        """Look at the key as soon as a worker is free."""
+        self._drop_timer(key)
+        if key in self._busy:
+            self._again.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
+            self._ready.put_nowait(key)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Look at the key in a while, unless something else makes it sooner."""
+        self._drop_timer(key)
+        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
+
+    def forget(self, key: Key) -> None:
+        """The key's object is gone."""
+        self._drop_timer(key)
+        self._failures.pop(key, None)
+
+    @property
+    def depth(self) -> int:
+        """Keys that wait for a worker."""
+        return self._ready.qsize()
+
+    async def _run(self) -> None:
+        while True:
+            key = await self._ready.get()
+            self._queued.discard(key)
+            self._busy.add(key)
+            try:
+                await self._once(key)
+            finally:
+                self._busy.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+
+    async def _once(self, key: Key) -> None:
+        try:
+            again = await self._work(key)
+        except Exception:
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (failures - 1))
+            logger.exception("%s/%s: trying again in %.1f s", *key, pause)
+            self.add_after(key, pause)
+            return
+        self._failures.pop(key, None)
+        if again is not None:
+            self.add_after(key, again)
+
+    def _drop_timer(self, key: Key) -> None:
+        if (timer := self._timers.pop(key, None)) is not None:
+            timer.cancel()
