@@ -53,6 +53,7 @@ def _image_document(layer_sha256: str, config: ImageConfig, architecture: str) -
             "Env": [f"{name}={value}" for name, value in config.environment.items()],
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha256}"]},
+        "history": [{"created_by": "localkube"}],  # builders refuse a base with fewer entries than layers
     }
 
 
