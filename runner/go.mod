@@ -1,0 +1,3 @@
+module multistep.dev/runner
+
+go 1.25

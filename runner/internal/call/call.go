@@ -1,0 +1,78 @@
+// Package call is `runner call`: it relays stdin and stdout to PID 1.
+package call
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/peer"
+)
+
+const (
+	bufferBytes = 256 << 10
+	patience    = 10 * time.Second // PID 1 may just be starting, or have many callers
+	retryPause  = 20 * time.Millisecond
+)
+
+// Main relays until PID 1 has answered everything.
+func Main() error {
+	conn, err := dial()
+	if err != nil {
+		return fmt.Errorf("PID 1 does not answer: %w", err)
+	}
+	defer conn.Close()
+	refusal, err := peer.Answer(conn)
+	if err != nil {
+		return fmt.Errorf("PID 1 does not answer: %w", err)
+	}
+	if refusal != nil {
+		return relayRefusal(conn, refusal)
+	}
+	return relay(conn)
+}
+
+func dial() (*net.UnixConn, error) {
+	address := &net.UnixAddr{Name: peer.Address, Net: "unix"}
+	for began := time.Now(); ; time.Sleep(retryPause) {
+		conn, err := net.DialUnix("unix", nil, address)
+		busy := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN)
+		if !busy || time.Since(began) > patience {
+			return conn, err
+		}
+	}
+}
+
+func relayRefusal(conn net.Conn, begun []byte) error {
+	os.Stdout.Write(begun)
+	io.Copy(os.Stdout, conn)
+	return errors.New("PID 1 refuses to talk to this caller")
+}
+
+// relay copies both ways. The end of stdin is passed on, and answers are waited for; PID 1 closes after the last one.
+func relay(conn *net.UnixConn) error {
+	var asked atomic.Bool
+	go func() {
+		copyAll(conn, os.Stdin)
+		asked.Store(true)
+		conn.CloseWrite()
+	}()
+	if err := copyAll(os.Stdout, conn); err != nil {
+		return fmt.Errorf("the session broke: %w", err)
+	}
+	if !asked.Load() {
+		return errors.New("PID 1 ended the session")
+	}
+	return nil
+}
+
+// copyAll is io.Copy with a buffer of our size: nothing but a buffer suits every kernel.
+func copyAll(to io.Writer, from io.Reader) error {
+	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, bufferBytes))
+	return err
+}

@@ -1,0 +1,261 @@
+package files
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	maxDepth  = 256  // of directories: one could be nested deeper than any tool could read back
+	maxListed = 1000 // names told in the trailer
+)
+
+// Download is a number of opened files and directories on their way out.
+type Download struct {
+	sources    []source
+	archive    *tar.Writer
+	changed    []string
+	unreadable []string
+	buffer     []byte
+}
+
+type source struct {
+	kind    string
+	file    *os.File
+	root    *os.Root
+	exclude []string
+	failed  bool
+}
+
+// OpenDownload opens the sources, so that what they are told to be is what is sent. Close it.
+func OpenDownload(wanted []wire.Source) *Download {
+	download := &Download{buffer: make([]byte, copyBytes)}
+	for _, want := range wanted {
+		download.sources = append(download.sources, openSource(want))
+	}
+	return download
+}
+
+// openSource follows links as far as they lead: nothing in the container is secret to whom it is sent.
+func openSource(want wire.Source) source {
+	info, err := os.Stat(want.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP):
+		return source{kind: "missing"}
+	case err != nil:
+		return source{kind: "other", failed: true}
+	case info.IsDir():
+		root, err := os.OpenRoot(want.Path)
+		return source{kind: "directory", root: root, exclude: want.Exclude, failed: err != nil}
+	case !info.Mode().IsRegular():
+		return source{kind: "other"}
+	}
+	file, err := os.OpenFile(want.Path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return source{kind: "file", failed: true}
+	}
+	if now, err := file.Stat(); err != nil || !now.Mode().IsRegular() {
+		file.Close()
+		return source{kind: "other"}
+	}
+	return source{kind: "file", file: file}
+}
+
+// Types are what the sources turned out to be.
+func (d *Download) Types() []wire.SourceType {
+	types := make([]wire.SourceType, len(d.sources))
+	for i, source := range d.sources {
+		types[i].Type = source.kind
+	}
+	return types
+}
+
+// Close closes the sources.
+func (d *Download) Close() {
+	for _, source := range d.sources {
+		if source.file != nil {
+			source.file.Close()
+		}
+		if source.root != nil {
+			source.root.Close()
+		}
+	}
+}
+
+// Send writes the tar stream. An error means that it could not be sent; what could not be read is in the trailer.
+func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
+	d.archive = tar.NewWriter(stream)
+	for i, source := range d.sources {
+		if err := d.sendSource(strconv.Itoa(i), source); err != nil {
+			return frames.Trailer{}, err
+		}
+	}
+	err := d.archive.Close()
+	return frames.Trailer{Changed: d.changed, Unreadable: d.unreadable}, err
+}
+
+func (d *Download) sendSource(name string, source source) error {
+	switch {
+	case source.failed:
+		d.unreadable = list(d.unreadable, name)
+	case source.file != nil:
+		return d.sendFile(name, source.file)
+	case source.root != nil:
+		return d.sendDirectory(directory{source.root, name, "", source.exclude, 0})
+	}
+	return nil
+}
+
+// directory is one to be sent, below a source: member is its name in the archive, rel its path in the source.
+type directory struct {
+	root    *os.Root
+	member  string
+	rel     string
+	exclude []string
+	depth   int
+}
+
+func (d *Download) sendDirectory(dir directory) error {
+	opened, err := dir.root.Open(".")
+	if err != nil {
+		d.unreadable = list(d.unreadable, dir.member)
+		return nil
+	}
+	defer opened.Close()
+	if info, err := opened.Stat(); err == nil {
+		if err := d.header(dir.member+"/", tar.TypeDir, info, ""); err != nil {
+			return err
+		}
+	}
+	for {
+		entries, err := opened.ReadDir(listBatch)
+		for _, entry := range entries {
+			if err := d.sendEntry(dir, entry.Name()); err != nil {
+				return err
+			}
+		}
+		if err != nil || len(entries) == 0 {
+			if err != nil && err != io.EOF {
+				d.unreadable = list(d.unreadable, dir.member)
+			}
+			return nil
+		}
+	}
+}
+
+func (d *Download) sendEntry(dir directory, name string) error {
+	rel, member := path.Join(dir.rel, name), dir.member+"/"+name
+	if excluded(rel, dir.exclude) {
+		return nil
+	}
+	info, err := dir.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // it went while we looked
+	case err == nil && info.IsDir():
+		return d.enter(directory{dir.root, member, rel, dir.exclude, dir.depth + 1}, name, info)
+	case err == nil && info.Mode().IsRegular():
+		file, _, err := paths.OpenRegular(dir.root, name)
+		if err == nil {
+			defer file.Close()
+			return d.sendFile(member, file)
+		}
+	case err == nil && info.Mode()&fs.ModeSymlink != 0:
+		leadsTo, err := dir.root.Readlink(name)
+		if err == nil {
+			return d.header(member, tar.TypeSymlink, info, leadsTo)
+		}
+	case err == nil:
+		return nil // a socket, a fifo, a device
+	}
+	d.unreadable = list(d.unreadable, member)
+	return nil
+}
+
+func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
+	root, err := paths.Enter(dir.root, name, info)
+	if err != nil {
+		d.unreadable = list(d.unreadable, dir.member)
+		return nil
+	}
+	defer root.Close()
+	if dir.depth > maxDepth {
+		d.unreadable = list(d.unreadable, dir.member)
+		return nil
+	}
+	dir.root = root
+	return d.sendDirectory(dir)
+}
+
+// sendFile sends as many bytes as the file had when it was opened: zeros where it shrank.
+func (d *Download) sendFile(member string, file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		d.unreadable = list(d.unreadable, member)
+		return nil
+	}
+	if err := d.header(member, tar.TypeReg, info, ""); err != nil {
+		return err
+	}
+	left := info.Size()
+	for left > 0 {
+		n, err := file.Read(d.buffer[:min(int64(len(d.buffer)), left)])
+		if n == 0 || err != nil {
+			break
+		}
+		if _, err := d.archive.Write(d.buffer[:n]); err != nil {
+			return err
+		}
+		left -= int64(n)
+	}
+	return d.pad(member, left)
+}
+
+func (d *Download) pad(member string, left int64) error {
+	if left == 0 {
+		return nil
+	}
+	d.changed = list(d.changed, member)
+	clear(d.buffer)
+	for left > 0 {
+		n, err := d.archive.Write(d.buffer[:min(int64(len(d.buffer)), left)])
+		if err != nil {
+			return err
+		}
+		left -= int64(n)
+	}
+	return nil
+}
+
+func (d *Download) header(member string, kind byte, info fs.FileInfo, leadsTo string) error {
+	header := &tar.Header{
+		Typeflag: kind, Name: member, Linkname: leadsTo, Mode: unixMode(info.Mode()),
+		ModTime: info.ModTime().Truncate(time.Second), // a fraction would cost a kilobyte each
+		Format:  tar.FormatPAX,
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		header.Uid, header.Gid = int(stat.Uid), int(stat.Gid)
+	}
+	if kind == tar.TypeReg {
+		header.Size = info.Size()
+	}
+	return d.archive.WriteHeader(header)
+}
+
+func list(names []string, name string) []string {
+	if len(names) < maxListed {
+		names = append(names, wire.Cut(name, 4096))
+	}
+	return names
+}

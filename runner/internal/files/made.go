@@ -1,0 +1,105 @@
+// Package files puts files into the container and gets them out, among hostile users: see package paths.
+package files
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/users"
+	"multistep.dev/runner/internal/wire"
+)
+
+// Create makes the file name anew, for appending, owned by owner. What was there is unlinked, not written through.
+func Create(name string, owner users.User) (*os.File, error) {
+	root, base, err := paths.OpenParent(name)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := root.Remove(base); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	file, err := root.OpenFile(base, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := own(file, owner); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// own gives the file to owner; what is made by the owner needs no such thing.
+func own(file *os.File, owner users.User) error {
+	if owner.Own {
+		return nil
+	}
+	return file.Chown(owner.UID, owner.GID)
+}
+
+// WriteExitCode writes a status to a file made anew.
+func WriteExitCode(name string, owner users.User, status int) error {
+	file, err := Create(name, owner)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(strconv.Itoa(status))
+	return errors.Join(err, file.Close())
+}
+
+// MakeExecutable is chmod +x.
+func MakeExecutable(name string) error {
+	root, base, err := paths.OpenParent(name)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	file, info, err := paths.OpenRegular(root, base)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return file.Chmod(info.Mode() | 0o111)
+}
+
+// maxCaptured is how much the captures of one phase may have together, so that its record fits into a frame.
+const maxCaptured = 8 << 20
+
+// Capture reads files. One that is missing, no regular file, or behind somebody's link is nil.
+func Capture(wanted []wire.File) map[string]*wire.Captured {
+	captured, left := make(map[string]*wire.Captured, len(wanted)), int64(maxCaptured)
+	for _, file := range wanted {
+		content := capture(file.Path, min(file.MaxBytes, left))
+		if captured[file.Path] = content; content != nil {
+			left -= int64(len(content.Base64))
+		}
+	}
+	return captured
+}
+
+func capture(name string, limit int64) *wire.Captured {
+	root, base, err := paths.OpenParent(name)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	file, info, err := paths.OpenRegular(root, base)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err != nil {
+		return nil
+	}
+	truncated := int64(len(content)) > limit
+	if truncated {
+		content = content[:limit]
+	}
+	return &wire.Captured{Base64: content, Size: max(info.Size(), int64(len(content))), Truncated: truncated}
+}

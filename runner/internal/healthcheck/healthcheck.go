@@ -1,0 +1,57 @@
+// Package healthcheck tries a command until it succeeds, counting as the format of the tasks has it.
+package healthcheck
+
+import (
+	"math"
+	"time"
+
+	"multistep.dev/runner/internal/wire"
+)
+
+const tailBytes = 4096
+
+// Clock is time, or a test's idea of it.
+type Clock struct {
+	Now   func() time.Time
+	Sleep func(time.Duration)
+}
+
+// Real is the clock on the wall.
+var Real = Clock{time.Now, time.Sleep}
+
+// Run tries until one attempt exits 0 or enough of them failed.
+func Run(request wire.Healthcheck, attempt func(wire.Start) wire.PhaseResult, clock Clock) wire.HealthcheckResult {
+	began, counted := clock.Now(), 0
+	startPeriod := wire.Seconds(request.StartPeriodSeconds)
+	for attempts := 1; ; attempts++ {
+		starting := clock.Now().Sub(began) < startPeriod
+		result := describe(attempt(start(request)), attempts)
+		if result.Healthy {
+			return result
+		}
+		pause := request.StartIntervalSeconds
+		if !starting {
+			pause = request.IntervalSeconds
+			if counted++; counted >= request.Retries {
+				return result
+			}
+		}
+		clock.Sleep(wire.Seconds(pause))
+	}
+}
+
+func start(request wire.Healthcheck) wire.Start {
+	attempt := wire.Start{Op: request.Op, Command: request.Command, TailBytes: tailBytes}
+	if seconds := math.Trunc(request.TimeoutSeconds); seconds > 0 {
+		attempt.TimeoutSeconds = &seconds
+	}
+	return attempt
+}
+
+func describe(result wire.PhaseResult, attempts int) wire.HealthcheckResult {
+	return wire.HealthcheckResult{
+		Healthy:  result.ExitCode != nil && *result.ExitCode == 0 && !result.TimedOut && result.Error == nil,
+		Attempts: attempts, ExitCode: result.ExitCode, TimedOut: result.TimedOut,
+		Tail: result.Tail, Error: result.Error, DurationSeconds: result.DurationSeconds,
+	}
+}

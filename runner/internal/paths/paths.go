@@ -1,0 +1,209 @@
+// Package paths opens directories of a filesystem that hostile users write to, without being led astray by their links.
+//
+// A link on the way is followed only if root or PID 1's own user made it, in a directory where nobody else could have
+// put it: the image's /app -> /srv/app is good, a link that the agent left in its home is not.
+package paths
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// ErrLink is the error for a link that is not to be followed.
+var ErrLink = errors.New("a link that an untrusted user may have made is in the way")
+
+const maxLinks = 40 // as the kernel
+
+// Open opens the directory at an absolute path.
+func Open(name string) (*os.Root, error) {
+	return open(name, false)
+}
+
+// Make opens the directory at an absolute path; what is missing of it is made with mode 0755.
+func Make(name string) (*os.Root, error) {
+	return open(name, true)
+}
+
+// OpenParent opens the directory that name is in and returns name's last element, which may be anything or missing.
+func OpenParent(name string) (*os.Root, string, error) {
+	return parent(name, false)
+}
+
+// MakeParent is OpenParent that makes what is missing of the parent.
+func MakeParent(name string) (*os.Root, string, error) {
+	return parent(name, true)
+}
+
+func parent(name string, create bool) (*os.Root, string, error) {
+	name = path.Clean(name)
+	if name == "/" {
+		return nil, "", fmt.Errorf("%s has no parent", name)
+	}
+	root, err := open(path.Dir(name), create)
+	return root, path.Base(name), err
+}
+
+func open(name string, create bool) (*os.Root, error) {
+	if !path.IsAbs(name) {
+		return nil, fmt.Errorf("not an absolute path: %q", name)
+	}
+	top, err := os.OpenRoot("/")
+	if err != nil {
+		return nil, err
+	}
+	walk := walk{stack: []*os.Root{top}, todo: split(path.Clean(name)), create: create}
+	defer walk.close()
+	for len(walk.todo) > 0 {
+		if err := walk.step(); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return walk.take(), nil
+}
+
+// walk is a path walk: the directories that were entered, so that ".." of a link can go back, and what is left to do.
+type walk struct {
+	stack  []*os.Root
+	todo   []string
+	links  int
+	create bool
+}
+
+func (w *walk) step() error {
+	name := w.todo[0]
+	w.todo = w.todo[1:]
+	if name == ".." {
+		w.leave()
+		return nil
+	}
+	info, err := w.here().Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) && w.create {
+		if err := w.here().Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		info, err = w.here().Lstat(name)
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return w.follow(name, info)
+	}
+	next, err := Enter(w.here(), name, info)
+	if err == nil {
+		w.stack = append(w.stack, next)
+	}
+	return err
+}
+
+func (w *walk) follow(name string, link fs.FileInfo) error {
+	if w.links++; w.links > maxLinks {
+		return syscall.ELOOP
+	}
+	directory, err := w.here().Stat(".")
+	if err != nil {
+		return err
+	}
+	if !ours(link) || !ours(directory) || writable(directory) {
+		return fmt.Errorf("%q: %w", name, ErrLink)
+	}
+	target, err := w.here().Readlink(name)
+	if err != nil {
+		return err
+	}
+	if path.IsAbs(target) {
+		for len(w.stack) > 1 {
+			w.leave()
+		}
+	}
+	w.todo = slices.Concat(split(target), w.todo)
+	return nil
+}
+
+func (w *walk) here() *os.Root { return w.stack[len(w.stack)-1] }
+
+func (w *walk) leave() {
+	if len(w.stack) > 1 {
+		w.here().Close()
+		w.stack = w.stack[:len(w.stack)-1]
+	}
+}
+
+// take hands out the directory that was reached.
+func (w *walk) take() *os.Root {
+	last := w.here()
+	w.stack = w.stack[:len(w.stack)-1]
+	return last
+}
+
+func (w *walk) close() {
+	for _, root := range w.stack {
+		root.Close()
+	}
+}
+
+// Enter opens the directory name in root, which must be the very one that info is about.
+// (os.Root would follow a link put in its place since, as long as it leads to somewhere in root.)
+func Enter(root *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
+	if !info.IsDir() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	}
+	next, err := root.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	now, err := next.Stat(".")
+	if err == nil && !os.SameFile(info, now) {
+		err = fmt.Errorf("%q changed while it was opened", name)
+	}
+	if err != nil {
+		next.Close()
+		return nil, err
+	}
+	return next, nil
+}
+
+// OpenRegular opens name in root for reading if it is a regular file. Links are not followed, a fifo cannot block.
+func OpenRegular(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	before, err := root.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !before.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%q is no regular file", name)
+	}
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !os.SameFile(before, info) {
+		err = fmt.Errorf("%q changed while it was opened", name)
+	}
+	if err != nil {
+		file.Close()
+		return nil, nil, err
+	}
+	return file, info, nil
+}
+
+func split(name string) []string {
+	return slices.DeleteFunc(strings.Split(name, "/"), func(part string) bool { return part == "" || part == "." })
+}
+
+// ours is true for what belongs to root or to PID 1's user.
+func ours(info fs.FileInfo) bool {
+	uid := int(info.Sys().(*syscall.Stat_t).Uid)
+	return uid == 0 || uid == os.Getuid()
+}
+
+// writable is true for a directory in which others may replace what is not theirs.
+func writable(directory fs.FileInfo) bool {
+	return directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
+}

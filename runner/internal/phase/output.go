@@ -1,0 +1,155 @@
+package phase
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"unicode/utf8"
+)
+
+const copyBytes = 32 << 10
+
+// maxPipe is what a pipe holds at most, unless root made it larger.
+const maxPipe = 1 << 20
+
+// output copies what a phase writes to a file with a limit and remembers its end. It goes on for as long as anybody
+// holds the other end of the pipe, also after the phase: nobody shall die of SIGPIPE.
+type output struct {
+	mu        sync.Mutex
+	pipe      *os.File
+	conn      syscall.RawConn
+	file      *os.File // nil: there is none, or it failed
+	left      int64    // bytes that the file may still take
+	limit     int64
+	tail      []byte // at most twice tailLimit
+	tailLimit int
+	bytes     int64
+	truncated bool
+	buffer    []byte
+}
+
+// newOutput begins to copy and returns the end to write to.
+func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
+	var ends [2]int
+	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
+		return nil, -1, err
+	}
+	// Only our end must not block: the other one belongs to programs that do not expect it.
+	if err := syscall.SetNonblock(ends[0], true); err != nil {
+		return nil, -1, err
+	}
+	pipe := os.NewFile(uintptr(ends[0]), "output")
+	conn, err := pipe.SyscallConn()
+	if err != nil {
+		return nil, -1, err
+	}
+	o := &output{pipe: pipe, conn: conn, file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes)}
+	go o.copy()
+	return o, ends[1], nil
+}
+
+func (o *output) copy() {
+	for {
+		more := false
+		err := o.conn.Read(func(fd uintptr) bool {
+			n, blocked := o.readOnce(int(fd))
+			more = n > 0
+			return !blocked
+		})
+		if err != nil || !more {
+			break
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pipe.Close()
+	o.dropFile()
+	o.buffer = nil
+}
+
+// drain takes what is in the pipe now, and no more: somebody may go on writing for ever.
+func (o *output) drain() {
+	o.conn.Control(func(fd uintptr) {
+		for taken := 0; taken < maxPipe; {
+			n, _ := o.readOnce(int(fd))
+			if n <= 0 {
+				return
+			}
+			taken += n
+		}
+	})
+}
+
+func (o *output) readOnce(fd int) (n int, blocked bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for {
+		n, err := syscall.Read(fd, o.buffer)
+		if err == syscall.EINTR {
+			continue
+		}
+		if n > 0 {
+			o.take(o.buffer[:n])
+		}
+		return n, err == syscall.EAGAIN
+	}
+}
+
+func (o *output) take(data []byte) {
+	o.bytes += int64(len(data))
+	o.remember(data)
+	if o.file == nil {
+		return
+	}
+	fits := data[:min(int64(len(data)), o.left)]
+	o.left -= int64(len(fits))
+	_, err := o.file.Write(fits)
+	switch {
+	case err != nil: // the disk is full: go on without
+		o.truncated = true
+		o.dropFile()
+	case len(fits) < len(data):
+		o.truncated = true
+		fmt.Fprintf(o.file, "\n[multistep: the output was cut here, at %d bytes]\n", o.limit)
+		o.dropFile()
+	}
+}
+
+func (o *output) remember(data []byte) {
+	data = data[max(0, len(data)-o.tailLimit):]
+	if len(o.tail)+len(data) > 2*o.tailLimit {
+		o.tail = append(o.tail[:0], o.tail[max(0, len(o.tail)-o.tailLimit):]...)
+	}
+	o.tail = append(o.tail, data...)
+}
+
+func (o *output) dropFile() {
+	if o.file != nil {
+		o.file.Close()
+		o.file = nil
+	}
+}
+
+// end is what there was so far. The tail is not kept any longer.
+func (o *output) end() (tail string, bytes int64, truncated bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	tail = text(o.tail, o.tailLimit)
+	o.tail, o.tailLimit = nil, 0
+	return tail, o.bytes, o.truncated
+}
+
+// text is the last limit bytes, from the beginning of a character on.
+func text(tail []byte, limit int) string {
+	if len(tail) > limit {
+		tail = tail[len(tail)-limit:]
+		for range utf8.UTFMax - 1 {
+			if len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+				tail = tail[1:]
+			}
+		}
+	}
+	return strings.ToValidUTF8(string(tail), "\uFFFD")
+}

@@ -1,0 +1,175 @@
+// Package phase runs one command as a phase: it keeps its time, its output and its processes.
+package phase
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/files"
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/oom"
+	"multistep.dev/runner/internal/reap"
+	"multistep.dev/runner/internal/supervise"
+	"multistep.dev/runner/internal/users"
+	"multistep.dev/runner/internal/wire"
+)
+
+// The codes of a phase that could not be started.
+const (
+	NoSuchUser    = "NoSuchUser"
+	NoSuchCommand = "NoSuchCommand"
+	Output        = "Output"
+	Internal      = "Internal"
+)
+
+const maxTail = 60 << 10
+
+// Host is what all phases have in common.
+type Host struct {
+	Reaper      *reap.Reaper
+	Users       users.Database
+	DefaultUser string
+	Workdir     string
+	Env         []string
+	Null        *os.File // opened before anybody could put a fifo in its place
+}
+
+// User is the one that a request's name means.
+func (h *Host) User(name string) (users.User, error) {
+	if name == "" {
+		name = h.DefaultUser
+	}
+	return h.Users.Lookup(name)
+}
+
+// Run runs a phase to its end.
+func (h *Host) Run(request wire.Start) wire.PhaseResult {
+	began, kills := time.Now(), oom.Kills()
+	result := wire.PhaseResult{Captures: map[string]*wire.Captured{}}
+	if request.TimeoutSeconds != nil && *request.TimeoutSeconds <= 0 {
+		result.TimedOut = true
+	} else if err := h.run(request, &result); err != nil {
+		result.Error = err
+	}
+	result.Captures = files.Capture(request.Captures)
+	result.OOMKills = oom.Since(kills)
+	result.DurationSeconds = time.Since(began).Seconds()
+	return result
+}
+
+func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
+	user, err := h.User(request.User)
+	if err != nil {
+		return wire.Errorf(NoSuchUser, "%v", err)
+	}
+	if request.MakeExecutable != "" {
+		if err := files.MakeExecutable(request.MakeExecutable); err != nil {
+			return wire.Errorf(NoSuchCommand, "cannot make it executable: %v", err)
+		}
+	}
+	output, writeEnd, err := h.output(request, user)
+	if err != nil {
+		return wire.Errorf(Output, "%v", err)
+	}
+	family, err := h.start(h.spec(request, user), writeEnd)
+	syscall.Close(writeEnd)
+	if err != nil {
+		return wire.Errorf(Internal, "cannot start a supervisor: %v", err)
+	}
+	failure := family.follow(request.TimeoutSeconds, request.KillAtEnd, result)
+	output.drain()
+	result.Tail, result.OutputBytes, result.OutputTruncated = output.end()
+	if failure == nil && request.ExitCodeFile != "" {
+		failure = writeExitCode(request.ExitCodeFile, user, *result)
+	}
+	return failure
+}
+
+func (h *Host) spec(request wire.Start, user users.User) supervise.Spec {
+	cwd := request.Cwd
+	if !filepath.IsAbs(cwd) {
+		cwd = filepath.Join(h.Workdir, cwd)
+	}
+	return supervise.Spec{Argv: request.Argv, Env: environment(h.Env, user, request.Env), Cwd: cwd, User: user}
+}
+
+func (h *Host) output(request wire.Start, user users.User) (*output, int, error) {
+	tail := max(0, min(request.TailBytes, maxTail))
+	if request.Output == nil {
+		return newOutput(nil, 0, tail)
+	}
+	file, err := files.Create(request.Output.Path, user)
+	if err != nil {
+		return nil, -1, err
+	}
+	return newOutput(file, request.Output.MaxBytes, tail)
+}
+
+// writeExitCode writes what a shell would call the status, unless it is zero or the time limit ended it all.
+func writeExitCode(path string, user users.User, result wire.PhaseResult) *wire.Error {
+	status := 0
+	switch {
+	case result.ExitCode != nil:
+		status = *result.ExitCode
+	case result.Signal != nil && !result.TimedOut:
+		status = 128 + *result.Signal
+	}
+	if status == 0 {
+		return nil
+	}
+	if err := files.WriteExitCode(path, user, status); err != nil {
+		return wire.Errorf(Output, "%v", err)
+	}
+	return nil
+}
+
+// start starts the supervisor of a phase and tells it what to run.
+func (h *Host) start(spec supervise.Spec, output int) (*family, error) {
+	toldRead, toldWrite, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer toldRead.Close()
+	reportRead, reportWrite, err := os.Pipe()
+	if err != nil {
+		toldWrite.Close()
+		return nil, err
+	}
+	defer reportWrite.Close()
+	pid, gone, err := h.Reaper.Start(kernel.SelfExe, supervise.Arguments, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   []string{"GOMAXPROCS=1"},
+		Files: []uintptr{h.Null.Fd(), uintptr(output), uintptr(output), toldRead.Fd(), reportWrite.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return nil, errors.Join(err, toldWrite.Close(), reportRead.Close())
+	}
+	go func() { // it may be more than a pipe takes at once
+		defer toldWrite.Close()
+		json.NewEncoder(toldWrite).Encode(spec)
+	}()
+	return &family{reaper: h.Reaper, supervisor: pid, gone: gone, reports: reportsOf(reportRead)}, nil
+}
+
+// reportsOf gives out the supervisor's reports; the channel closes when it has no more to say.
+func reportsOf(pipe *os.File) <-chan supervise.Report {
+	reports := make(chan supervise.Report, 4) // more than there ever are: nobody has to listen
+	go func() {
+		defer close(reports)
+		defer pipe.Close()
+		decoder := json.NewDecoder(pipe)
+		for {
+			var report supervise.Report
+			if decoder.Decode(&report) != nil {
+				return
+			}
+			reports <- report
+		}
+	}()
+	return reports
+}

@@ -1,0 +1,195 @@
+// Package records keeps, in memory, what the runner was told to do, each id at most once.
+package records
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"multistep.dev/runner/internal/wire"
+)
+
+// Record is one thing the runner did or is doing.
+type Record struct {
+	ID           string   `json:"id"`
+	Op           string   `json:"op"`
+	State        string   `json:"state"`
+	StartedAt    float64  `json:"startedAt"`
+	EndedAt      *float64 `json:"endedAt"`
+	Acknowledged bool     `json:"acknowledged"`
+	Result       any      `json:"result"`
+}
+
+const (
+	running = "running"
+	done    = "done"
+)
+
+type entry struct {
+	record Record
+	ended  chan struct{}
+}
+
+// Store is safe for use by several sessions.
+type Store struct {
+	mu      sync.Mutex
+	entries map[string]*entry
+	order   []string
+	busy    map[string]chan struct{} // ids in the hands of a session that will make their record
+}
+
+// NewStore is empty.
+func NewStore() *Store {
+	return &Store{entries: map[string]*entry{}, busy: map[string]chan struct{}{}}
+}
+
+// Begin makes the running record of a new id; fresh is false when there is one already.
+func (s *Store) Begin(id, op string) (record Record, fresh bool, err *wire.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record, found, err := s.find(id, op); found || err != nil {
+		return record, false, err
+	}
+	return s.add(Record{ID: id, Op: op, State: running, StartedAt: wire.Epoch(time.Now())}).record, true, nil
+}
+
+// End gives a running record its result.
+func (s *Store) End(id string, result any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entry, now := s.entries[id], wire.Epoch(time.Now())
+	entry.record.State, entry.record.EndedAt, entry.record.Result = done, &now, result
+	close(entry.ended)
+}
+
+// Once returns the record of id, made by do if there is none. Others who ask for the same id meanwhile wait for it;
+// when do fails there is no record, and the next one tries.
+func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire.Error) {
+	free := s.reserve(id)
+	defer free()
+	if record, found, err := s.Find(id, op); found || err != nil {
+		return record, err
+	}
+	started := wire.Epoch(time.Now())
+	result, err := do()
+	if err != nil {
+		return Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record, found, err := s.find(id, op); found || err != nil {
+		return record, err // a start of that id came between
+	}
+	now := wire.Epoch(time.Now())
+	return s.add(Record{id, op, done, started, &now, true, result}).record, nil
+}
+
+// reserve waits until nobody else has the id in hands.
+func (s *Store) reserve(id string) (free func()) {
+	for {
+		s.mu.Lock()
+		other, taken := s.busy[id]
+		if !taken {
+			mine := make(chan struct{})
+			s.busy[id] = mine
+			s.mu.Unlock()
+			return func() { s.release(id, mine) }
+		}
+		s.mu.Unlock()
+		<-other
+	}
+}
+
+func (s *Store) release(id string, mine chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, id)
+	close(mine)
+}
+
+// Find returns the record of id; that of another op is a conflict.
+func (s *Store) Find(id, op string) (Record, bool, *wire.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.find(id, op)
+}
+
+func (s *Store) find(id, op string) (Record, bool, *wire.Error) {
+	entry, found := s.entries[id]
+	if !found {
+		return Record{}, false, nil
+	}
+	if entry.record.Op != op {
+		return Record{}, true, wire.Errorf(wire.CodeConflict, "%q is a %s, not a %s", id, entry.record.Op, op)
+	}
+	return entry.record, true, nil
+}
+
+func (s *Store) add(record Record) *entry {
+	added := &entry{record, make(chan struct{})}
+	if record.State == done {
+		close(added.ended)
+	}
+	s.entries[record.ID] = added
+	s.order = append(s.order, record.ID)
+	return added
+}
+
+// Wait returns the record when it is done or ctx is.
+func (s *Store) Wait(ctx context.Context, id string) (Record, *wire.Error) {
+	s.mu.Lock()
+	entry, found := s.entries[id]
+	s.mu.Unlock()
+	if !found {
+		return Record{}, wire.Errorf(wire.CodeNotFound, "nothing has the id %q", id)
+	}
+	select {
+	case <-entry.ended:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return entry.record, nil
+}
+
+// Acknowledge marks a finished record as fetched.
+func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entry, found := s.entries[id]
+	switch {
+	case !found:
+		return Record{}, wire.Errorf(wire.CodeNotFound, "nothing has the id %q", id)
+	case entry.record.State == running:
+		return Record{}, wire.Errorf(wire.CodeConflict, "%q still runs: there is no result to acknowledge", id)
+	}
+	entry.record.Acknowledged = true
+	return entry.record, nil
+}
+
+// All returns the records in the order they were begun in. Those acknowledged come in brief: their results are in safe
+// hands, and a hello must stay small after hundreds of them.
+func (s *Store) All() []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Record, 0, len(s.order))
+	for _, id := range s.order {
+		record := s.entries[id].record
+		if large, ok := record.Result.(interface{ Brief() any }); ok && record.Acknowledged {
+			record.Result = large.Brief()
+		}
+		all = append(all, record)
+	}
+	return all
+}
+
+// Settled is false while there is a result that nobody acknowledged.
+func (s *Store) Settled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(s.order, func(id string) bool {
+		record := s.entries[id].record
+		return record.State == done && !record.Acknowledged
+	})
+}

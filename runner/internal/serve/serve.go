@@ -1,0 +1,144 @@
+// Package serve is `runner serve`: PID 1, put together.
+package serve
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/peer"
+	"multistep.dev/runner/internal/phase"
+	"multistep.dev/runner/internal/ready"
+	"multistep.dev/runner/internal/reap"
+	"multistep.dev/runner/internal/records"
+	"multistep.dev/runner/internal/session"
+	"multistep.dev/runner/internal/users"
+)
+
+const (
+	defaultPort = 9876
+	// garbagePercent keeps the heap small: it is the trial's memory.
+	garbagePercent = 40
+	runtimeDir     = "/run/multistep"
+)
+
+// Main is the command `runner serve`.
+func Main(version string, args []string) error {
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	port := flags.Int("port", defaultPort, "of the readiness probe")
+	user := flags.String("default-user", os.Getenv("MULTISTEP_DEFAULT_USER"), "of phases that name none")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	heedSignals()
+	debug.SetGCPercent(garbagePercent)
+	runner, err := newRunner(version, *user)
+	if err != nil {
+		return err
+	}
+	probes, err := net.Listen("tcp", ":"+strconv.Itoa(*port))
+	if err != nil {
+		return err
+	}
+	callers, err := net.ListenUnix("unix", &net.UnixAddr{Name: peer.Address, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 2)
+	go func() { failed <- ready.Serve(probes, runner.Store.Settled) }()
+	go func() { failed <- accept(callers, runner) }()
+	return <-failed
+}
+
+// heedSignals exits at once when it is asked to. Other signals that would end the process are caught and forgotten
+// (not ignored: children would inherit that): anybody with PID 1's user may send them by mistake.
+func heedSignals() {
+	end, other := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(other, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2)
+	go func() {
+		os.Exit(128 + int((<-end).(syscall.Signal)))
+	}()
+	go func() {
+		for range other {
+		}
+	}()
+}
+
+func newRunner(version, defaultUser string) (*session.Runner, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	workdir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	directory, err := makeRuntimeDir()
+	if err != nil {
+		return nil, err
+	}
+	instance := make([]byte, 16)
+	rand.Read(instance)
+	return &session.Runner{
+		Host: &phase.Host{
+			Reaper: reap.New(), Users: users.System, DefaultUser: defaultUser, Workdir: workdir, Env: os.Environ(), Null: null,
+		},
+		Store: records.NewStore(), Version: version, Instance: hex.EncodeToString(instance),
+		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),
+	}, nil
+}
+
+// makeRuntimeDir makes the directory for files that belong to no task. Nobody else is in the container yet.
+func makeRuntimeDir() (string, error) {
+	err := os.MkdirAll(runtimeDir, 0o755)
+	if err == nil {
+		if err = os.Chmod(runtimeDir, 0o755); err == nil {
+			return runtimeDir, nil
+		}
+	}
+	for _, parent := range []string{os.TempDir(), "/"} {
+		directory, failure := os.MkdirTemp(parent, "multistep-")
+		if failure == nil {
+			return directory, os.Chmod(directory, 0o755)
+		}
+		err = errors.Join(err, failure)
+	}
+	return "", fmt.Errorf("no place for a runtime directory: %w", err)
+}
+
+func accept(callers *net.UnixListener, runner *session.Runner) error {
+	for {
+		conn, err := callers.AcceptUnix()
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		caller, err := peer.Look(conn)
+		if err != nil { // at once, and not in the background: there may be very many of these
+			session.Refuse(conn, err)
+			continue
+		}
+		go talk(runner, caller, conn)
+	}
+}
+
+func talk(runner *session.Runner, caller peer.Caller, conn *net.UnixConn) {
+	if err := caller.Challenge(conn); err != nil {
+		session.Refuse(conn, err)
+		return
+	}
+	runner.Serve(conn)
+}

@@ -1,0 +1,264 @@
+// Package session holds one conversation: requests and answers, strictly one after another.
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/healthcheck"
+	"multistep.dev/runner/internal/phase"
+	"multistep.dev/runner/internal/records"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	idle     = 15 * time.Minute // then the caller is taken for gone
+	stalled  = 5 * time.Minute  // that nothing of an answer was taken
+	maxID    = 1024
+	maxNote  = 64 << 10
+	maxWait  = time.Hour
+	answerOK = true
+)
+
+// Runner is what all sessions share.
+type Runner struct {
+	Host       *phase.Host
+	Store      *records.Store
+	Version    string
+	Instance   string
+	PodUID     string
+	RuntimeDir string
+	StartedAt  time.Time
+}
+
+// Session is one of them.
+type Session struct {
+	*Runner
+	frames  *frames.Reader
+	stream  io.Writer
+	greeted bool
+}
+
+// Serve holds a conversation to its end. The error is why it broke off, nil if the caller ended it.
+func (r *Runner) Serve(conn net.Conn) error {
+	defer conn.Close()
+	patient := patientConn{conn}
+	session := Session{Runner: r, frames: frames.NewReader(patient), stream: patient}
+	for {
+		err := session.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if errors.Is(err, frames.ErrBroken) {
+			session.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// patientConn gives up on a caller that is silent for too long.
+type patientConn struct{ net.Conn }
+
+func (c patientConn) Read(p []byte) (int, error) {
+	c.SetReadDeadline(time.Now().Add(idle))
+	return c.Conn.Read(p)
+}
+
+func (c patientConn) Write(p []byte) (int, error) {
+	c.SetWriteDeadline(time.Now().Add(stalled))
+	return c.Conn.Write(p)
+}
+
+// next reads one request and answers it. An error means that the session is of no use any more.
+func (s *Session) next() error {
+	kind, _, err := s.frames.Next()
+	if err != nil {
+		return err
+	}
+	if kind == frames.Data || kind == frames.End {
+		return s.stray(kind)
+	}
+	payload, err := s.frames.Payload()
+	if err != nil {
+		return err
+	}
+	var op wire.Op
+	if err := json.Unmarshal(payload, &op); err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "not a request: %v", err))
+	}
+	return s.dispatch(op, payload)
+}
+
+// stray skips a body that nobody asked for: its sender may have missed a refusal. One answer is due, at its end.
+func (s *Session) stray(kind byte) error {
+	if kind == frames.Data {
+		return nil
+	}
+	return s.refuse(wire.Errorf(wire.CodeProtocol, "a body without a request"))
+}
+
+func (s *Session) dispatch(op wire.Op, payload []byte) error {
+	if !s.greeted && op.Op != "hello" {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%q before hello", wire.Cut(op.Op, 100)))
+	}
+	switch op.Op {
+	case "hello":
+		return s.hello(payload)
+	case "start":
+		return s.start(payload)
+	case "healthcheck":
+		return s.healthcheck(payload)
+	case "wait":
+		return s.wait(payload)
+	case "ack":
+		return s.ack(payload)
+	case "note":
+		return s.note(payload)
+	case "reset":
+		return s.reset(payload)
+	case "upload":
+		return s.upload(payload)
+	case "download":
+		return s.download(payload)
+	}
+	return s.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
+}
+
+func (s *Session) answer(value any) error {
+	return frames.WriteJSON(s.stream, frames.JSON, value)
+}
+
+func (s *Session) refuse(reason *wire.Error) error {
+	return s.answer(struct {
+		OK    bool        `json:"ok"`
+		Error *wire.Error `json:"error"`
+	}{false, reason})
+}
+
+// Refuse is the answer for a caller that is not obeyed.
+func Refuse(conn net.Conn, why error) {
+	conn.SetDeadline(time.Now().Add(time.Second))
+	session := Session{stream: conn}
+	session.refuse(wire.Errorf(wire.CodeRefused, "%v", why))
+	conn.Close()
+}
+
+func (s *Session) answerRecord(record records.Record, refusal *wire.Error) error {
+	if refusal != nil {
+		return s.refuse(refusal)
+	}
+	return s.answer(struct {
+		OK     bool           `json:"ok"`
+		Record records.Record `json:"record"`
+	}{answerOK, record})
+}
+
+// decode reads a request that has an id; false if it was refused, with what became of telling so.
+func (s *Session) decode(payload []byte, request interface{ Identity() string }) (ok bool, err error) {
+	if err := wire.Decode(payload, request); err != nil {
+		return false, s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	if id := request.Identity(); id == "" || len(id) > maxID {
+		return false, s.refuse(wire.Errorf(wire.CodeProtocol, "an id of %d bytes (1 to %d)", len(id), maxID))
+	}
+	return true, nil
+}
+
+func (s *Session) hello(payload []byte) error {
+	var request struct {
+		Protocols []int `json:"protocols"`
+	}
+	if err := json.Unmarshal(payload, &request); err != nil { // fields of later protocols are none of our business
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	if !slices.Contains(request.Protocols, wire.Protocol) {
+		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocol %d", wire.Protocol))
+	}
+	s.greeted = true
+	own := s.Host.Users.Own()
+	return s.answer(struct {
+		OK         bool             `json:"ok"`
+		Protocol   int              `json:"protocol"`
+		Version    string           `json:"version"`
+		Instance   string           `json:"instance"`
+		PodUID     string           `json:"podUID"`
+		User       wire.User        `json:"user"`
+		Workdir    string           `json:"workdir"`
+		RuntimeDir string           `json:"runtimeDir"`
+		StartedAt  float64          `json:"startedAt"`
+		Records    []records.Record `json:"records"`
+	}{
+		answerOK, wire.Protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
+		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), s.Store.All(),
+	})
+}
+
+func (s *Session) start(payload []byte) error {
+	var request wire.Start
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	if err := request.Check(); err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	return s.begin(request.Op, func() any { return s.Host.Run(request) })
+}
+
+func (s *Session) healthcheck(payload []byte) error {
+	request := wire.NewHealthcheck()
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	if err := request.Check(); err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	return s.begin(request.Op, func() any { return healthcheck.Run(request, s.Host.Run, healthcheck.Real) })
+}
+
+// begin does something in the background, unless its id was begun before.
+func (s *Session) begin(op wire.Op, do func() any) error {
+	record, fresh, refusal := s.Store.Begin(op.ID, op.Op)
+	if fresh {
+		go func() { s.Store.End(op.ID, do()) }()
+	}
+	return s.answerRecord(record, refusal)
+}
+
+func (s *Session) wait(payload []byte) error {
+	var request wire.Wait
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	limit := min(wire.Seconds(request.TimeoutSeconds), maxWait)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return s.answerRecord(s.Store.Wait(ctx, request.ID))
+}
+
+func (s *Session) ack(payload []byte) error {
+	var request wire.Op
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	record, refusal := s.Store.Acknowledge(request.ID)
+	return s.answerRecord(record, refusal)
+}
+
+func (s *Session) note(payload []byte) error {
+	var request wire.Note
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	if len(request.Data) == 0 || len(request.Data) > maxNote {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "data of %d bytes (1 to %d)", len(request.Data), maxNote))
+	}
+	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return request.Data, nil }))
+}

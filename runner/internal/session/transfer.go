@@ -1,0 +1,140 @@
+package session
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"multistep.dev/runner/internal/files"
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/wire"
+)
+
+// runtimePrefix of a target stands for the runtime directory.
+const runtimePrefix = "$RUNTIME/"
+
+func (s *Session) reset(payload []byte) error {
+	var request wire.Reset
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	for _, directory := range request.Directories {
+		if directory.Path == "" || wire.CheckPaths([]string{directory.Path}) != nil || directory.Mode > 0o7777 {
+			return s.refuse(wire.Errorf(wire.CodeProtocol, "no directory can be %.200q with mode %o", directory.Path, directory.Mode))
+		}
+	}
+	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) {
+		return wire.ResetResult{Error: s.resetAll(request.Directories)}, nil
+	}))
+}
+
+func (s *Session) resetAll(directories []wire.Directory) *wire.Error {
+	for _, directory := range directories {
+		owner, err := s.Host.Users.Lookup(directory.User)
+		if err != nil {
+			return wire.Errorf("NoSuchUser", "%v", err)
+		}
+		if err := files.Reset(directory.Path, directory.Mode, owner, directory.Keep); err != nil {
+			return wire.Errorf("Reset", "%v", err)
+		}
+	}
+	return nil
+}
+
+func (s *Session) upload(payload []byte) error {
+	var request wire.Upload
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found {
+		return s.answerRecord(record, refusal)
+	}
+	upload, refusal := s.newUpload(request)
+	if refusal != nil {
+		return s.refuse(refusal)
+	}
+	defer upload.Close()
+	if err := s.answer(struct {
+		OK      bool `json:"ok"`
+		Proceed bool `json:"proceed"`
+	}{answerOK, true}); err != nil {
+		return err
+	}
+	body := frames.NewBody(s.frames)
+	failure := upload.Unpack(body)
+	if err := body.Rest(); err != nil {
+		return err
+	}
+	return s.finishUpload(request.Op, upload, body, failure)
+}
+
+func (s *Session) newUpload(request wire.Upload) (*files.Upload, *wire.Error) {
+	target := request.Target
+	if rest, found := strings.CutPrefix(target+"/", runtimePrefix); found {
+		target = s.RuntimeDir + "/" + rest
+	}
+	if err := wire.CheckPaths([]string{target}); err != nil || target == "" {
+		return nil, wire.Errorf(wire.CodeProtocol, "the target %.200q is no absolute path", request.Target)
+	}
+	owner, err := s.Host.Users.Lookup(request.User)
+	if err != nil {
+		return nil, wire.Errorf(wire.CodeUpload, "%v", err)
+	}
+	upload, err := files.NewUpload(target, owner)
+	if err != nil {
+		return nil, wire.Errorf(wire.CodeUpload, "%v", err)
+	}
+	return upload, nil
+}
+
+// finishUpload merges what came, if it is what was sent and nobody else was faster.
+func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Body, failure error) error {
+	if err := body.Verify(); err != nil {
+		failure = err // a broken stream explains what was wrong in it
+	}
+	if failure != nil {
+		return s.refuse(wire.Errorf(wire.CodeUpload, "%v", failure))
+	}
+	return s.answerRecord(s.Store.Once(op.ID, op.Op, func() (any, *wire.Error) {
+		if err := upload.Merge(); err != nil {
+			return nil, wire.Errorf(wire.CodeUpload, "%v", err)
+		}
+		return wire.UploadResult{Size: body.Size(), SHA256: body.SHA256()}, nil
+	}))
+}
+
+func (s *Session) download(payload []byte) error {
+	var request wire.Download
+	if err := wire.Decode(payload, &request); err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	for _, source := range request.Sources {
+		if source.Path == "" || wire.CheckPaths([]string{source.Path}) != nil {
+			return s.refuse(wire.Errorf(wire.CodeProtocol, "the source %.200q is no absolute path", source.Path))
+		}
+	}
+	download := files.OpenDownload(request.Sources)
+	defer download.Close()
+	if err := s.answer(struct {
+		OK      bool              `json:"ok"`
+		Sources []wire.SourceType `json:"sources"`
+	}{answerOK, download.Types()}); err != nil {
+		return err
+	}
+	return s.sendBody(download)
+}
+
+// sendBody sends a download. What went wrong with the files is told at its end; only a broken stream is an error here.
+func (s *Session) sendBody(download *files.Download) error {
+	body := frames.NewBodyWriter(s.stream)
+	trailer, err := download.Send(body)
+	var broken net.Error
+	if errors.As(err, &broken) || errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	if err != nil {
+		trailer.Error = wire.Cut(err.Error(), 1000)
+	}
+	return body.Finish(trailer)
+}

@@ -1,0 +1,103 @@
+package supervise
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"multistep.dev/runner/internal/users"
+	"multistep.dev/runner/internal/wire"
+)
+
+// become turns this process into the command: in its own session already, it becomes the user, goes to the directory
+// and executes. It is a program of its own, not a fork's child, so that each failure can be told apart, and so that
+// directory and PATH are seen with the user's eyes.
+func become() error {
+	var spec Spec
+	if err := json.NewDecoder(os.NewFile(SpecFD, "spec")).Decode(&spec); err != nil {
+		fail(wire.Errorf("Internal", "no command came: %v", err))
+	}
+	syscall.CloseOnExec(SpecFD)
+	syscall.CloseOnExec(ReportFD)
+	if err := becomeUser(spec.User); err != nil {
+		fail(wire.Errorf("Permission", "cannot become user %d:%d: %v", spec.User.UID, spec.User.GID, err))
+	}
+	if err := os.Chdir(spec.Cwd); err != nil {
+		fail(wire.Errorf("BadCwd", "%v", err))
+	}
+	fail(execute(spec.Argv, environment(spec.Env)))
+	return nil
+}
+
+func environment(variables [][]byte) []string {
+	env := make([]string, len(variables))
+	for i, variable := range variables {
+		env[i] = string(variable)
+	}
+	return env
+}
+
+func becomeUser(user users.User) error {
+	if user.Own || (os.Getuid() != 0 && user.UID == os.Getuid() && user.GID == os.Getgid()) {
+		return nil
+	}
+	if err := syscall.Setgroups(user.Groups); err != nil {
+		return err
+	}
+	if err := syscall.Setgid(user.GID); err != nil {
+		return err
+	}
+	return syscall.Setuid(user.UID)
+}
+
+// execute tries each place of PATH as execvp does, and returns only the reason why none would do.
+func execute(argv, env []string) *wire.Error {
+	name := argv[0]
+	denied := ""
+	for _, path := range places(name, env) {
+		switch err := exec(path, argv, env); {
+		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+			denied = path
+		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
+			if _, missing := os.Lstat(path); missing == nil {
+				return wire.Errorf("NoSuchCommand", "%s is there, but not the interpreter or loader it needs", path)
+			}
+		case errors.Is(err, syscall.ENOEXEC):
+			return wire.Errorf("NoSuchCommand", "%s is no program for this machine, and no script that /bin/sh could run", path)
+		default:
+			return wire.Errorf("Internal", "%s: %v", path, err)
+		}
+	}
+	if denied != "" {
+		return wire.Errorf("Permission", "%s: permission denied", denied)
+	}
+	return wire.Errorf("NoSuchCommand", "there is no command %q", name)
+}
+
+// exec executes path. A script without #! line is run by /bin/sh, as execvp and every shell do.
+func exec(path string, argv, env []string) error {
+	err := syscall.Exec(path, argv, env)
+	if err == syscall.ENOEXEC {
+		syscall.Exec("/bin/sh", append([]string{"/bin/sh", path}, argv[1:]...), env)
+	}
+	return err
+}
+
+// places are the files that a command's name may mean.
+func places(name string, env []string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	var paths []string
+	for _, variable := range env {
+		if value, found := strings.CutPrefix(variable, "PATH="); found {
+			for _, directory := range filepath.SplitList(value) {
+				paths = append(paths, filepath.Join(directory, name))
+			}
+		}
+	}
+	return paths
+}

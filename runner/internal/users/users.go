@@ -1,0 +1,156 @@
+// Package users reads /etc/passwd and /etc/group, which may be missing, without any library of the image.
+package users
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// User is whom a command runs as.
+type User struct {
+	UID, GID   int
+	Groups     []int
+	Name, Home string
+	Own        bool // PID 1's user with just the groups it has: no credentials are changed
+}
+
+// NoSuchUser is the error for a name that /etc/passwd or /etc/group does not have.
+type NoSuchUser struct{ message string }
+
+func (e NoSuchUser) Error() string { return e.message }
+
+// Database is where the files are.
+type Database struct{ Passwd, Group string }
+
+// System is the image's.
+var System = Database{"/etc/passwd", "/etc/group"}
+
+const (
+	maxFileBytes = 16 << 20
+	maxID        = 1<<32 - 2 // the one above means "unchanged" to the kernel
+)
+
+// Own is the user of this process.
+func (d Database) Own() User {
+	user := User{UID: os.Getuid(), GID: os.Getgid(), Home: "/", Own: true}
+	if entry, found := d.byID(user.UID); found {
+		user.Name, user.Home = entry.Name, entry.Home
+	}
+	return user
+}
+
+// Lookup resolves "name", "uid", "name:group" and "uid:gid"; "" is Own.
+// As with containers' USER, a group that is named takes the place of all that /etc/group gives.
+func (d Database) Lookup(spec string) (User, error) {
+	if spec == "" {
+		return d.Own(), nil
+	}
+	name, group, hasGroup := strings.Cut(spec, ":")
+	user, err := d.user(name)
+	if err != nil {
+		return User{}, err
+	}
+	if !hasGroup {
+		user.Groups = d.groupsOf(user)
+		return user, nil
+	}
+	user.GID, err = d.group(group)
+	user.Groups = []int{user.GID}
+	return user, err
+}
+
+func (d Database) user(name string) (User, error) {
+	if user, found := d.find(func(u User) bool { return u.Name == name }); found {
+		return user, nil
+	}
+	uid, err := strconv.ParseInt(name, 10, 64)
+	if err != nil || uid < 0 || uid > maxID {
+		return User{}, NoSuchUser{fmt.Sprintf("%s has no user %q", d.Passwd, name)}
+	}
+	if user, found := d.byID(int(uid)); found {
+		return user, nil
+	}
+	return User{UID: int(uid), Home: "/"}, nil
+}
+
+func (d Database) byID(uid int) (User, bool) {
+	return d.find(func(u User) bool { return u.UID == uid })
+}
+
+// find returns the first entry of /etc/passwd that fits.
+func (d Database) find(fits func(User) bool) (user User, found bool) {
+	eachLine(d.Passwd, func(fields []string) bool {
+		if len(fields) < 6 || fields[0] == "" {
+			return true
+		}
+		uid, err1 := strconv.ParseUint(fields[2], 10, 32)
+		gid, err2 := strconv.ParseUint(fields[3], 10, 32)
+		user = User{UID: int(uid), GID: int(gid), Name: fields[0], Home: fields[5]}
+		if user.Home == "" {
+			user.Home = "/"
+		}
+		found = err1 == nil && err2 == nil && fits(user)
+		return !found
+	})
+	if !found {
+		return User{}, false
+	}
+	return user, true
+}
+
+func (d Database) group(name string) (int, error) {
+	id, err := strconv.ParseInt(name, 10, 64)
+	found := false
+	eachLine(d.Group, func(fields []string) bool {
+		if len(fields) >= 3 && fields[0] == name {
+			gid, bad := strconv.ParseUint(fields[2], 10, 32)
+			id, err, found = int64(gid), bad, true
+		}
+		return !found
+	})
+	if err != nil || id < 0 || id > maxID {
+		return 0, NoSuchUser{fmt.Sprintf("%s has no group %q", d.Group, name)}
+	}
+	return int(id), nil
+}
+
+// groupsOf returns the user's own group and those that /etc/group lists it in.
+func (d Database) groupsOf(user User) []int {
+	groups := []int{user.GID}
+	eachLine(d.Group, func(fields []string) bool {
+		if len(fields) < 4 || user.Name == "" || !slices.Contains(strings.Split(fields[3], ","), user.Name) {
+			return true
+		}
+		if gid, err := strconv.ParseUint(fields[2], 10, 32); err == nil && !slices.Contains(groups, int(gid)) {
+			groups = append(groups, int(gid))
+		}
+		return true
+	})
+	return groups
+}
+
+// eachLine gives the fields of each line of a file to use, until that returns false.
+func eachLine(path string, use func(fields []string) bool) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo in its place must not hang PID 1
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return
+	}
+	lines := bufio.NewScanner(io.LimitReader(file, maxFileBytes))
+	lines.Buffer(nil, 1<<20) // a group may have many members
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if line != "" && line[0] != '#' && !use(strings.Split(line, ":")) {
+			return
+		}
+	}
+}

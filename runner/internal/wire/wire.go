@@ -1,0 +1,281 @@
+// Package wire has the requests and answers of the protocol as Go types.
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Protocol is the version this runner speaks.
+const Protocol = 1
+
+// The codes of a refused request.
+const (
+	CodeProtocol = "Protocol"
+	CodeNotFound = "NotFound"
+	CodeConflict = "Conflict"
+	CodeRefused  = "Refused"
+	CodeUpload   = "Upload"
+)
+
+// Error is how a request or a phase failed.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Code + ": " + e.Message }
+
+// Errorf makes an Error. What a hostile file name can bring in is cut.
+func Errorf(code, format string, args ...any) *Error {
+	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
+}
+
+// Cut shortens text to at most limit bytes.
+func Cut(text string, limit int) string {
+	if len(text) > limit {
+		text = text[:limit] + "..."
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// Decode reads a request; a field that is not known is an error, as it may have been meant to matter.
+func Decode(payload []byte, request any) error {
+	decoder := json.NewDecoder(bytes.NewReader(payload))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(request); err != nil {
+		return err
+	}
+	if decoder.More() {
+		return errors.New("more than one JSON object")
+	}
+	return nil
+}
+
+// Seconds turns a number of seconds into a Duration, without overflow.
+func Seconds(seconds float64) time.Duration {
+	const most = float64(math.MaxInt64) / float64(time.Second) / 2
+	return time.Duration(max(-most, min(most, seconds)) * float64(time.Second))
+}
+
+// Epoch is a time as the protocol has it.
+func Epoch(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+// Op is what all requests have.
+type Op struct {
+	Op string `json:"op"`
+	ID string `json:"id"`
+}
+
+// Identity is the id.
+func (o Op) Identity() string { return o.ID }
+
+// Command is what start and healthcheck have in common.
+type Command struct {
+	Argv []string          `json:"argv"`
+	User string            `json:"user"`
+	Cwd  string            `json:"cwd"`
+	Env  map[string]string `json:"env"`
+}
+
+// Check refuses what no kernel could run.
+func (c Command) Check() error {
+	if len(c.Argv) == 0 || c.Argv[0] == "" {
+		return errors.New("argv names no command")
+	}
+	for _, text := range append([]string{c.User, c.Cwd}, c.Argv...) {
+		if strings.ContainsRune(text, 0) {
+			return errors.New("a NUL in argv, user or cwd")
+		}
+	}
+	for name, value := range c.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return fmt.Errorf("no variable can be called %q with that value", name)
+		}
+	}
+	return nil
+}
+
+// File is a file with a limit.
+type File struct {
+	Path     string `json:"path"`
+	MaxBytes int64  `json:"maxBytes"`
+}
+
+// Start is the request of that name.
+type Start struct {
+	Op
+	Command
+	TimeoutSeconds *float64 `json:"timeoutSeconds"`
+	MakeExecutable string   `json:"makeExecutable"`
+	Output         *File    `json:"output"`
+	TailBytes      int      `json:"tailBytes"`
+	ExitCodeFile   string   `json:"exitCodeFile"`
+	Captures       []File   `json:"captures"`
+	KillAtEnd      bool     `json:"killAtEnd"`
+}
+
+// Check refuses what cannot be meant.
+func (s Start) Check() error {
+	paths := []string{s.ExitCodeFile, s.MakeExecutable}
+	if s.Output != nil {
+		paths = append(paths, s.Output.Path)
+		if s.Output.Path == "" || s.Output.MaxBytes < 0 {
+			return errors.New("output needs a path and a limit")
+		}
+	}
+	for _, capture := range s.Captures {
+		paths = append(paths, capture.Path)
+		if capture.Path == "" || capture.MaxBytes < 0 {
+			return errors.New("a capture needs a path and a limit")
+		}
+	}
+	if err := CheckPaths(paths); err != nil {
+		return err
+	}
+	return s.Command.Check()
+}
+
+// CheckPaths wants absolute paths; empty ones are those that were not given.
+func CheckPaths(paths []string) error {
+	for _, path := range paths {
+		if path != "" && (path[0] != '/' || strings.ContainsRune(path, 0)) {
+			return fmt.Errorf("not an absolute path: %q", path)
+		}
+	}
+	return nil
+}
+
+// Captured is a file read at a phase's end.
+type Captured struct {
+	Base64    []byte `json:"base64"`
+	Size      int64  `json:"size"`
+	Truncated bool   `json:"truncated"`
+}
+
+// PhaseResult is the result of a start.
+type PhaseResult struct {
+	ExitCode        *int                 `json:"exitCode"`
+	Signal          *int                 `json:"signal"`
+	TimedOut        bool                 `json:"timedOut"`
+	Error           *Error               `json:"error"`
+	Tail            string               `json:"tail"`
+	OutputBytes     int64                `json:"outputBytes"`
+	OutputTruncated bool                 `json:"outputTruncated"`
+	OOMKills        *int64               `json:"oomKills"`
+	DurationSeconds float64              `json:"durationSeconds"`
+	Captures        map[string]*Captured `json:"captures"`
+}
+
+// Brief leaves out what may be large.
+func (r PhaseResult) Brief() any {
+	r.Tail, r.Captures = "", map[string]*Captured{}
+	return r
+}
+
+// Healthcheck is the request of that name.
+type Healthcheck struct {
+	Op
+	Command
+	IntervalSeconds      float64 `json:"intervalSeconds"`
+	TimeoutSeconds       float64 `json:"timeoutSeconds"`
+	StartPeriodSeconds   float64 `json:"startPeriodSeconds"`
+	StartIntervalSeconds float64 `json:"startIntervalSeconds"`
+	Retries              int     `json:"retries"`
+}
+
+// NewHealthcheck has the defaults of the fields that may be left out.
+func NewHealthcheck() Healthcheck {
+	return Healthcheck{IntervalSeconds: 5, TimeoutSeconds: 30, StartIntervalSeconds: 5, Retries: 3}
+}
+
+// HealthcheckResult is the result of a healthcheck.
+type HealthcheckResult struct {
+	Healthy         bool    `json:"healthy"`
+	Attempts        int     `json:"attempts"`
+	ExitCode        *int    `json:"exitCode"`
+	TimedOut        bool    `json:"timedOut"`
+	Tail            string  `json:"tail"`
+	Error           *Error  `json:"error"`
+	DurationSeconds float64 `json:"durationSeconds"`
+}
+
+// Brief leaves out what may be large.
+func (r HealthcheckResult) Brief() any {
+	r.Tail = ""
+	return r
+}
+
+// Wait is the request of that name.
+type Wait struct {
+	Op
+	TimeoutSeconds float64 `json:"timeoutSeconds"`
+}
+
+// Note is the request of that name.
+type Note struct {
+	Op
+	Data json.RawMessage `json:"data"`
+}
+
+// Directory is one of a reset.
+type Directory struct {
+	Path string `json:"path"`
+	Mode uint32 `json:"mode"`
+	User string `json:"user"`
+	Keep bool   `json:"keep"`
+}
+
+// Reset is the request of that name.
+type Reset struct {
+	Op
+	Directories []Directory `json:"directories"`
+}
+
+// ResetResult is its result.
+type ResetResult struct {
+	Error *Error `json:"error"`
+}
+
+// Upload is the request of that name.
+type Upload struct {
+	Op
+	Target string `json:"target"`
+	User   string `json:"user"`
+}
+
+// UploadResult is its result.
+type UploadResult struct {
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Source is one of a download.
+type Source struct {
+	Path    string   `json:"path"`
+	Exclude []string `json:"exclude"`
+}
+
+// Download is the request of that name.
+type Download struct {
+	Op
+	Sources []Source `json:"sources"`
+}
+
+// SourceType is what a source turned out to be: file, directory, missing or other.
+type SourceType struct {
+	Type string `json:"type"`
+}
+
+// User is whom PID 1 runs as.
+type User struct {
+	UID  int    `json:"uid"`
+	GID  int    `json:"gid"`
+	Name string `json:"name"`
+	Home string `json:"home"`
+}

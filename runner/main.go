@@ -1,0 +1,54 @@
+// Runner is PID 1 of a trial's container; docs/runner-protocol.md tells what it does.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"multistep.dev/runner/internal/call"
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/serve"
+	"multistep.dev/runner/internal/supervise"
+	"multistep.dev/runner/internal/wire"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+const usage = `usage: runner install DIR            copy this program to DIR/runner
+       runner serve [--port N] [--default-user U]   be PID 1 of a trial's container
+       runner call                   relay stdin and stdout to PID 1
+       runner version                print version and protocol
+`
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "runner:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		args = []string{""}
+	}
+	switch args[0] {
+	case "serve":
+		kernel.Undumpable()
+		return serve.Main(version, args[1:])
+	case "call":
+		kernel.Undumpable()
+		return call.Main()
+	case "phase":
+		kernel.Undumpable()
+		return supervise.Main(args[1:])
+	case "install":
+		return install(args[1:])
+	case "version":
+		_, err := fmt.Printf("runner %s protocol %d\n", version, wire.Protocol)
+		return err
+	}
+	fmt.Fprint(os.Stderr, usage)
+	os.Exit(2)
+	return nil
+}
