@@ -1,0 +1,95 @@
+"""The resource is read with its defaults, and refused with the field's path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.api.task import ArtifactConfig
+from multistep.api.trial import AgentSpec, MultiStepTrial, TrialStatus, parse_status, parse_trial
+from multistep.errors import InvalidSpec
+
+TASK: dict[str, Any] = {"inline": {"config": {}}}
+BUNDLE: dict[str, Any] = {"configMaps": ["a"], "digest": "sha256:" + "0" * 64}
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
+
+
+def trial(**spec: Any) -> MultiStepTrial:
+    return parse_trial({"spec": {"task": TASK, **spec}})
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    spec = trial().spec
+    assert spec.agent == AgentSpec(name="oracle")
+    assert (spec.on_agent_error, spec.pod_cleanup, spec.infrastructure_retries) == ("Abort", "Always", 2)
+    assert spec.timeout_multiplier == 1
+    assert spec.agent.timeout_multiplier is None
+    assert not spec.suspend
+    assert spec.ttl_seconds_after_finished is None
+
+
+def test_fields_have_their_names_in_the_resource() -> None:
+    spec = trial(
+        podTTLSecondsAfterFinished=3,
+        agent={"name": "command", "command": ["a"], "timeoutSeconds": 1.5, "user": 1000},
+        variables=[{"name": "A", "valueFrom": SECRET}],
+        artifacts=[{"source": "/a", "exclude": ["*.log"]}],
+        environment={"podTemplate": {"spec": {"x": [1]}}, "runnerInImage": True},
+    ).spec
+    assert spec.pod_ttl_seconds_after_finished == 3
+    assert (spec.agent.timeout_seconds, spec.agent.user) == (1.5, 1000)
+    assert spec.variables[0].value_from is not None
+    assert spec.environment.pod_template == {"spec": {"x": [1]}}
+    assert spec.artifacts[0].config() == ArtifactConfig(source="/a", exclude=["*.log"])
+
+
+def test_null_is_absent() -> None:
+    assert trial(agent=None, suspend=None, variables=[{"name": "A", "value": None}]).spec.agent.name == "oracle"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"task": {}}, "spec.task: must have exactly one of bundle and inline"),
+        ({"task": {**TASK, "bundle": BUNDLE}}, "spec.task: must have exactly one of bundle and inline"),
+        ({"task": {"bundle": {**BUNDLE, "digest": "md5:0"}}}, "spec.task.bundle.digest: should match pattern"),
+        ({"agent": {"name": "claude"}}, "spec.agent.name: should be 'oracle', 'nop' or 'command'; got 'claude'"),
+        ({"agent": {"name": "command"}}, "spec.agent: command is required with name 'command'"),
+        ({"agent": {"name": "nop", "command": ["a"]}}, "spec.agent: command is required with name 'command'"),
+        ({"agent": {"name": "nop", "timeoutSeconds": -1}}, "spec.agent.timeoutSeconds: should be greater than or equal"),
+        ({"agent": {"name": "nop", "timeoutSeconds": "x"}}, "spec.agent.timeoutSeconds: should be a valid number"),
+        ({"variables": [{"name": "1A"}]}, "spec.variables[0].name: should match pattern"),
+        ({"variables": [{"name": "A", "value": "", "valueFrom": SECRET}]}, "spec.variables[0]: must have only one of"),
+        ({"variables": [{"name": "A", "valueFrom": {}}]}, "spec.variables[0].valueFrom: must have exactly one of"),
+        ({"artifacts": [{"source": "/a/../b"}]}, "spec.artifacts[0].source: must not have a '..' in it"),
+        ({"artifacts": ["/a"]}, "spec.artifacts[0]: should be a table; got '/a'"),
+        ({"ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished: should be greater than or equal to 0"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds: should be greater than or equal to 1"),
+        ({"onAgentError": "abort"}, "spec.onAgentError: should be 'Abort' or 'Continue'; got 'abort'"),
+        ({"resumeTrajectory": True}, "spec.resumeTrajectory: must not be true"),
+    ],
+)
+def test_what_is_refused(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        trial(**spec)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_refusal_does_not_show_the_variables() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        trial(variables=[{"name": "A", "value": "hunter2", "valueFrom": SECRET}])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_status_can_be_read_when_the_spec_cannot() -> None:
+    status = parse_status({"spec": {}, "status": {"podUID": "u", "rewards": {}, "steps": [{"name": "a"}]}})
+    assert (status.pod_uid, status.rewards, status.steps[0].rewards) == ("u", {}, None)
+    assert parse_status({"status": None}) == TrialStatus()
+    with pytest.raises(InvalidSpec, match=r"status.attempt: should be a valid integer"):
+        parse_status({"status": {"attempt": "x"}})
+
+
+def test_rewards_keep_their_kind_of_number() -> None:
+    rewards = parse_status({"status": {"rewards": {"a": 1, "b": 1.0}}}).rewards or {}
+    assert [type(value) for value in rewards.values()] == [int, float]

@@ -1,0 +1,104 @@
+"""Bundles go through ConfigMaps and through the trial itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.trial import InlineSource, TaskSource, parse_trial
+from multistep.errors import InvalidSpec, NotFound, SourceError
+from multistep.sources import configmaps
+from multistep.sources.bundle import Limits, digest_of, pack
+from multistep.sources.inline import inline_bundle
+from multistep.sources.load import load_bundle
+from multistep.sources.task import load_task
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+class Cluster:
+    """The ConfigMaps of a namespace."""
+
+    def __init__(self, config_maps: list[dict[str, Any]]) -> None:
+        self._config_maps = {found["metadata"]["name"]: found for found in config_maps}
+
+    async def get(self, name: str) -> Mapping[str, Any]:
+        try:
+            return self._config_maps[name]
+        except KeyError:
+            raise NotFound(name) from None
+
+
+@given(st.binary(max_size=100), st.integers(1, 50))
+def test_what_is_split_can_be_joined(data: bytes, part_bytes: int) -> None:
+    parts = configmaps.split(data, "task", part_bytes=part_bytes)
+    assert configmaps.join(parts, digest_of(data)) == data
+
+
+def test_parts_fit_into_an_object_and_are_immutable() -> None:
+    parts = configmaps.split(bytes(2_000_000), "hello")
+    assert [part["metadata"]["name"] for part in parts] == [
+        f"hello-bundle-{digest_of(bytes(2_000_000))[7:19]}-{n}" for n in range(3)
+    ]
+    assert all(part["immutable"] and len(json.dumps(part)) < 1_000_000 for part in parts)
+
+
+def test_long_names_are_cut() -> None:
+    assert len(configmaps.split(b"", "x" * 300)[0]["metadata"]["name"]) <= 253
+
+
+def test_other_bytes_are_refused() -> None:
+    parts = configmaps.split(b"some bytes", "t", part_bytes=5)
+    with pytest.raises(SourceError, match="package the task again"):
+        configmaps.join(parts[::-1], digest_of(b"some bytes"))
+    with pytest.raises(SourceError, match="limit of 3"):
+        configmaps.join(parts, digest_of(b"some bytes"), Limits(compressed=3))
+    for broken in ({}, {"metadata": {"name": "m"}, "binaryData": {"part": "!"}}, {"binaryData": None}):
+        with pytest.raises(SourceError, match="is no part of a bundle"):
+            configmaps.join([broken], "")
+
+
+async def test_a_trial_finds_its_bundle() -> None:
+    data = pack(EXAMPLES / "hello-multi-step-advanced")
+    parts = configmaps.split(data, "hello", part_bytes=1000)
+    names = [part["metadata"]["name"] for part in parts]
+    source = TaskSource.model_validate({"bundle": {"configMaps": names, "digest": digest_of(data)}})
+    assert load_task(await load_bundle(source, Cluster(parts).get)).layout.dockerfile
+
+
+async def test_a_config_map_that_is_not_there_may_still_come() -> None:
+    source = TaskSource.model_validate({"bundle": {"configMaps": ["a"], "digest": digest_of(b"")}})
+    with pytest.raises(SourceError, match="ConfigMap a is not there") as caught:
+        await load_bundle(source, Cluster([]).get)
+    assert caught.value.transient
+
+
+async def test_the_inline_example_loads() -> None:
+    trial = parse_trial(yaml.safe_load((EXAMPLES / "inline-trial.yaml").read_text()))
+    task = load_task(await load_bundle(trial.spec.task, Cluster([]).get), oracle=True)
+    assert list(task.layout.steps) == ["write", "extend"]
+    assert task.bundle.entries["steps/write/tests/test.sh"].mode == 0o755
+    assert task.bundle.entries["steps/write/instruction.md"].mode == 0o644
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"task.toml": ""}, "put its content into spec.task.inline.config"),
+        ({"../a": ""}, "'../a' is refused"),
+        ({"/a": ""}, "'/a' is refused"),
+        ({"a": "", "a/b": ""}, "'a' is not a directory"),
+        ({"a": "", "./a": ""}, "two paths are the same"),
+        ({"a": "\ud800"}, "surrogates not allowed"),
+    ],
+)
+def test_inline_files_are_checked(files: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        inline_bundle(InlineSource(config={}, files=files))

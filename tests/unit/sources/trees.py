@@ -1,0 +1,32 @@
+"""Makes bundles for tests: a path ending in '/' is a directory, a text beginning with '-> ' a link."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable
+
+from multistep.sources.bundle import Bundle, Entry
+
+TOML = '[[steps]]\nname = "a"\n'
+
+
+def entry(path: str, text: str) -> Entry:
+    if text.startswith("-> "):
+        return Entry("link", 0o777, target=text[3:])
+    return Entry("dir") if path.endswith("/") else Entry("file", 0o644, data=text.encode())
+
+
+def tree(files: dict[str, str]) -> Bundle:
+    return Bundle.of({path.rstrip("/"): entry(path, text) for path, text in files.items()})
+
+
+def task(files: dict[str, str] | None = None) -> Bundle:
+    """A task of one step "a" that can be verified, with files added to it, or taken away by "(absent)"."""
+    base = {"task.toml": TOML, "steps/a/instruction.md": "do", "steps/a/tests/test.sh": "#!/bin/sh\n"}
+    return tree({path: text for path, text in {**base, **(files or {})}.items() if text != "(absent)"})
+
+
+def members(chunks: Iterable[bytes]) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks)), mode="r:") as tar:
+        return {member.name: member for member in tar}
