@@ -1,0 +1,182 @@
+"""What can be told of a task without running it: problems, keys that nobody reads, needed variables, the steps' limits.
+
+The rules are the operator's own (sources.task, engine.plan); here they are only asked in turn and put into words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..api.problems import problems as schema_problems
+from ..api.task import TaskConfig, toml_table
+from ..api.trial import AgentSpec, EnvironmentSpec, TaskSource, TrialSpec, VerifierSpec
+from ..api.unknown import unknown_keys
+from ..engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
+from ..engine.templates import Unresolved, resolve
+from ..errors import InvalidSpec, InvalidTask
+from ..sources.bundle import Bundle
+from ..sources.links import lookup
+from ..sources.task import CONFIG_FILE, Task, load_task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the task cannot be run. field: the key or path at fault, "" for the task as a whole."""
+
+    field: str
+    message: str
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """A step as it would run. Limits in seconds, None: no limit; gate: least reward by key; tests: whose test.sh."""
+
+    name: str
+    agent_limit: float | None
+    verifier_limit: float | None
+    gate: Mapping[str, float]
+    setup: bool
+    healthcheck: bool
+    tests: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found. variables: names that ${NAME} templates without a default ask for, and where."""
+
+    name: str
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    steps: tuple[StepSummary, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the operator would take the task."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a document."""
+        steps = [_json_step(each) for each in self.steps]
+        found = {"name": self.name, "ok": self.ok, "warnings": list(self.warnings), "variables": dict(self.variables)}
+        return {**found, "problems": [asdict(each) for each in self.problems], "steps": steps}
+
+
+def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, oracle: bool = False) -> Report:
+    """The report on a task. verification, oracle: as in sources.task.load_task."""
+    try:
+        table = toml_table(_config_text(bundle))
+    except InvalidTask as error:
+        return Report(directory_name, (_problem(error),))
+    warnings = [*_unknown(table)]
+    try:
+        config = TaskConfig.model_validate(table)
+    except ValidationError as error:
+        found = [Problem(each.path, each.message) for each in schema_problems(error, table)]
+        return Report(directory_name, tuple(found), tuple(warnings))
+    name = config.task.name if config.task else directory_name
+    warnings += [*_ineffective(table, config), *_undeclared(bundle, config)]
+    variables = dict(_variables(config))
+    try:
+        task = load_task(bundle, verification=verification, oracle=oracle)
+        plan = _plan(task, name, variables, verification)
+    except (InvalidTask, InvalidSpec) as error:
+        return Report(name, (_problem(error),), tuple(warnings), variables=variables)
+    steps = tuple(_summary(task, step) for step in plan.steps)
+    return Report(name, (), tuple(warnings), steps, variables)
+
+
+def _config_text(bundle: Bundle) -> str:
+    entry = lookup(bundle, CONFIG_FILE)
+    try:
+        return entry.data.decode() if entry else ""
+    except UnicodeDecodeError as error:
+        raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=CONFIG_FILE) from error
+
+
+def _problem(error: InvalidTask | InvalidSpec) -> Problem:
+    where = error.field if isinstance(error, InvalidTask) else ""
+    return Problem(where, str(error).removeprefix(f"{where}: ") if where else str(error))
+
+
+def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool) -> TrialPlan:
+    """The plan of a plain trial, its image built and its variables given."""
+    built = "built" if task.layout.dockerfile and not task.config.environment.docker_image else None
+    spec = TrialSpec.model_construct(
+        task=TaskSource.model_construct(),
+        agent=AgentSpec(name="oracle"),
+        environment=EnvironmentSpec(image=built),
+        verifier=VerifierSpec(disable=not verification),
+    )
+    return make_plan(task.config, task.layout, spec, TrialEnv(variables=dict.fromkeys(variables, "")), name=name)
+
+
+def _unknown(table: Mapping[str, Any]) -> Iterator[str]:
+    for key in unknown_keys(table):
+        hint = f"did you mean {key.suggestion}?" if key.suggestion else "nobody reads it"
+        yield f"{key.path}: {hint}"
+
+
+def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
+    """Harbor's irregular inheritance: the one limit that looks as if it were inherited, and is not."""
+    verifier = table.get("verifier")
+    if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
+        yield "verifier.timeout_sec: does not reach the steps; each has steps.verifier.timeout_sec, 600 by default"
+
+
+def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:
+    declared = {step.name for step in config.steps or []}
+    for name in bundle.children("steps"):
+        if name not in declared and bundle.entries[f"steps/{name}"].kind == "dir":
+            yield f"steps/{name}/: is no step, as task.toml has no [[steps]] of this name"
+
+
+def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:
+    tables = [("environment.env", config.environment.env), ("solution.env", config.solution.env)]
+    tables.append(("verifier.env", config.verifier.env))
+    tables += [(f"steps[{index}].verifier.env", step.verifier.env) for index, step in enumerate(config.steps or [])]
+    for where, env in tables:
+        for key, value in env.items():
+            try:
+                resolve({key: value}, {})
+            except Unresolved as error:
+                yield error.name, f"{where}.{key}"
+
+
+def _summary(task: Task, step: StepPlan) -> StepSummary:
+    gate = step.min_reward
+    return StepSummary(
+        name=step.name,
+        agent_limit=step.agent_timeout,
+        verifier_limit=step.verifier.timeout if step.verifier else None,
+        gate={} if gate is None else dict(gate) if isinstance(gate, Mapping) else {"reward": gate},
+        setup=step.setup,
+        healthcheck=step.healthcheck is not None,
+        tests=_tests(task, step),
+    )
+
+
+def _tests(task: Task, step: StepPlan) -> str:
+    if step.verifier is None:
+        return "none"
+    own = task.layout.root if step.directory is None else task.layout.steps[step.directory]
+    if own.test_script:
+        return "own"
+    return "shared" if task.layout.root.test_script else "none"
+
+
+def _json_step(step: StepSummary) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "agentTimeoutSeconds": step.agent_limit,
+        "verifierTimeoutSeconds": step.verifier_limit,
+        "minReward": {key: value if math.isfinite(value) else str(value) for key, value in step.gate.items()},
+        "setup": step.setup,
+        "healthcheck": step.healthcheck,
+        "tests": step.tests,
+    }

@@ -1,0 +1,29 @@
+"""The exit codes of every command: a contract that scripts rest on."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ..errors import MultistepError, StoreError, Unavailable
+
+
+class Exit(IntEnum):
+    """How a command ended. An unfinished trial has no code of its own: whoever only looks gets OK."""
+
+    OK = 0  # the trial is Complete, without an exception or a failed gate
+    TRIAL_FAULT = 1  # the trial is Complete, with one
+    BAD_INPUT = 2  # usage, task, image or manifest
+    TRIAL_FAILED = 3  # the trial is Failed: it could not be run
+    UNREACHABLE = 4  # no cluster, or no results from it
+    INTERRUPTED = 130  # Ctrl-C
+
+
+class Interrupted(MultistepError):
+    """Ctrl-C, while something goes on elsewhere; the text says what, and what can be done about it."""
+
+
+def exit_of(error: MultistepError) -> Exit:
+    """The code for an error that reached the edge."""
+    if isinstance(error, Interrupted):
+        return Exit.INTERRUPTED
+    return Exit.UNREACHABLE if isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT

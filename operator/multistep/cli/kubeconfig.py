@@ -1,0 +1,61 @@
+"""Which cluster the user's kubeconfig means, read without a Kubernetes client: only to know how images get there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LOCALKUBE_HOST = "10.243.0.2"
+_KIND_PREFIX = "kind-"
+
+
+@dataclass(frozen=True)
+class CurrentCluster:
+    """A context and the API server it names."""
+
+    context: str
+    server: str
+
+    @property
+    def kind(self) -> str | None:
+        """The name of the kind cluster it is, if it is one."""
+        return self.context.removeprefix(_KIND_PREFIX) if self.context.startswith(_KIND_PREFIX) else None
+
+    @property
+    def is_localkube(self) -> bool:
+        """Whether it is the cluster of a source checkout's localkube."""
+        return f"//{LOCALKUBE_HOST}:" in self.server
+
+
+def current_cluster(kubeconfig: str | None = None, context: str | None = None) -> CurrentCluster | None:
+    """The cluster that commands speak to; None if no kubeconfig tells."""
+    documents = list(_documents(kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")))
+    wanted = context or next((str(each["current-context"]) for each in documents if each.get("current-context")), None)
+    if wanted is None:
+        return None
+    cluster = _named(documents, "contexts", wanted, "context").get("cluster")
+    return CurrentCluster(wanted, str(_named(documents, "clusters", cluster, "cluster").get("server", "")))
+
+
+def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
+    for path in paths.split(os.pathsep):
+        try:
+            document = yaml.safe_load(Path(path).read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            continue  # who has to speak to the cluster says what is wrong with it
+        if isinstance(document, Mapping):
+            yield document
+
+
+def _named(documents: list[Mapping[str, Any]], section: str, name: object, key: str) -> Mapping[str, Any]:
+    for document in documents:
+        for entry in document.get(section) or ():
+            if isinstance(entry, Mapping) and entry.get("name") == name and isinstance(entry.get(key), Mapping):
+                found: Mapping[str, Any] = entry[key]
+                return found
+    return {}

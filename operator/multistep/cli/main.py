@@ -1,0 +1,77 @@
+"""The `multistep` command, also `kubectl multistep`: the group, and the one place where errors become exit codes.
+
+Commands are imported when they are called, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+from ..errors import MultistepError
+from .exits import Exit, exit_of
+
+COMMANDS: Final = {  # a command of this name in the module of this name
+    "check": "Tell what is wrong with a task, and what its steps are.",
+    "build": "Make the image of a task's environment.",
+    "package": "Write the manifests of a trial to stdout.",
+    "run": "Build, submit and follow a trial, and fetch its results.",
+    "show": "Show a trial's steps, rewards and end.",
+    "results": "Fetch a trial's results into a directory.",
+    "version": "Print the version.",
+}
+
+_EPILOG = """\b
+Examples:
+  multistep check examples/hello-multi-step-advanced
+  multistep run examples/hello-multi-step-advanced --agent oracle --results out/
+  multistep package my-task --agent nop | kubectl apply -f -
+
+\b
+Exit codes:
+  0  the trial is Complete, without an exception or a failed gate
+  1  the trial is Complete, with one
+  2  bad input or usage
+  3  the trial is Failed: it could not be run
+  4  the cluster or its results could not be reached
+"""
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports them one by one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"multistep.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except MultistepError as error:
+            click.echo(f"{'' if exit_of(error) is Exit.INTERRUPTED else 'error: '}{error}", err=True)
+            raise click.exceptions.Exit(exit_of(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(Exit.INTERRUPTED) from None
+
+
+@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def cli() -> None:
+    """Runs multi-step agent trials in a Kubernetes cluster."""
+
+
+def main() -> None:
+    """The entry point."""
+    cli(prog_name="multistep")

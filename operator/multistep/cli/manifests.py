@@ -1,0 +1,150 @@
+"""What is sent to the cluster, as plain manifests. Pure: names and contents in, dicts out."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from ..api.trial import API_VERSION, KIND
+from ..errors import UsageError
+from ..sources.configmaps import split
+
+BUNDLE_LABEL: Final = "multistep.dev/bundle"
+Manifest = dict[str, Any]
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_LENGTH = 63
+_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, no words by chance
+_RANDOM_LENGTH = 5
+_CONFIG_MAP_STEM_LENGTH = 50
+
+
+@dataclass(frozen=True)
+class TrialImage:
+    """The image a trial is to run in. local: it is only in the nodes' own stores, no registry has it."""
+
+    reference: str
+    runner: bool = False
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """What a MultiStepTrial is made of. variables: entries of spec.variables; config_maps: the bundle's, in order."""
+
+    name: str
+    task_name: str
+    digest: str
+    config_maps: Sequence[str]
+    agent: str
+    command: Sequence[str] = ()
+    namespace: str | None = None
+    image: TrialImage | None = None
+    variables: Sequence[Manifest] = ()
+    timeout_multiplier: float | None = None
+    on_agent_error: str | None = None
+    verify: bool = True
+    keep: bool = False
+
+
+def new_trial_name(task: str, agent: str) -> str:
+    """``TASK-AGENT-RANDOM``: a DNS label that most likely is new."""
+    tail = f"-{agent}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
+    return dns_label(task, _LABEL_LENGTH - len(tail)) + tail
+
+
+def checked_trial_name(name: str) -> str:
+    """The name, or UsageError if Kubernetes would refuse it."""
+    if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
+        hint = dns_label(name, _LABEL_LENGTH)
+        raise UsageError(f"--name {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
+    return name
+
+
+def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
+    """The text as a DNS label of at most this length; "task" if nothing is left of it."""
+    clean = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return clean[:length].rstrip("-") or "task"
+
+
+def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | None = None) -> list[Manifest]:
+    """The immutable ConfigMaps that carry a bundle, in order, labelled with it."""
+    parts = split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))
+    return [_placed(_labelled(part, digest), namespace) for part in parts]
+
+
+def variables_secret(trial: str, values: Mapping[str, str], namespace: str | None = None) -> Manifest:
+    """A Secret with the values of a trial's variables."""
+    data = {name: base64.b64encode(value.encode(errors="surrogateescape")).decode() for name, value in values.items()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{trial}-variables"}, "type": "Opaque", "data": data}
+    return _placed(secret, namespace)
+
+
+def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
+    """An entry of spec.variables."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def trial_manifest(request: TrialRequest) -> Manifest:
+    """The MultiStepTrial; what is as by default is left out."""
+    spec: Manifest = {
+        "task": {"name": request.task_name, "bundle": {"configMaps": list(request.config_maps), "digest": request.digest}},
+        "agent": {"name": request.agent, **({"command": list(request.command)} if request.command else {})},
+        **_optional(
+            environment=_environment(request.image),
+            verifier=None if request.verify else {"disable": True},
+            timeoutMultiplier=request.timeout_multiplier,
+            variables=list(request.variables) or None,
+            onAgentError=request.on_agent_error and request.on_agent_error.capitalize(),
+            podCleanup="Never" if request.keep else None,
+        ),
+    }
+    trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": request.name}, "spec": spec}
+    return _placed(_labelled(trial, request.digest), request.namespace)
+
+
+def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
+    """The manifest, to be deleted with its owner."""
+    metadata = owner["metadata"]
+    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": metadata["name"], "uid": metadata["uid"]}
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
+
+
+def to_yaml(manifests: Iterable[Manifest]) -> str:
+    """The manifests as one YAML stream that kubectl reads; each begins with ---."""
+    text: str = yaml.safe_dump_all(
+        manifests, sort_keys=False, explicit_start=True, allow_unicode=True, width=2**31, default_flow_style=False
+    )
+    return text
+
+
+def _environment(image: TrialImage | None) -> Manifest | None:
+    if image is None:
+        return None
+    # Never: an image that no registry has is there or is missing; asking "localhost" for it would last for minutes.
+    return {
+        "image": image.reference,
+        **_optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
+    }
+
+
+def _optional(**fields: object) -> Manifest:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _labelled(manifest: Manifest, digest: str) -> Manifest:
+    metadata = manifest["metadata"]
+    labels = {**metadata.get("labels", {}), BUNDLE_LABEL: digest.removeprefix("sha256:")[:12]}
+    return {**manifest, "metadata": {**metadata, "labels": labels}}
+
+
+def _placed(manifest: Manifest, namespace: str | None) -> Manifest:
+    if namespace is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

@@ -1,0 +1,90 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+AGENTS: Final = ("oracle", "nop", "command")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster a command speaks to. None: what the kubeconfig says."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+
+
+def task_argument(function: F) -> F:
+    """The directory of a task."""
+    return click.argument("task", type=click.Path(path_type=Path))(function)
+
+
+def namespace_option(function: F) -> F:
+    """Only the namespace, for a command that speaks to no cluster."""
+    return click.option("-n", "--namespace", metavar="NAME", help="Namespace; default: that of the kubeconfig's context.")(function)
+
+
+def kubeconfig_options(function: F) -> F:
+    """Which cluster."""
+    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")(function)
+    return click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then ~/.kube/config.")(function)
+
+
+def output_option(function: F) -> F:
+    """For machines: one JSON document on stdout."""
+    return click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: one document on stdout."
+    )(function)
+
+
+def verbose_option(function: F) -> F:
+    """What the tools say."""
+    return click.option("-v", "--verbose", is_flag=True, help="Show the output of the build as it comes.")(function)
+
+
+def agent_option(function: F) -> F:
+    """Who works on the steps."""
+    return click.option(
+        "--agent", type=click.Choice(AGENTS), help="Who works on the steps; default: command if there is a -- COMMAND, else oracle."
+    )(function)
+
+
+def image_options(function: F) -> F:
+    """An image that exists already."""
+    function = click.option("--runner-in-image", is_flag=True, help="IMAGE holds the runner: `multistep build` said so.")(function)
+    return click.option("--image", metavar="IMAGE", help="Run in this image instead of the task's.")(function)
+
+
+def trial_options(function: F) -> F:
+    """What may differ from trial to trial; used by package and run."""
+    for option in (
+        click.argument("command", nargs=-1, metavar="[-- COMMAND...]"),
+        click.option("--keep", is_flag=True, help="Keep the pod after the end, to look into it."),
+        click.option("--no-verify", is_flag=True, help="Do not verify: no rewards, and gates are ignored."),
+        click.option(
+            "--on-agent-error",
+            type=click.Choice(["abort", "continue"]),
+            help="After an agent's exception: abort (default), or continue as Harbor does.",
+        ),
+        click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiplies every time limit."),
+        click.option(
+            "--var-from-secret",
+            "secret_variables",
+            multiple=True,
+            metavar="NAME=SECRET:KEY",
+            help="A variable for ${NAME} in task.toml, from a Secret that exists.",
+        ),
+        click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
+        agent_option,
+    ):
+        function = option(function)
+    return function

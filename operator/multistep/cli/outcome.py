@@ -1,0 +1,55 @@
+"""What a trial's status comes to: whether it is over, how well, and the exit code for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..api.trial import Condition, StepStatus, TrialStatus
+from .exits import Exit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended, or where it is. why: one sentence; faults: what keeps it from exit code 0."""
+
+    exit: Exit
+    phase: str
+    why: str
+    faults: tuple[str, ...] = ()
+
+
+def outcome(status: TrialStatus) -> Outcome:
+    """The outcome that a status tells."""
+    if failed := holds(status, "Failed"):
+        return Outcome(Exit.TRIAL_FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
+    if complete := holds(status, "Complete"):
+        found = tuple(_faults(status))
+        return Outcome(Exit.TRIAL_FAULT if found else Exit.OK, "Complete", complete.message, found)
+    now = holds(status, "Reconciling")
+    return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def is_over(status: TrialStatus) -> bool:
+    """Whether nothing more will happen."""
+    return bool(holds(status, "Complete") or holds(status, "Failed"))
+
+
+def holds(status: TrialStatus, type_: str) -> Condition | None:
+    """The condition of a type, if it is True."""
+    return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
+
+
+def _faults(status: TrialStatus) -> Iterator[str]:
+    if status.exception:
+        yield f"trial: {status.exception.type}: {status.exception.message}"
+    for step in status.steps:
+        yield from step_faults(step)
+
+
+def step_faults(step: StepStatus) -> Iterator[str]:
+    """What went wrong in a step, in words: its exception, its gate."""
+    if step.exception:
+        yield f"{step.name}: {step.exception.type}: {step.exception.message}"
+    if step.gate is False:
+        yield f"{step.name}: gate not met"

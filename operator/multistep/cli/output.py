@@ -1,0 +1,234 @@
+"""What people see: tables on stdout, progress on stderr. Everything that comes from a task or a cluster is made harmless here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..api.trial import StepStatus, TrialStatus
+from .examine import Report, StepSummary
+from .outcome import outcome
+
+_PIPED_WIDTH = 250  # a pipe has no width: lines are not folded for it
+_STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
+
+
+def clean(text: str) -> str:
+    """The text on one line, without anything that a terminal would obey."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t" else "�" for char in text)
+
+
+def rewards_text(rewards: Mapping[str, float] | None) -> str:
+    """All rewards; "-" where there is no result, {} for a result without keys."""
+    if rewards is None:
+        return "-"
+    if set(rewards) == {"reward"}:
+        return f"{rewards['reward']:.4g}"
+    return clean(", ".join(f"{key}={value:.4g}" for key, value in rewards.items())) or "{}"
+
+
+def seconds_text(seconds: float | None, *, none: str = "-") -> str:
+    """A duration in the unit it is read in."""
+    if seconds is None:
+        return none
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if rest == 0 or minutes >= 60:
+        return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.3g} h"
+    return f"{minutes} min {rest} s"
+
+
+def bytes_text(size: int) -> str:
+    """A size with a decimal unit."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_out(*renderables: RenderableType) -> None:
+    """To stdout."""
+    console = _console(sys.stdout)
+    for each in renderables:
+        console.print(each)
+
+
+def say(text: str) -> None:
+    """A line for a person, on stderr."""
+    print(clean(text), file=sys.stderr, flush=True)
+
+
+def report_view(report: Report) -> Group:
+    """What `check` prints."""
+    lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []
+    lines += [_told("problem", f"{each.field}: {each.message}" if each.field else each.message, "red") for each in report.problems]
+    lines += [_told("warning", each, "yellow") for each in report.warnings]
+    lines += [_told("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
+    verdict = f"{len(report.steps)} {_plural('step', len(report.steps))}, ready to run"
+    if not report.ok:
+        verdict = f"{len(report.problems)} {_plural('problem', len(report.problems))}"
+    return Group(*lines, Text(f"{clean(report.name)}: {verdict}", style="bold"))
+
+
+def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None) -> Group:
+    """What `run` and `show` print. now: for the elapsed time of steps that run."""
+    found = outcome(status)
+    lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
+    lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
+    lines += [
+        _told("attempt", f"{each.number} was lost: {each.reason}: {each.message}", "yellow") for each in status.attempts if each.reason
+    ]
+    reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
+    why = f": {clean(found.why)}" if found.why else ""
+    return Group(*lines, Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Says that something takes a while: a spinner on a terminal, one line elsewhere; both on stderr."""
+    console = _console(sys.stderr)
+    if not console.is_terminal:
+        say(text)
+        yield
+        return
+    with console.status(Text(clean(text))):
+        yield
+
+
+class Progress:
+    """Follows a trial on stderr: a live table on a terminal, lines elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._status: TrialStatus | None = None
+        console = _console(sys.stderr)
+        self._live = (
+            Live(get_renderable=self._view, console=console, transient=True, refresh_per_second=4) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
+        """The trial is now so; lines: what is new."""
+        self._status = status
+        if self._live is None:
+            for line in lines:
+                say(line)
+
+    def note(self, text: str) -> None:
+        """Something beside the trial."""
+        if self._live:
+            self._live.console.print(Text(clean(text)))
+        else:
+            say(text)
+
+    def _view(self) -> RenderableType:
+        if self._status is None:
+            return Text(f"{self._name} Submitted")
+        return trial_view(self._name, self._status, now=datetime.now(UTC))
+
+
+def _console(stream: TextIO) -> Console:
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    return console
+
+
+def _table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return table
+
+
+def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
+    limits = ("AGENT LIMIT", "VERIFIER LIMIT")
+    table = _table("STEP", *limits, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=limits)
+    for step in steps:
+        gate = ", ".join(f"{key} >= {value:.4g}" for key, value in step.gate.items())
+        table.add_row(
+            Text(clean(step.name)),
+            seconds_text(step.agent_limit, none="none"),
+            seconds_text(step.verifier_limit, none="none"),
+            Text(clean(gate) or "-"),
+            "yes" if step.setup else "-",
+            "yes" if step.healthcheck else "-",
+            step.tests,
+        )
+    return table
+
+
+def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
+    numbers = ("AGENT", "VERIFIER")
+    table = _table("STEP", "PHASE", "REWARD", *numbers, "GATE", "EXCEPTION", "ARTIFACTS", numbers=numbers)
+    for step in status.steps:
+        durations, exception, artifacts = step.durations, step.exception, step.artifacts
+        table.add_row(
+            Text(clean(step.name)),
+            Text(_phase(step, now), style=_STYLES.get(step.phase or "", "cyan")),
+            Text(rewards_text(step.rewards)),
+            seconds_text(durations.agent if durations else None),
+            seconds_text(durations.verifier if durations else None),
+            "-" if step.gate is None else "met" if step.gate else Text("not met", style="red"),
+            Text(clean(exception.type), style="red") if exception else "-",
+            f"{artifacts.count} ({bytes_text(artifacts.bytes)})" if artifacts else "-",
+        )
+    return table
+
+
+def _phase(step: StepStatus, now: datetime | None) -> str:
+    phase = clean(step.phase or "Running")
+    if now is None or step.start_time is None or step.completion_time is not None:
+        return phase
+    return f"{phase} {seconds_text(max(0, round((now - step.start_time).total_seconds())))}"
+
+
+def _told(kind: str, text: str, style: str) -> Text:
+    return Text.assemble((kind, style), ": ", clean(text))
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def status_document(namespace: str, name: str, status: TrialStatus, results: str | None = None) -> dict[str, Any]:
+    """What `run -o json` and `show -o json` print. results: the directory they were fetched into."""
+    found = outcome(status)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "outcome": found.phase,
+        "exitCode": int(found.exit),
+        "why": found.why,
+        "faults": list(found.faults),
+        "results": results,
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
