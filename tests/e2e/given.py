@@ -1,0 +1,140 @@
+"""Given, when, then, against the operator that runs in the real cluster: small words for the end-to-end tests."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from multistep.api.trial import API_VERSION, KIND
+from multistep.cluster import pods
+from multistep.cluster.client import Client
+from multistep.errors import NotFound
+
+IMAGE = "debian:bookworm-slim"
+DEADLINE_SECONDS = 240.0  # no wait of these tests lasts longer
+
+Object = dict[str, Any]
+
+REWARD_ONE = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
+SOLVE_NOTHING = "#!/bin/sh\n"
+
+
+@dataclass
+class Step:
+    """A step of an inline task: scripts by what they are, and its table in task.toml."""
+
+    name: str
+    solve: str = SOLVE_NOTHING
+    test: str | None = REWARD_ONE
+    setup: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def files(self) -> dict[str, str]:
+        """The step's files, by path in the task."""
+        found = {
+            "instruction.md": f"Do {self.name}.\n",
+            "solution/solve.sh": self.solve,
+            "tests/test.sh": self.test,
+            "workdir/setup.sh": self.setup,
+        }
+        return {f"steps/{self.name}/{path}": text for path, text in found.items() if text is not None}
+
+
+def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None, **spec: Any) -> Object:
+    """A trial of an inline task. config: the rest of task.toml; spec: the rest of the spec."""
+    files: dict[str, str] = {}
+    for step in steps:
+        files |= step.files()
+    table = {**(config or {}), "steps": [{"name": step.name, **step.config} for step in steps]}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name or f"t-{secrets.token_hex(3)}"},
+        "spec": {
+            "task": {"inline": {"config": table, "files": files}},
+            "agent": {"name": "oracle"},
+            "environment": {"image": IMAGE},
+            **spec,
+        },
+    }
+
+
+def reward(value: float) -> str:
+    """A test.sh that gives a reward."""
+    return f"#!/bin/sh\necho {value} > /logs/verifier/reward.txt\n"
+
+
+def holds(obj: Object, condition: str) -> bool:
+    """Whether a condition is True."""
+    return any(each["type"] == condition and each["status"] == "True" for each in (obj.get("status") or {}).get("conditions") or [])
+
+
+def finished(obj: Object) -> bool:
+    """Whether a trial is over."""
+    return holds(obj, "Complete") or holds(obj, "Failed")
+
+
+def condition(obj: Object, type_: str) -> Object:
+    """A condition by its type."""
+    return next(each for each in obj["status"]["conditions"] if each["type"] == type_)
+
+
+class Given:
+    """A namespace of its own in the cluster, and what tests do in it."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    async def applied(self, manifest: Object) -> Object:
+        """The trial (or another object) was applied."""
+        body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
+        return await self.client.apply(body, field_manager="e2e")
+
+    async def get(self, name: str) -> Object:
+        """The trial as it is now."""
+        return await self.client.get_trial(self.namespace, name)
+
+    async def until(self, name: str, done: Callable[[Object], bool], *, seconds: float = DEADLINE_SECONDS) -> Object:
+        """The trial once it is so."""
+        async with asyncio.timeout(seconds):
+            while not done(found := await self.get(name)):
+                await asyncio.sleep(0.3)
+        return found
+
+    async def ended(self, manifest: Object, *, seconds: float = DEADLINE_SECONDS) -> Object:
+        """Applied, and waited for until it is over."""
+        await self.applied(manifest)
+        return await self.until(manifest["metadata"]["name"], finished, seconds=seconds)
+
+    async def pods(self, trial_name: str) -> list[Object]:
+        """The trial's pods that there are."""
+        return await self.client.list_pods(self.namespace, label_selector=f"{pods.LABEL_TRIAL}={pods.label_value(trial_name)}")
+
+    async def without_pods(self, trial_name: str, *, seconds: float = 60.0) -> None:
+        """The trial's pods are gone."""
+        async with asyncio.timeout(seconds):
+            while await self.pods(trial_name):
+                await asyncio.sleep(0.2)
+
+    async def events(self, trial_name: str) -> list[Object]:
+        """The Events about a trial, oldest first."""
+        resource = await self.client.resource_of({"apiVersion": "events.k8s.io/v1", "kind": "Event"})
+        listed = await self.client.list_all(resource, self.namespace)
+        about = [each for each in listed if (each.get("regarding") or each.get("involvedObject") or {}).get("name") == trial_name]
+        return sorted(about, key=lambda each: str(each.get("eventTime") or each.get("lastTimestamp") or ""))
+
+    async def deleted(self, name: str) -> None:
+        """The trial was deleted, if it was there."""
+        with suppress(NotFound):
+            await self.client.delete_trial(self.namespace, name)
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    """All regular files below a directory, by relative path."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}

@@ -1,0 +1,101 @@
+"""A trial as a Kubernetes user sees it: kubectl, deletion in every phase, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.given import Given, Object, Step, finished, reward, trial
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
+SLEEP = "#!/bin/sh\nsleep 60\n"
+
+
+async def kubectl(given: Given, *arguments: str) -> str:
+    """What kubectl prints; it must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        "kubectl", "-n", given.namespace, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+async def test_kubectl_applies_waits_lists_and_describes_the_example(given: Given) -> None:
+    await kubectl(given, "apply", "-f", str(EXAMPLE))
+    await kubectl(given, "wait", "--for=condition=Complete", "mst/hello-inline", "--timeout=120s")
+    header, row = (await kubectl(given, "get", "mst")).splitlines()
+    assert header.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEP", "REWARD", "AGE"]
+    assert row.split()[:4] == ["hello-inline", "hello-inline", "oracle", "Complete"] and " 1 " in row
+    described = await kubectl(given, "describe", "mst", "hello-inline")
+    for reason in ("PodCreated", "StepStarted", "StepCompleted", "TrialComplete"):
+        assert reason in described
+    assert "unchanged" in await kubectl(given, "apply", "-f", str(EXAMPLE))
+
+
+async def test_each_transition_is_told_by_one_event(given: Given) -> None:
+    done = await given.ended(trial(Step("a"), Step("b")))
+    reasons = [each["reason"] for each in await given.events(done["metadata"]["name"])]
+    expected = ["PodCreated", "StepStarted", "StepCompleted", "StepStarted", "StepCompleted", "TrialComplete"]
+    assert sorted(reasons) == sorted(expected)
+
+
+def _pending(found: Object) -> bool:
+    return (found.get("status") or {}).get("phase") == "Pending"
+
+
+def _in_agent(found: Object) -> bool:
+    steps = (found.get("status") or {}).get("steps") or []
+    return bool(steps) and steps[-1].get("phase") == "Agent"
+
+
+@pytest.mark.parametrize("reached", [lambda _: True, _pending, _in_agent, finished], ids=["new", "pending", "agent", "finished"])
+async def test_deleting_a_trial_removes_its_pod_within_seconds(given: Given, reached: object) -> None:
+    solve = SLEEP if reached is _in_agent else "#!/bin/sh\n"
+    manifest = trial(Step("a", solve=solve), podCleanup="Never")
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, reached)  # type: ignore[arg-type]
+    await given.deleted(name)
+    await given.without_pods(name, seconds=20)
+
+
+async def test_the_spec_is_immutable_but_for_what_may_change(given: Given) -> None:
+    done = await given.ended(trial(Step("a")))
+    name = done["metadata"]["name"]
+    await kubectl(given, "patch", "mst", name, "--type=merge", "-p", json.dumps({"spec": {"suspend": True}}))
+    with pytest.raises(AssertionError, match="immutable"):
+        await kubectl(given, "patch", "mst", name, "--type=merge", "-p", json.dumps({"spec": {"agent": {"name": "nop"}}}))
+
+
+async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> None:
+    rewards = {f"many-{number}": number / 100 for number in range(30)}
+    manifests = [trial(Step("a", test=reward(value)), Step("b", test=reward(value)), name=name) for name, value in rewards.items()]
+    done = await asyncio.gather(*(given.ended(manifest) for manifest in manifests))
+    got = {each["metadata"]["name"]: each["status"]["rewards"]["reward"] for each in done}
+    assert got == pytest.approx(rewards)
+
+
+async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> None:
+    """The kubelet counts its exec streams; ten agents sleep, and after a few seconds there is none for them."""
+    names = [f"sleeper-{number}" for number in range(10)]
+    for name in names:
+        await given.applied(trial(Step("a", solve="#!/bin/sh\nsleep 60\n"), name=name))
+    for name in names:
+        await given.until(name, _in_agent)
+    await asyncio.sleep(6)
+    metrics = await operator_metrics(given)
+    assert metrics["multistep_execs_open"] == 0
+    done = await asyncio.gather(*(given.until(name, finished) for name in names))
+    assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
+
+
+async def operator_metrics(given: Given) -> dict[str, float]:
+    """The operator's metrics without labels, through the API server's service proxy."""
+    path = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
+    text = b"".join([chunk async for chunk in given.client.raw_stream(path)]).decode()
+    samples = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#") and "{" not in line]
+    return {name: float(value) for name, value in samples}

@@ -1,0 +1,112 @@
+"""How trials end: each kind of failure by itself, with a message that tells what to do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.e2e.given import IMAGE, Given, Step, condition, holds, reward, trial
+
+
+async def test_a_trial_runs_its_steps_in_order_and_reports_their_rewards(given: Given) -> None:
+    steps = [
+        Step("one", solve="#!/bin/sh\necho 1 > /tmp/one\n", test=reward(0.5)),
+        Step("two", test="#!/bin/sh\ntest -f /tmp/one && echo 1 > /logs/verifier/reward.txt\n"),
+    ]
+    done = await given.ended(trial(*steps))
+    status = done["status"]
+    assert holds(done, "Complete") and holds(done, "Ready") and not holds(done, "Reconciling")
+    assert [(each["name"], each["rewards"]) for each in status["steps"]] == [("one", {"reward": 0.5}), ("two", {"reward": 1.0})]
+    assert status["rewards"] == {"reward": 0.75}
+    assert (status["phase"], status["attempt"], status["isolation"]) == ("Complete", 1, "Shared")
+    assert status["startTime"] <= status["completionTime"]
+    await given.without_pods(done["metadata"]["name"])
+
+
+async def test_a_failing_setup_ends_the_trial_before_the_agent(given: Given) -> None:
+    done = await given.ended(trial(Step("a"), Step("b", setup="echo no database >&2; exit 3\n"), Step("c")))
+    step = done["status"]["steps"][1]
+    assert holds(done, "Complete")
+    assert (step["exception"]["type"], step["exception"]["phase"]) == ("RuntimeError", "setup")
+    assert "status 3" in step["exception"]["message"] and "no database" in step["exception"]["message"]
+    assert len(done["status"]["steps"]) == 2 and done["status"]["rewards"] == {"reward": 1.0}
+
+
+async def test_a_failing_healthcheck_tells_attempts_and_output(given: Given) -> None:
+    check = {"command": "echo port closed; exit 1", "interval_sec": 0.1, "retries": 2}
+    done = await given.ended(trial(Step("a", config={"healthcheck": check}), Step("b")))
+    exception = done["status"]["steps"][0]["exception"]
+    assert (
+        exception["type"] == "HealthcheckError" and "2 attempts" in exception["message"] and "port closed" in exception["message"]
+    )
+    assert len(done["status"]["steps"]) == 1 and "rewards" not in done["status"]
+
+
+async def test_an_agent_past_its_limit_is_stopped_verified_and_the_trial_aborted(given: Given) -> None:
+    slow = Step("slow", solve="#!/bin/sh\necho begun > /tmp/begun\nsleep 600\n", config={"agent": {"timeout_sec": 1.0}})
+    slow.test = "#!/bin/sh\ntest -f /tmp/begun && echo 1 > /logs/verifier/reward.txt\n"
+    done = await given.ended(trial(slow, Step("next")))
+    step = done["status"]["steps"][0]
+    assert step["exception"]["type"] == "AgentTimeoutError" and "1 s" in step["exception"]["message"]
+    assert step["rewards"] == {"reward": 1.0} and len(done["status"]["steps"]) == 1
+
+
+async def test_after_an_agent_error_the_trial_goes_on_when_it_is_told_to(given: Given) -> None:
+    fails = {"name": "command", "command": ["sh", "-c", 'grep -q one "$MULTISTEP_INSTRUCTION_FILE" && exit 4; true']}
+    done = await given.ended(trial(Step("one"), Step("two"), agent=fails, onAgentError="Continue"))
+    steps = done["status"]["steps"]
+    assert steps[0]["exception"]["type"] == "NonZeroAgentExitCodeError" and "status 4" in steps[0]["exception"]["message"]
+    assert "exception" not in steps[1] and done["status"]["rewards"] == {"reward": 1.0}
+
+
+async def test_a_verifier_that_writes_no_reward_gives_none(given: Given) -> None:
+    done = await given.ended(trial(Step("a", test="#!/bin/sh\necho forgot; exit 1\n"), Step("b")))
+    exception = done["status"]["steps"][0]["exception"]
+    assert (
+        exception["type"] == "RewardFileNotFoundError" and "reward.txt" in exception["message"] and "forgot" in exception["message"]
+    )
+    assert "rewards" not in done["status"]["steps"][0] and "rewards" not in done["status"]
+
+
+async def test_a_gate_that_is_not_met_stops_the_trial_without_an_error(given: Given) -> None:
+    done = await given.ended(trial(Step("a", test=reward(0.4), config={"min_reward": 0.5}), Step("b")))
+    step = done["status"]["steps"][0]
+    assert holds(done, "Complete") and step["gate"] is False and "exception" not in step
+    assert "min_reward 0.5" in condition(done, "Complete")["message"] and done["status"]["rewards"] == {"reward": 0.4}
+
+
+async def test_an_image_that_does_not_exist_fails_the_trial_and_names_the_image(given: Given) -> None:
+    missing = {"image": "localhost/no-such-image:1", "imagePullPolicy": "Never"}
+    done = await given.ended(trial(Step("a"), environment=missing))
+    failed = condition(done, "Failed")
+    assert failed["status"] == "True" and failed["reason"] == "ErrImageNeverPull" and "no-such-image" in failed["message"]
+    assert "rewards" not in done["status"]
+
+
+async def test_an_image_that_cannot_be_pulled_in_time_fails_the_trial_and_tells_the_last_reason(given: Given) -> None:
+    missing = {"image": "registry.invalid/none:1"}
+    done = await given.ended(trial(Step("a"), environment=missing, config={"environment": {"build_timeout_sec": 5}}))
+    failed = condition(done, "Failed")
+    assert failed["reason"] == "EnvironmentStartTimeout" and "registry.invalid/none:1" in failed["message"]
+    assert done["status"]["exception"]["type"] == "EnvironmentStartTimeoutError"
+
+
+async def test_a_malformed_task_is_refused_naming_the_field(given: Given) -> None:
+    done = await given.ended(trial(Step("a", config={"min_reward": [1]}), Step("b", config={"healthcheck": {}})))
+    failed = condition(done, "Failed")
+    assert failed["reason"] == "InvalidSpec" and holds(done, "Stalled")
+    assert "steps[0].min_reward" in failed["message"] and "steps[1].healthcheck.command" in failed["message"]
+    assert not await given.pods(done["metadata"]["name"])
+
+
+async def test_no_failure_harms_another_trial(given: Given) -> None:
+    bad = [
+        trial(Step("a", setup="exit 1\n")),
+        trial(Step("a", test=None)),
+        trial(Step("a", solve="#!/bin/sh\nkill -9 -1; sleep 60\n", config={"agent": {"timeout_sec": 2.0}})),
+        trial(Step("a"), environment={"image": IMAGE, "podTemplate": {"spec": {"nodeSelector": {"no": "such"}}}}),
+    ]
+    good = [trial(Step("a", test=reward(0.25))) for _ in range(3)]
+    for manifest in bad:
+        await given.applied(manifest)
+    ended = await asyncio.gather(*(given.ended(manifest) for manifest in good))
+    assert [each["status"]["rewards"] for each in ended] == [{"reward": 0.25}] * 3
