@@ -36,9 +36,7 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     raise NotImplementedError
 
 
-def trial_log(
-    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
-) -> str:
+def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
     """trial.log."""
     raise NotImplementedError
 

@@ -1,12 +1,74 @@
-"""Serves results over HTTP: one tar stream per trial, for whoever can show its token (which the trial's status tells)."""
+"""Serves results over HTTP: one tar stream per trial, for whoever can show its token (which the trial's status tells).
+
+The token is part of the address: access logs must not hold it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
+
 from aiohttp import web
 
-from .volume import Volume
+from ..errors import StoreError
+from .volume import TrialKey, Volume
+
+MAX_DOWNLOADS = 8  # at once; more wait
+WRITE_TIMEOUT_SECONDS = 60.0  # for a reader to take one chunk; one that sleeps must not keep others waiting
+
+PATH = "/results/{namespace}/{name}/{uid}/{token}"
 
 
 def add_routes(app: web.Application, volume: Volume) -> None:
-    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``."""
-    raise NotImplementedError
+    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``: 200 with a tar stream, or 404."""
+    results = _Results(volume)
+    app.router.add_get(PATH, results.get, allow_head=False)
+
+
+class _Results:
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+        self._slots = asyncio.Semaphore(MAX_DOWNLOADS)
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        key = await self._allowed(request)
+        response = web.StreamResponse(headers=_headers(key))
+        async with self._slots:
+            await response.prepare(request)
+            try:
+                await self._send(key, response)
+            except (StoreError, TimeoutError):
+                _cut(request)  # without the end of its body, so that nobody takes it for whole
+                return response
+            await response.write_eof()
+        return response
+
+    async def _allowed(self, request: web.Request) -> TrialKey:
+        """The trial that is asked for; 404 tells nothing of what there is."""
+        shown = request.match_info
+        try:
+            key = TrialKey(shown["namespace"], shown["name"], shown["uid"])
+        except StoreError:
+            raise web.HTTPNotFound from None
+        if not self._volume.grants(key, shown["token"]) or not await self._volume.exists(key):
+            raise web.HTTPNotFound
+        return key
+
+    async def _send(self, key: TrialKey, response: web.StreamResponse) -> None:
+        async with aclosing(self._volume.archive(key)) as chunks:
+            async for chunk in chunks:
+                await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)
+
+
+def _headers(key: TrialKey) -> dict[str, str]:
+    return {
+        "Content-Type": "application/x-tar",
+        "Content-Disposition": f'attachment; filename="{key.name}.tar"',
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()

@@ -5,14 +5,34 @@ Every call may be repeated after a crash, with the same result. Whatever blocks 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import hmac
+import os
+import re
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol, TypeVar
 
 from ..api.task import ArtifactConfig
 from ..engine.journal import Collected
+from ..errors import StoreError
+from . import directory
+from .access import load_or_make_key, token
+from .archive import tar_chunks
+from .directory import TrialDirectory
+from .keep import Kept, keep
+from .redact import Redactor
+from .threads import Threads, as_store_error
+
+T = TypeVar("T")
+
+_KEY_FILE = ".access-key"
+_SPOOL_BUFFER_BYTES = 1024 * 1024
+_OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -22,6 +42,13 @@ class TrialKey:
     namespace: str
     name: str
     uid: str
+
+    def __post_init__(self) -> None:
+        if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and _UID.fullmatch(self.uid)):
+            raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not namespace, name and uid of an object")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.uid}"
 
 
 class Step(Protocol):
@@ -38,61 +65,159 @@ class Step(Protocol):
 class Spool:
     """A download on its way to the volume: a nameless file, which is gone when it is closed or the operator dies."""
 
+    def __init__(self, key: TrialKey, file: BinaryIO, threads: Threads, max_bytes: int | None) -> None:
+        self._key = key
+        self._file = file
+        self._threads = threads
+        self._max_bytes = max_bytes
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self.size = 0
+
     async def write(self, data: bytes) -> None:
         """Append. StoreError past the limit or when the disk is full."""
-        raise NotImplementedError
+        self.size += len(data)
+        if self._max_bytes is not None and self.size > self._max_bytes:
+            raise StoreError(f"{self._key}: what is to be collected has more than {self._max_bytes} bytes")
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= _SPOOL_BUFFER_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is held in memory."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held:
+            await self._threads.run(self._append, held)
+
+    def _append(self, held: Sequence[bytes]) -> None:
+        with as_store_error(f"{self._key}: writing what was collected"):
+            self._file.writelines(held)
+            self._file.flush()
+
+    def fileno(self) -> int:
+        """Its file descriptor."""
+        return self._file.fileno()
 
 
 class Volume:
-    """Results below root. unpack_threads: the most threads used."""
+    """Results below root. unpack_threads: the most threads used. Raises StoreError when root cannot be used."""
 
     def __init__(self, root: Path, unpack_threads: int = 2) -> None:
-        raise NotImplementedError
+        self.root = root
+        self._threads = Threads(unpack_threads)
+        with as_store_error(f"results directory {root}"):
+            directory.make(root)
+            self._key = load_or_make_key(root / _KEY_FILE)
 
-    def spool(self, key: TrialKey, max_bytes: int | None = None) -> AbstractAsyncContextManager[Spool]:
+    def close(self) -> None:
+        """Take no more work."""
+        self._threads.close()
+
+    @asynccontextmanager
+    async def spool(self, key: TrialKey, max_bytes: int | None = None) -> AsyncIterator[Spool]:
         """A place for a download. max_bytes: more than that is a StoreError."""
-        raise NotImplementedError
+        file = await self._threads.run(self._new_file)
+        try:
+            yield Spool(key, file, self._threads, max_bytes)
+        finally:
+            await self._threads.run(file.close)  # frees the blocks, which takes a while for many
+
+    def _new_file(self) -> BinaryIO:
+        with as_store_error(f"results directory {self.root}"):
+            return tempfile.TemporaryFile(dir=self.root)
 
     async def keep_step(self, key: TrialKey, spool: Spool, *, attempt: int, step: Step, types: Sequence[str]) -> Collected:
-        """Unpack a step's logs and artifacts into their place. types: of all sources, logs first, as the runner answered."""
-        raise NotImplementedError
+        """Unpack a step's logs and artifacts into their place, over an older collection of the same step.
+
+        types: of all sources of the download, logs first, as the runner answered; Collected has the artifact entries' only.
+        StoreError: the stream makes no sense, the disk is full, or a later attempt has begun.
+        """
+        await spool.flush()
+        return await self._run(key, f"keeping step {step.name!r}", lambda to: _keep_step(to, spool, attempt, step, types))
 
     async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
-        """Move what an earlier attempt left to ``attempts/N/``."""
-        raise NotImplementedError
+        """Move what an earlier attempt left to ``attempts/N/``, unless that was done. StoreError when a later one has begun."""
+        await self._run(key, f"beginning attempt {attempt}", lambda to: to.begin(attempt))
 
-    async def finish(self, key: TrialKey, files: Mapping[str, bytes], started: Iterable[str] = ()) -> None:
-        """Write result.json and its like, and make the directories of every started step. started: step names."""
-        raise NotImplementedError
+    async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
+        """Write result.json and its like (store.harbor.files), and put everything on the disk for good.
+
+        directories: places that must be there, if empty (store.harbor.directories). Lines appended to trial.log stay.
+        """
+        await self._run(key, "writing results", lambda to: to.finish(files, directories))
 
     async def append_log(self, key: TrialKey, line: str) -> None:
-        """Add a line with the time to trial.log."""
-        raise NotImplementedError
+        """Add a line with the time to trial.log; nothing when the same text is there already."""
+        await self._run(key, "writing trial.log", lambda to: to.log([line], time.time()))
 
     async def redact(self, key: TrialKey, secrets: Iterable[str]) -> None:
-        """Replace secrets in all text files of the trial."""
-        raise NotImplementedError
+        """Replace secrets in all UTF-8 text files of the trial by [REDACTED] (Harbor 0.25, end of a trial)."""
+        redactor = Redactor(secrets)
+        if redactor and await self.exists(key):
+            await self._run(key, "redacting", lambda to: redactor.tree(to.path))
 
     async def remove(self, key: TrialKey) -> None:
-        """Delete a trial's results."""
-        raise NotImplementedError
+        """Delete a trial's results, if there are any."""
+        await self._run(key, "deleting", lambda to: directory.remove(to.path, self.root))
+
+    async def exists(self, key: TrialKey) -> bool:
+        """Whether there is anything of this trial."""
+        return await self._run(key, "looking", lambda to: to.path.is_dir())
 
     def trials(self) -> Iterator[TrialKey]:
-        """Every trial that has results."""
-        raise NotImplementedError
+        """Every trial that has results. Blocks."""
+        for path in self.root.glob("*/*/*"):
+            try:
+                key = TrialKey(*path.relative_to(self.root).parts)
+            except StoreError:
+                continue  # lost+found and the like
+            if path.is_dir():
+                yield key
 
     def free_bytes(self) -> int:
-        """Bytes left on the volume."""
-        raise NotImplementedError
+        """Bytes left on the volume for this process. Blocks for a moment."""
+        with as_store_error(f"results directory {self.root}"):
+            info = os.statvfs(self.root)
+        return info.f_bavail * info.f_frsize
 
-    def archive(self, key: TrialKey) -> AsyncIterator[bytes]:
-        """The trial directory as a tar stream (PAX, uncompressed)."""
-        raise NotImplementedError
+    async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
+        """The trial directory as a tar stream (PAX, uncompressed), in chunks of about 256 KiB. StoreError when there is none."""
+        chunks = tar_chunks(self._path(key))
+        try:
+            while chunk := await self._run(key, "reading results", lambda _: next(chunks, b"")):
+                yield chunk
+        finally:
+            await self._threads.run(chunks.close)
 
     def access(self, key: TrialKey) -> str:
-        """The token that a reader of these results must show."""
-        raise NotImplementedError
+        """The token that a reader of these results must show: 32 hexadecimal characters."""
+        return token(self._key, str(key))
+
+    def grants(self, key: TrialKey, shown: str) -> bool:
+        """Whether this is the token, told in constant time."""
+        return hmac.compare_digest(self.access(key).encode(), shown.encode(errors="replace"))
 
     def uri(self, base: str, key: TrialKey) -> str:
-        """Where the results are read."""
-        raise NotImplementedError
+        """Where the results are read; base: what the operator is reached by."""
+        return f"{base.rstrip('/')}/results/{key}/{self.access(key)}"
+
+    def _path(self, key: TrialKey) -> Path:
+        return self.root / key.namespace / key.name / key.uid
+
+    async def _run(self, key: TrialKey, what: str, function: Callable[[TrialDirectory], T]) -> T:
+        with as_store_error(f"{key}: {what}"):
+            return await self._threads.run(function, TrialDirectory(self._path(key)))
+
+
+def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types: Sequence[str]) -> Collected:
+    to.begin(attempt)
+    with to.work() as work:
+        kept: Kept = keep(spool.fileno(), work, step.artifacts, types)
+        if step.directory is None:
+            for name in ("agent", "verifier", "artifacts"):
+                to.put(work / name, name)
+        else:
+            to.put(work, f"steps/{step.directory}")
+    to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
+    return kept.collected

@@ -1,0 +1,153 @@
+"""Reads the tar stream that a runner sent (PAX), with a bound on everything that is held.
+
+The stream comes out of a hostile container. The standard library's reader holds extended headers of any size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import StoreError
+
+BLOCK = 512
+MAX_EXTENDED_BYTES = 64 * 1024  # of one extended header: two paths and some numbers
+_SIZE_LIMIT = 2**62
+
+Kind = Literal["file", "directory", "link", "other"]
+_KINDS: Mapping[bytes, Kind] = {b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"2": "link"}
+_HEADER_ONLY = frozenset(b"123456")  # no contents follow these, whatever their size field says
+_EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member. target: of a link; mode: permission bits; mtime: seconds; offset, size: where its bytes are."""
+
+    name: str
+    kind: Kind
+    mode: int
+    mtime: float
+    target: str
+    offset: int
+    size: int
+
+
+def members(fd: int) -> Iterator[Member]:
+    """The members of the tar in a file, in order. Raises StoreError when it is none."""
+    length, position = os.fstat(fd).st_size, 0
+    extended: dict[str, bytes] = {}
+    while block := _header(fd, position, length):
+        kind, size = block[156:157], _content_size(block, extended)
+        position += BLOCK
+        if position + size > length:
+            raise _broken("it is cut short")
+        if kind in _EXTENDED:
+            extended |= _extended(kind, _contents(fd, position, size))
+        elif kind != b"g":
+            yield _member(block, extended, position, size)
+            extended = {}
+        position += -(-size // BLOCK) * BLOCK
+
+
+def _header(fd: int, position: int, length: int) -> bytes:
+    """A header block; nothing at the end."""
+    block = os.pread(fd, BLOCK, position)
+    if position >= length or not block.strip(b"\0"):
+        return b""
+    if len(block) < BLOCK:
+        raise _broken("it is cut short")
+    if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * ord(" "):
+        raise _broken("a header's checksum is wrong")
+    return block
+
+
+def _content_size(block: bytes, extended: Mapping[str, bytes]) -> int:
+    kind = block[156:157]
+    if kind in _EXTENDED:
+        return _number(block[124:136])
+    size = _decimal(extended["size"]) if "size" in extended else _number(block[124:136])
+    return 0 if kind[0] in _HEADER_ONLY else size
+
+
+def _contents(fd: int, position: int, size: int) -> bytes:
+    if size > MAX_EXTENDED_BYTES:
+        raise _broken(f"an extended header has {size} bytes; at most {MAX_EXTENDED_BYTES} are read")
+    return os.pread(fd, size, position)
+
+
+def _extended(kind: bytes, data: bytes) -> dict[str, bytes]:
+    name = _EXTENDED[kind]
+    return {name: data.rstrip(b"\0")} if name else dict(_pax_records(data))
+
+
+def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Records ``LENGTH KEY=VALUE`` and a newline; a value may hold anything."""
+    while data:
+        digits, space, _ = data[:20].partition(b" ")
+        size = _decimal(digits) if space else 0
+        key, equals, value = data[len(digits) + 1 : size].partition(b"=")
+        if not equals or not value.endswith(b"\n") or size > len(data):
+            raise _broken("an extended header makes no sense")
+        yield key.decode(errors="replace"), value[:-1]
+        data = data[size:]
+
+
+def _member(block: bytes, extended: Mapping[str, bytes], offset: int, size: int) -> Member:
+    name = extended.get("path") or _ustar_name(block)
+    kind = _KINDS.get(block[156:157], "other")
+    return Member(
+        name=os.fsdecode(name),
+        kind="directory" if kind == "file" and name.endswith(b"/") else kind,
+        mode=_number(block[100:108]) & 0o777,  # no setuid, setgid, sticky bit
+        mtime=_time(extended["mtime"]) if "mtime" in extended else float(_number(block[136:148])),
+        target=os.fsdecode(extended.get("linkpath") or _text(block[157:257])),
+        offset=offset,
+        size=size,
+    )
+
+
+def _ustar_name(block: bytes) -> bytes:
+    name, prefix = _text(block[:100]), _text(block[345:500])
+    return prefix + b"/" + name if prefix and block[257:263] == b"ustar\0" else name
+
+
+def _text(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]
+
+
+def _number(field: bytes) -> int:
+    """Octal digits; or, with the first bit set, a binary number."""
+    if field[0] & 0x80:
+        value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+        return value if value < _SIZE_LIMIT else _nonsense(field)
+    digits = _text(field).strip()
+    try:
+        value = int(digits or b"0", 8)
+    except ValueError:
+        return _nonsense(field)
+    return value if value >= 0 else _nonsense(field)
+
+
+def _decimal(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 18:
+        return _nonsense(text)
+    return int(text)
+
+
+def _time(text: bytes) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if abs(value) < 2**33 else 0.0
+
+
+def _nonsense(field: bytes) -> int:
+    raise _broken(f"{field[:40]!r} is no number")
+
+
+def _broken(why: str) -> StoreError:
+    return StoreError(f"the tar stream of collected files makes no sense: {why}")

@@ -1,0 +1,221 @@
+"""Directory trees that may hold anything: written, walked and deleted without ever following a link.
+
+Each step down is one open of one name, relative to the directory above and refusing links, so no name leads elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
+
+from .tar import Member
+
+MAX_DEPTH = 128
+MAX_PATH_BYTES = 2048  # relative; leaves room for what comes before it, here and where the results are copied to
+CHUNK_BYTES = 1024 * 1024
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNWRITABLE_NAME = frozenset({ENAMETOOLONG, EILSEQ, EINVAL, ELOOP})
+
+
+class Skipped(Exception):
+    """A member that cannot or must not be written; its text says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a walk finds: path relative to the top, and how to open it. info: of the entry itself, links not followed."""
+
+    path: str
+    parent: int
+    name: str
+    info: os.stat_result
+
+    def open(self) -> int:
+        """A file descriptor to read a regular file by."""
+        return os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.parent)
+
+
+def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
+    """Everything below a directory, a directory before its contents; what vanishes meanwhile is left out.
+
+    hidden: with the top's own names that begin with a dot.
+    """
+    levels = [_Level.open(os.open(top, _DIRECTORY), "")]
+    try:
+        while levels:
+            name = levels[-1].next()
+            if name is None:
+                levels.pop().close()
+            elif hidden or len(levels) > 1 or not name.startswith("."):
+                yield from _visit(levels, name)
+    finally:
+        for level in levels:
+            level.close()
+
+
+def _visit(levels: list[_Level], name: str) -> Iterator[Entry]:
+    level = levels[-1]
+    try:
+        entry = Entry(level.prefix + name, level.fd, name, os.stat(name, dir_fd=level.fd, follow_symlinks=False))
+        yield entry
+        if stat.S_ISDIR(entry.info.st_mode):
+            levels.append(_Level.open(os.open(name, _DIRECTORY, dir_fd=level.fd), f"{entry.path}/"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+@dataclass
+class _Level:
+    """One open directory of a walk."""
+
+    fd: int
+    prefix: str
+    names: Iterator[os.DirEntry[str]]
+    finish: Callable[[], None]
+
+    @classmethod
+    def open(cls, fd: int, prefix: str) -> _Level:
+        entries = os.scandir(fd)
+        return cls(fd, prefix, entries, entries.close)
+
+    def next(self) -> str | None:
+        entry = next(self.names, None)
+        return None if entry is None else entry.name
+
+    def close(self) -> None:
+        self.finish()
+        os.close(self.fd)
+
+
+def pread_all(fd: int, offset: int, size: int) -> Iterator[bytes]:
+    """Bytes of a file in chunks; ends early when the file does."""
+    while size > 0 and (chunk := os.pread(fd, min(size, CHUNK_BYTES), offset)):
+        yield chunk
+        offset += len(chunk)
+        size -= len(chunk)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write it all, however little one call takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class TreeWriter:
+    """Writes members below a directory. The later of two with one path wins; what is in the way is deleted, never followed."""
+
+    def __init__(self, top: str | os.PathLike[str]) -> None:
+        self._top = os.open(top, _DIRECTORY)
+        self._parent: tuple[tuple[str, ...], int] | None = None  # the last one: members come directory by directory
+
+    def __enter__(self) -> TreeWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._forget()
+        os.close(self._top)
+
+    def add(self, path: str, member: Member, source: int) -> None:
+        """Write one member at a relative path. source: the file that holds its bytes. Raises Skipped, or OSError."""
+        parts = _parts(path)
+        if member.kind == "other":
+            raise Skipped("neither a file nor a directory nor a symbolic link")
+        try:
+            self._add(parts, member, source)
+        except OSError as error:
+            if error.errno in _UNWRITABLE_NAME:
+                raise Skipped(f"this volume cannot hold it: {error.strerror}") from None
+            raise
+
+    def _add(self, parts: tuple[str, ...], member: Member, source: int) -> None:
+        if member.kind == "directory":
+            return self._directory(parts, member)
+        if not parts:
+            raise Skipped("it is in place of a directory")
+        parent, name = self._open_parent(parts[:-1]), parts[-1]
+        if member.kind == "link":
+            return self._replacing(parent, name, lambda: os.symlink(member.target, name, dir_fd=parent))
+        return self._replacing(parent, name, lambda: _write_file(parent, name, member, source))
+
+    def _directory(self, parts: tuple[str, ...], member: Member) -> None:
+        fd = self._open_parent(parts)
+        if parts:
+            os.fchmod(fd, member.mode | stat.S_IRWXU)
+
+    def _replacing(self, parent: int, name: str, make: Callable[[], None]) -> None:
+        try:
+            make()
+        except FileExistsError:
+            self._delete(parent, name)
+            make()
+
+    def _delete(self, parent: int, name: str) -> None:
+        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISDIR(info.st_mode):
+            shutil.rmtree(name, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+
+    def _open_parent(self, parts: tuple[str, ...]) -> int:
+        if self._parent is not None and self._parent[0] == parts:
+            return self._parent[1]
+        self._forget()
+        fd = os.dup(self._top)
+        for part in parts:
+            try:
+                below = self._open_directory(fd, part)
+            finally:
+                os.close(fd)
+            fd = below
+        self._parent = (parts, fd)
+        return fd
+
+    def _open_directory(self, parent: int, name: str) -> int:
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=parent)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # a link or a file is in the way
+            if error.errno not in (ENOTDIR, ELOOP):
+                raise
+            self._delete(parent, name)
+        os.mkdir(name, 0o755, dir_fd=parent)
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+
+    def _forget(self) -> None:
+        if self._parent is not None:
+            os.close(self._parent[1])
+            self._parent = None
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """The names a path is made of. Skipped for one that leads out of the tree, or is too long."""
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if path.startswith("/") or ".." in parts or "\0" in path:
+        raise Skipped("its path leads out of the results")
+    if len(parts) > MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise Skipped(f"its path is longer than {MAX_PATH_BYTES} bytes or {MAX_DEPTH} directories")
+    return parts
+
+
+def _write_file(parent: int, name: str, member: Member, source: int) -> None:
+    fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+    try:
+        for chunk in pread_all(source, member.offset, member.size):
+            write_all(fd, chunk)
+        os.fchmod(fd, _kept_mode(member.mode))
+        os.utime(fd, (member.mtime, member.mtime))
+    finally:
+        os.close(fd)
+
+
+def _kept_mode(mode: int) -> int:
+    """Always readable and writable by the owner, who serves and deletes it; executable by them if by anyone."""
+    return mode | stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if mode & 0o111 else 0)
