@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 (the signatures are those of the protocol)
 """A cluster in memory with the calls of multistep.cluster.edge.Cluster: optimistic concurrency, owners, fake runners.
 
 Every call passes points of ``Faults``: before it (nothing happened yet) and, for writes, after it (it happened, but

@@ -92,9 +92,7 @@ class Hello:
             version=fields.text("version", 256),
             instance=fields.text("instance", 256),
             pod_uid=fields.text("podUID", 256),
-            user=RunnerUser(
-                uid=user.integer("uid"), gid=user.integer("gid"), name=user.text("name"), home=user.text("home")
-            ),
+            user=RunnerUser(uid=user.integer("uid"), gid=user.integer("gid"), name=user.text("name"), home=user.text("home")),
             workdir=fields.text("workdir"),
             runtime_dir=fields.text("runtimeDir"),
             started_at=fields.number("startedAt"),

@@ -27,6 +27,7 @@ from multistep.errors import ClusterError, StreamLost, Unavailable
 
 V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be ended while stdout goes on
 V4: Final = "v4.channel.k8s.io"
+PROTOCOLS = (V5, V4)
 
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
 
@@ -193,7 +194,7 @@ async def _handshake(
         async with asyncio.timeout(timeout_seconds):
             socket = await connection.session("exec", trace=_keep_refusals()).ws_connect(
                 url,
-                protocols=(V5, V4),
+                protocols=PROTOCOLS,
                 timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_SECONDS),
                 autoping=True,
                 heartbeat=heartbeat_seconds,
@@ -215,7 +216,7 @@ async def _handshake(
 
 
 async def _with_protocol(socket: ClientWebSocketResponse[bool], what: str) -> ClientWebSocketResponse[bool]:
-    if socket.protocol in (V5, V4):
+    if socket.protocol in PROTOCOLS:
         return socket
     await socket.close()
     raise ClusterError(f"{what}: the API server (or a proxy before it) speaks neither {V5} nor {V4}")

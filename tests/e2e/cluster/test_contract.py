@@ -1,0 +1,91 @@
+"""A real cluster keeps the contract that the fake one keeps; and what only a real one can show of the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+import yaml
+
+from multistep.cluster.client import Client
+from multistep.cluster.resources import CONFIG_MAPS, EVENTS, PODS
+from multistep.errors import NotFound, Unavailable
+from tests.e2e.cluster.conftest import ROOT, Pod
+from tests.support.cluster_contract import CASES, make_trial
+
+
+@pytest.fixture
+async def cluster(client: Client) -> AsyncIterator[Client]:
+    """The client, with our CRD installed."""
+    crd = yaml.safe_load((ROOT / "crds" / "multistep.dev_multisteptrials.yaml").read_text())
+    await client.apply(crd, field_manager="multistep-e2e")
+    async with asyncio.timeout(10):
+        while not await _served(client):
+            await asyncio.sleep(0.1)
+    yield client
+
+
+async def _served(client: Client) -> bool:
+    try:
+        await client.list_trials("default")
+    except (NotFound, Unavailable):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_contract(cluster: Client, namespace: str, name: str) -> None:
+    await CASES[name](cluster, namespace)
+
+
+async def test_an_event_can_be_read_beside_its_trial(cluster: Client, namespace: str) -> None:
+    trial = await make_trial(cluster, namespace, "eventful")
+    await cluster.create_event(trial, reason="StepFinished", message="step a: 0.5")
+    events = await cluster.list_all(EVENTS, namespace, field_selector="regarding.name=eventful")
+    assert [(each["reason"], each["note"]) for each in events] == [("StepFinished", "step a: 0.5")]
+
+
+async def test_any_kind_is_found_by_discovery(client: Client, namespace: str) -> None:
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
+    made = await client.apply({**role, "metadata": {"name": "r", "namespace": namespace}, "rules": []})
+    assert made["metadata"]["uid"]
+    with pytest.raises(NotFound, match="no Roll of"):
+        await client.apply({**role, "kind": "Roll", "metadata": {"name": "r"}})
+
+
+async def test_a_watch_tells_every_change(client: Client, namespace: str) -> None:
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "w", "namespace": namespace}}
+    seen: list[tuple[str, object]] = []
+    async with aclosing(client.watch(CONFIG_MAPS, namespace, field_selector="metadata.name=w")) as events:
+        await client.apply({**config_map, "data": {"n": "1"}})
+
+        async def change() -> None:
+            await asyncio.sleep(0.3)
+            await client.apply({**config_map, "data": {"n": "2"}})
+            await client.delete(CONFIG_MAPS, namespace, "w")
+
+        changing = asyncio.create_task(change())
+        async with asyncio.timeout(10):
+            async for event in events:
+                seen.append((event.type, event.object["data"]["n"]))
+                if event.type == "DELETED":
+                    break
+        await changing
+    assert seen == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
+
+
+async def test_a_list_of_many_pages_is_whole(client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.cluster.watch.PAGE_OBJECTS", 3)
+    names = [f"page-{number}" for number in range(10)]
+    metadata = [{"name": name, "namespace": namespace, "labels": {"paged": "yes"}} for name in names]
+    made = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata]
+    await asyncio.gather(*(client.create(each) for each in made))
+    listed = await client.list_all(CONFIG_MAPS, namespace, label_selector="paged=yes")
+    assert [each["metadata"]["name"] for each in listed] == names
+
+
+async def test_logs_stream_as_raw_bytes(client: Client, pod: Pod) -> None:
+    path = f"{PODS.path(pod.namespace, pod.name, 'log')}"
+    assert b"".join([chunk async for chunk in client.raw_stream(path)]) == b""

@@ -1,0 +1,174 @@
+"""The exec channel through a real API server, kubelet and containerd."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import resource
+import time
+
+import pytest
+
+from multistep.cluster.client import Client
+from multistep.cluster.edge import ExecStream, ExitStatus
+from multistep.cluster.exec import V4
+from multistep.errors import ClusterError, NotFound, StreamLost
+from tests.e2e.cluster.conftest import Pod
+from tests.support.cutter import cutter
+
+MEBIBYTE = 2**20
+
+
+async def open_exec(client: Client, pod: Pod, *argv: str) -> ExecStream:
+    return await client.open_exec(pod.namespace, pod.name, pod.container, argv)
+
+
+async def read_all(stream: ExecStream) -> bytes:
+    chunks = []
+    while chunk := await stream.receive():
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def test_stdin_ends_by_the_half_close_and_the_answer_still_comes(client: Client, pod: Pod) -> None:
+    stream = await open_exec(client, pod, "sha256sum")
+    await stream.send(b"multi")
+    await stream.send(b"step")
+    await stream.send_eof()
+    assert (await read_all(stream)).split()[0].decode() == hashlib.sha256(b"multistep").hexdigest()
+    assert stream.status == ExitStatus(0)
+    await stream.close()
+
+
+async def test_binary_data_passes_whole_both_ways_at_once(client: Client, pod: Pod) -> None:
+    data = bytes(range(256)) * 4096 * 16
+    stream = await open_exec(client, pod, "cat")
+
+    async def send() -> None:
+        await stream.send(data)
+        await stream.send_eof()
+
+    _, got = await asyncio.gather(send(), read_all(stream))
+    assert got == data
+    await stream.close()
+
+
+async def test_arguments_arrive_word_by_word(client: Client, pod: Pod) -> None:
+    words = ["a b", "", "&c=d", "é%2F+", "*", "$HOME"]
+    stream = await open_exec(client, pod, "printf", r"%s\n", *words)
+    assert (await read_all(stream)).decode().split("\n")[:-1] == words
+    await stream.close()
+
+
+async def test_exit_code_and_stderr_are_told(client: Client, pod: Pod) -> None:
+    stream = await open_exec(client, pod, "sh", "-c", "echo told you >&2; exit 7")
+    assert await read_all(stream) == b""
+    assert stream.status is not None
+    assert stream.status.code == 7
+    assert stream.last_words.startswith("told you")
+    await stream.close()
+
+
+async def test_a_command_that_is_not_there_has_no_exit_code(client: Client, pod: Pod) -> None:
+    stream = await open_exec(client, pod, "/nope")
+    assert await read_all(stream) == b""
+    assert stream.status is not None
+    assert stream.status.code is None
+    assert "/nope" in stream.last_words
+    await stream.close()
+
+
+async def test_a_pod_that_is_not_there_is_not_found(client: Client, pod: Pod) -> None:
+    with pytest.raises(NotFound, match='pods "nope" not found'):
+        await client.open_exec(pod.namespace, "nope", "main", ["true"])
+
+
+async def test_a_container_that_is_not_there_is_refused(client: Client, pod: Pod) -> None:
+    with pytest.raises(ClusterError, match="container nope is not valid"):
+        await client.open_exec(pod.namespace, pod.name, "nope", ["true"])
+
+
+async def test_v4_works_too(client: Client, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.cluster.exec.PROTOCOLS", (V4,))
+    stream = await open_exec(client, pod, "head", "-c", "5")
+    await stream.send(b"12345")
+    assert await read_all(stream) == b"12345"
+    assert stream.status == ExitStatus(0)
+    await stream.close()
+
+
+@pytest.mark.parametrize("protocol", ["v5", "v4"])
+async def test_closing_ends_the_commands_stdin(client: Client, pod: Pod, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if protocol == "v4":
+        monkeypatch.setattr("multistep.cluster.exec.PROTOCOLS", (V4,))
+    mark = f"/tmp/{protocol}-ended"
+    stream = await open_exec(client, pod, "sh", "-c", f"rm -f {mark}; echo here; cat >/dev/null; touch {mark}")
+    assert await stream.receive() == b"here\n"
+    await stream.close()
+    look = await open_exec(client, pod, "sh", "-c", f"while ! [ -e {mark} ]; do sleep 0.05; done")
+    async with asyncio.timeout(10):
+        await read_all(look)
+    await look.close()
+
+
+async def test_a_cut_connection_is_a_lost_stream_both_ways(client: Client, pod: Pod) -> None:
+    async with cutter(client.connection) as line:
+        stream = await open_exec(client, pod, "cat")
+        await stream.send(b"x")
+        assert await stream.receive() == b"x"
+        line.cut()
+        async with asyncio.timeout(5):
+            with pytest.raises(StreamLost):
+                await stream.receive()
+            with pytest.raises(StreamLost):
+                for _ in range(100):
+                    await stream.send(bytes(65536))
+        assert stream.status is None
+        await stream.close()
+
+
+async def test_fifty_streams_are_open_at_once(client: Client, pod: Pod) -> None:
+    streams = await asyncio.gather(*(open_exec(client, pod, "cat") for _ in range(50)))
+    pod_names = await client.list_pods(pod.namespace)  # requests have a pool of their own
+    assert pod_names
+    for number, stream in enumerate(streams):
+        await stream.send(str(number).encode())
+        await stream.send_eof()
+    assert await asyncio.gather(*map(read_all, streams)) == [str(number).encode() for number in range(50)]
+    await asyncio.gather(*(stream.close() for stream in streams))
+
+
+async def test_a_slow_reader_holds_the_command_back(client: Client, pod: Pod) -> None:
+    stream = await open_exec(client, pod, "sh", "-c", "head -c 200M /dev/zero; echo done >&2")
+    await stream.receive()
+    before = _peak_mebibytes()
+    await asyncio.sleep(2)
+    assert _peak_mebibytes() - before < 20
+    await stream.close()
+
+
+@pytest.mark.parametrize("way", ["in", "out"])
+async def test_throughput(client: Client, pod: Pod, way: str) -> None:
+    size, before = 256 * MEBIBYTE, _peak_mebibytes()
+    started = time.monotonic()
+    if way == "out":
+        stream = await open_exec(client, pod, "head", "-c", str(size), "/dev/zero")
+        got = 0
+        while chunk := await stream.receive():
+            got += len(chunk)
+    else:
+        stream = await open_exec(client, pod, "wc", "-c")
+        for _ in range(size // MEBIBYTE):
+            await stream.send(bytes(MEBIBYTE))
+        await stream.send_eof()
+        got = int(await read_all(stream))
+    seconds = time.monotonic() - started
+    assert (got, stream.status) == (size, ExitStatus(0)), stream.last_words
+    await stream.close()
+    print(f"{way}: {size / 1e6 / seconds:.0f} MB/s, {_peak_mebibytes() - before} MiB more at the peak")
+    assert size / 1e6 / seconds > 10  # measured 110 on two busy cores; a quadratic join makes it 0.9
+    assert _peak_mebibytes() - before < 50
+
+
+def _peak_mebibytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

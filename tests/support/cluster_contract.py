@@ -1,0 +1,161 @@
+"""What the reconciler relies on in a cluster: the same cases are run on the fake one and on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from multistep.cluster.edge import Cluster, Object
+from multistep.errors import ClusterError, Conflict, NotFound, StreamLost
+from multistep.pod.session import Session
+
+Case = Callable[[Cluster, str], Awaitable[None]]
+CASES: dict[str, Case] = {}
+
+TRIAL = {"apiVersion": "multistep.dev/v1alpha1", "kind": "MultiStepTrial"}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+async def make_trial(cluster: Cluster, namespace: str, name: str, **labels: str) -> Object:
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    spec = {"task": {"inline": {"config": {"version": "1.0"}}}, "agent": {"name": "nop"}}
+    return await cluster.create({**TRIAL, "metadata": metadata, "spec": spec})
+
+
+async def make_pod(cluster: Cluster, namespace: str, name: str, owner: Object | None = None) -> Object:
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    if owner is not None:
+        reference = {"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "controller": True}
+        metadata["ownerReferences"] = [{**TRIAL, **reference}]
+    containers = [{"name": "main", "image": "localhost/nowhere:none", "imagePullPolicy": "Never"}]
+    spec = {"containers": containers, "terminationGracePeriodSeconds": 0}
+    return await cluster.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+async def apply(cluster: Cluster, trial: Object, status: dict[str, Any]) -> Object:
+    metadata = trial["metadata"]
+    return await cluster.apply_status(
+        metadata["namespace"],
+        metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        status=status,
+    )
+
+
+@case
+async def a_status_is_written_and_returned_with_a_new_version(cluster: Cluster, namespace: str) -> None:
+    trial = await make_trial(cluster, namespace, "written")
+    after = await apply(cluster, trial, {"phase": "Running", "attempt": 1})
+    assert after["status"] == {"phase": "Running", "attempt": 1}
+    assert after["metadata"]["resourceVersion"] != trial["metadata"]["resourceVersion"]
+    assert (await cluster.get_trial(namespace, "written"))["status"] == after["status"]
+
+
+@case
+async def the_whole_status_is_replaced(cluster: Cluster, namespace: str) -> None:
+    trial = await make_trial(cluster, namespace, "replaced")
+    steps = [{"name": "a", "phase": "Running"}, {"name": "b", "phase": "Pending"}]
+    trial = await apply(cluster, trial, {"phase": "Running", "podName": "p", "steps": steps})
+    trial = await apply(cluster, trial, {"phase": "Complete", "steps": steps[:1]})
+    assert trial["status"] == {"phase": "Complete", "steps": steps[:1]}
+
+
+@case
+async def the_same_status_again_makes_no_new_version(cluster: Cluster, namespace: str) -> None:
+    trial = await apply(cluster, await make_trial(cluster, namespace, "again"), {"phase": "Running"})
+    again = await apply(cluster, trial, {"phase": "Running"})
+    assert again["metadata"]["resourceVersion"] == trial["metadata"]["resourceVersion"]
+
+
+@case
+async def a_stale_writer_loses(cluster: Cluster, namespace: str) -> None:
+    stale = await make_trial(cluster, namespace, "stale")
+    await apply(cluster, stale, {"phase": "Running"})
+    with pytest.raises(Conflict):
+        await apply(cluster, stale, {"phase": "Pending"})
+    assert (await cluster.get_trial(namespace, "stale"))["status"] == {"phase": "Running"}
+
+
+@case
+async def a_writer_to_another_trial_of_that_name_loses(cluster: Cluster, namespace: str) -> None:
+    first = await make_trial(cluster, namespace, "namesake")
+    assert await cluster.delete_trial(namespace, "namesake", uid=first["metadata"]["uid"])
+    await make_trial(cluster, namespace, "namesake")
+    with pytest.raises(Conflict):
+        await apply(cluster, first, {"phase": "Running"})
+    with pytest.raises(Conflict):
+        await cluster.delete_trial(namespace, "namesake", uid=first["metadata"]["uid"])
+
+
+@case
+async def a_status_of_a_trial_that_is_gone_is_not_written(cluster: Cluster, namespace: str) -> None:
+    trial = await make_trial(cluster, namespace, "gone")
+    assert await cluster.delete_trial(namespace, "gone")
+    with pytest.raises((NotFound, Conflict)):
+        await apply(cluster, trial, {"phase": "Running"})
+    with pytest.raises(NotFound):
+        await cluster.get_trial(namespace, "gone")
+    assert not await cluster.delete_trial(namespace, "gone")
+
+
+@case
+async def a_name_is_given_once(cluster: Cluster, namespace: str) -> None:
+    await make_pod(cluster, namespace, "once")
+    with pytest.raises(Conflict) as caught:
+        await make_pod(cluster, namespace, "once")
+    assert caught.value.reason == "AlreadyExists"
+    await cluster.delete_pod(namespace, "once", grace_period_seconds=0)
+
+
+@case
+async def a_pod_is_deleted_by_the_uid_that_was_meant(cluster: Cluster, namespace: str) -> None:
+    pod = await make_pod(cluster, namespace, "meant")
+    with pytest.raises(Conflict):
+        await cluster.delete_pod(namespace, "meant", uid="00000000-0000-0000-0000-000000000000")
+    assert await cluster.delete_pod(namespace, "meant", uid=pod["metadata"]["uid"], grace_period_seconds=0)
+    with pytest.raises(NotFound):
+        await cluster.get_pod(namespace, "meant")
+
+
+@case
+async def trials_are_listed_by_label_and_namespace(cluster: Cluster, namespace: str) -> None:
+    await make_trial(cluster, namespace, "one", sweep="listed")
+    await make_trial(cluster, namespace, "two", sweep="listed")
+    await make_trial(cluster, namespace, "three", sweep="other")
+    listed = await cluster.list_trials(namespace, label_selector="sweep=listed")
+    assert sorted(each["metadata"]["name"] for each in listed) == ["one", "two"]
+    assert {each["kind"] for each in listed} == {"MultiStepTrial"}
+    assert await cluster.list_trials("kube-public", label_selector="sweep=listed") == []
+
+
+@case
+async def an_event_is_taken_however_long_its_message(cluster: Cluster, namespace: str) -> None:
+    trial = await make_trial(cluster, namespace, "told")
+    await cluster.create_event(trial, reason="StepFinished", message="é" * 3000, type="Warning")
+
+
+@case
+async def what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
+    for get in (cluster.get_pod, cluster.get_trial, cluster.get_config_map, cluster.get_secret):
+        with pytest.raises(NotFound):
+            await get(namespace, "none")
+    with pytest.raises(NotFound):
+        await cluster.open_exec(namespace, "none", "main", ["true"])
+
+
+@case
+async def no_session_begins_in_a_pod_that_does_not_run(cluster: Cluster, namespace: str) -> None:
+    """Refused at once, or, as the API server answers before it asks the kubelet, by an early end."""
+    pod = await make_pod(cluster, namespace, "pending")
+    with pytest.raises((ClusterError, StreamLost)):
+        stream = await cluster.open_exec(namespace, "pending", "main", ["true"])
+        async with Session(stream, pod_uid=pod["metadata"]["uid"]) as session:
+            await session.hello()
+    await cluster.delete_pod(namespace, "pending", grace_period_seconds=0)
