@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -69,6 +70,8 @@ class Metrics:
         self.status_writes = counter("status_writes", "Writes of trial status.")
         self.reconcile_seconds = histogram("reconcile_duration_seconds", "One look at one trial.", _FAST)
         self.collected_bytes = counter("collected_bytes", "Bytes of logs and artifacts collected.")
+        peak = Gauge("multistep_peak_memory_bytes", "The most resident memory the operator ever had.", registry=registry)
+        peak.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.queue_depth = Gauge("multistep_queue_depth", "Trials that wait for a worker.", registry=registry)
 
     def render(self) -> bytes:

@@ -1,0 +1,117 @@
+"""``make bench``: what trials cost against pods that do nothing, in one run on one cluster.
+
+Prints, for 1 and for 30 trials of the example: wall time, that of idle pods of the same shape (image, init container,
+grace period) and of bare pods, the ratios, and per trial execs, API requests, status writes and operator CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from multistep.api.task import parse_task
+from multistep.api.trial import parse_trial
+from multistep.cli.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.cluster import pods
+from multistep.cluster.client import Client
+from multistep.settings import Settings
+from multistep.sources.bundle import digest_of, pack
+from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
+COUNTS = (1, 30)
+
+Object = dict[str, Any]
+
+
+def idle_pod(trial: Object, image: str, operator_image: str) -> Object:
+    """A pod of the shape that a trial's has, which does nothing: the runner waits and is never asked."""
+    parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
+    task = parse_task((EXAMPLE / "task.toml").read_text())
+    settings = Settings(operator_image=operator_image)
+    pod = pods.manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings))
+    pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
+    return pod
+
+
+def bare_pod(shape: Object) -> Object:
+    """The least pod with the same image: no init container, no probe; it ends at once when told to."""
+    main = shape["spec"]["containers"][0]
+    container = {"name": "main", "image": main["image"], "command": ["sleep", "3600"], "resources": main["resources"]}
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "idle", "labels": {"bench": "idle"}}, "spec": spec}
+
+
+async def run(image: str, operator_image: str, runner_in_image: bool) -> None:
+    """All measurements, in a namespace of their own."""
+    namespace = f"bench-{secrets.token_hex(3)}"
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    packed = pack(EXAMPLE)
+    maps = bundle_config_maps(packed, "bench", digest_of(packed), namespace)
+    request = TrialRequest(
+        name="bench",
+        task_name="bench",
+        digest=digest_of(packed),
+        config_maps=[each["metadata"]["name"] for each in maps],
+        agent="oracle",
+        image=TrialImage(image, runner=runner_in_image, local=True),
+    )
+    trial = trial_manifest(request)
+    async with await Client.connect() as client:
+        await client.create(space)
+        try:
+            for config_map in maps:
+                await client.create(config_map)
+            await _measure(client, namespace, trial, idle_pod(trial, image, operator_image))
+        finally:
+            await client.delete(await client.resource_of(space), None, namespace)
+
+
+async def _measure(client: Client, namespace: str, trial: Object, shape: Object) -> None:
+    titles = ("trials", "trials s", "same shape s", "bare s", "ratio to shape", "ratio to bare")
+    costs = ("execs", "API requests", "status writes", "operator CPU ms")
+    table = Table(*titles, *(f"{each} / trial" for each in costs), "peak MiB")
+    for count in COUNTS:
+        print(f"bench: {count} pods, then {count} trials ...", file=sys.stderr, flush=True)
+        bare = await time_pods(client, namespace, bare_pod(shape), count)
+        same = await time_pods(client, namespace, shape, count)
+        before = await counters(client)
+        wall = await time_trials(client, namespace, trial, count)
+        after = await counters(client)
+        await remove_trials(client, namespace)
+        times = [f"{wall:.1f}", f"{same:.1f}", f"{bare:.1f}", f"{wall / same:.2f}", f"{wall / bare:.2f}"]
+        table.add_row(str(count), *times, *_costs(before, after, count))
+    Console(width=160).print(table)
+
+
+def _costs(before: Counters, after: Counters, count: int) -> list[str]:
+    return [
+        f"{(after.execs - before.execs) / count:.1f}",
+        f"{(after.requests - before.requests) / count:.1f}",
+        f"{(after.status_writes - before.status_writes) / count:.1f}",
+        f"{1000 * (after.cpu_seconds - before.cpu_seconds) / count:.0f}",
+        f"{after.peak_bytes / 2**20:.0f}",
+    ]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--image", required=True, help="the example's image, as `multistep build` made it")
+    parser.add_argument(
+        "--operator-image", required=True, help="the operator's image, which brings the runner where the image has none"
+    )
+    parser.add_argument("--runner-in-image", action="store_true", help="the image holds the runner: no init container")
+    options = parser.parse_args()
+    asyncio.run(run(options.image, options.operator_image, options.runner_in_image))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What the bench measures with: pods that do nothing, trials, and the operator's own counters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from multistep.cluster.client import Client
+from multistep.cluster.pods import LABEL_TRIAL
+from multistep.errors import NotFound
+from tests.e2e.given import finished
+
+METRICS = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
+DEADLINE_SECONDS = 900.0
+LOOK_SECONDS = 0.2
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The operator's counters at one moment; differences are what a run cost."""
+
+    execs: float
+    requests: float
+    status_writes: float
+    cpu_seconds: float
+    peak_bytes: float
+
+
+async def counters(client: Client) -> Counters:
+    """Scrape the operator through the API server."""
+    text = b"".join([chunk async for chunk in client.raw_stream(METRICS)]).decode()
+    totals: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            sample, value = line.rsplit(" ", 1)
+            name = sample.split("{")[0]
+            totals[name] = totals.get(name, 0.0) + float(value)
+    return Counters(
+        execs=totals["multistep_execs_total"],
+        requests=totals["multistep_api_requests_total"],
+        status_writes=totals["multistep_status_writes_total"],
+        cpu_seconds=totals["process_cpu_seconds_total"],
+        peak_bytes=totals["multistep_peak_memory_bytes"],
+    )
+
+
+async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], count: int) -> float:
+    """Seconds to create pods, see them all Ready, delete them and see them gone."""
+    names = [f"idle-{number}" for number in range(count)]
+    start = time.monotonic()
+    await asyncio.gather(*(client.create_pod(_named(pod, namespace, name)) for name in names))
+    await _until(lambda: _all_ready(client, namespace, count))
+    await asyncio.gather(*(client.delete_pod(namespace, name) for name in names))
+    await _until(lambda: _no_pods(client, namespace, "bench=idle"))
+    return time.monotonic() - start
+
+
+async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], count: int) -> float:
+    """Seconds to create trials, see them all finished and their pods gone. Raises RuntimeError if one went wrong."""
+    names = [f"bench-{number}" for number in range(count)]
+    start = time.monotonic()
+    await asyncio.gather(*(client.create(_named(trial, namespace, name)) for name in names))
+    await _until(lambda: _all_finished(client, namespace, count))
+    await _until(lambda: _no_pods(client, namespace, LABEL_TRIAL))
+    seconds = time.monotonic() - start
+    for found in await client.list_trials(namespace):
+        if (found["status"].get("rewards") or {}) == {} or found["status"].get("exception"):
+            raise RuntimeError(f"{found['metadata']['name']} went wrong: {found['status']}")
+    return seconds
+
+
+async def remove_trials(client: Client, namespace: str) -> None:
+    """Delete all trials of the namespace and see them gone."""
+    for found in await client.list_trials(namespace):
+        await client.delete_trial(namespace, found["metadata"]["name"])
+    await _until(lambda: _no_trials(client, namespace))
+
+
+def _named(manifest: Mapping[str, Any], namespace: str, name: str) -> Object:
+    return {**manifest, "metadata": {**manifest.get("metadata", {}), "namespace": namespace, "name": name}}
+
+
+async def _until(done: Any) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not await done():
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _all_ready(client: Client, namespace: str, count: int) -> bool:
+    pods = await client.list_pods(namespace, label_selector="bench=idle")
+    ready = [
+        pod for pod in pods if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+    ]
+    return len(ready) == count
+
+
+async def _no_pods(client: Client, namespace: str, selector: str) -> bool:
+    return not await client.list_pods(namespace, label_selector=selector)
+
+
+async def _all_finished(client: Client, namespace: str, count: int) -> bool:
+    return len([each for each in await client.list_trials(namespace) if finished(each)]) == count
+
+
+async def _no_trials(client: Client, namespace: str) -> bool:
+    try:
+        return not await client.list_trials(namespace)
+    except NotFound:
+        return True
