@@ -1,59 +1,349 @@
-"""The files of Harbor 0.25's trial directory, from a plan and a journal. Pure; times come in as seconds since the epoch."""
+"""The files of Harbor 0.25's trial directory, from a plan and a journal. Pure; times come in as seconds since the epoch.
+
+Harbor's own models load them (tests/harbor). Values of secrets are in none of them; the rest of its rule is in `secrets`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from .. import __version__
 from ..api.task import TaskConfig
-from ..api.trial import MultiStepTrial
-from ..engine.journal import Journal
+from ..api.trial import GROUP, PLURAL, VERSION, EnvVar, MultiStepTrial
+from ..engine.journal import AGENT, VERIFIER, Journal, StepRun
 from ..engine.plan import TrialEnv, TrialPlan
 from ..engine.rewards import StepException
+from ..engine.templates import Unresolved, resolve
+from .redact import MARK
+
+_SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
+_SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
+_AGENT_RESULT = dict.fromkeys(
+    ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd", "model_usage", "rollout_details", "metadata")
+)
 
 
 def files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
     """All of them by name, for Volume.finish. failure: why the trial is Failed, if it is."""
-    raise NotImplementedError
+    texts = {
+        "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
+        "config.json": _dump(config_json(plan, trial)),
+        "lock.json": _dump(lock_json(plan, trial)),
+        "trial.log": trial_log(plan, trial, journal, now, failure=failure),
+        "exception.txt": exception_txt(journal, failure=failure),
+    }
+    return {name: text.encode(errors="replace") for name, text in texts.items() if text is not None}
+
+
+def directories(plan: TrialPlan, journal: Journal) -> list[str]:
+    """The places that are there, if empty, for every step that was started (Harbor 0.25), for Volume.finish."""
+    if plan.single:
+        return ["agent", "verifier", "artifacts"]
+    return [f"steps/{run.name}/{name}" for run in journal.steps for name in ("agent", "verifier")]
 
 
 def result_json(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, Any]:
-    """result.json."""
-    raise NotImplementedError
+    """result.json. failure: why the trial is Failed; it has no reward then."""
+    rewards = None if failure else journal.rewards
+    return {
+        "id": trial.metadata.uid,
+        "task_name": plan.task_name,
+        "trial_name": trial.metadata.name,
+        "trial_uri": _uri(trial),
+        "task_id": {"path": plan.task_name},
+        "source": None,
+        "task_checksum": _digest(trial),
+        "config": config_json(plan, trial),
+        "agent_info": {"name": plan.agent_name, "version": __version__, "model_info": None},
+        "verifier_result": _rewards(rewards),
+        "exception_info": _trial_exception(journal, failure, now),
+        "started_at": _started(trial, journal),
+        "finished_at": _iso(now),
+        **_preparation(trial, journal, now),
+        **(_single(journal) if plan.single else _steps(journal)),
+    }
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """config.json."""
-    raise NotImplementedError
+    """config.json: the spec in the words of Harbor's TrialConfig. Variables of Secrets are ``${NAME}``."""
+    spec = trial.spec
+    return {
+        "task": {"path": plan.task_name},
+        "trial_name": trial.metadata.name,
+        "trials_dir": ".",
+        "timeout_multiplier": spec.timeout_multiplier,
+        "agent_timeout_multiplier": spec.agent.timeout_multiplier,
+        "verifier_timeout_multiplier": spec.verifier.timeout_multiplier,
+        "agent_setup_timeout_multiplier": spec.agent_setup_timeout_multiplier,
+        "environment_build_timeout_multiplier": spec.environment_timeout_multiplier,
+        "agent": _agent(trial),
+        "environment": _environment(plan, trial),
+        "verifier": _verifier(trial),
+        "artifacts": [each.model_dump(include={"source", "destination", "exclude"}) for each in spec.artifacts],
+        "extra_instructions": list(spec.extra_instructions),
+    }
 
 
 def lock_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """lock.json."""
-    raise NotImplementedError
+    """lock.json: what exactly was run, as Harbor's TrialLock."""
+    config = config_json(plan, trial)
+    same = [key for key in config if key.endswith("multiplier")]
+    return {
+        "schema_version": 2,
+        "task": {"name": plan.task_name, "type": "local", "digest": _digest(trial), "path": plan.task_name},
+        **{key: config[key] for key in same},
+        "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
+        "agent": config["agent"],
+        "environment": config["environment"],
+        "verifier": {**config["verifier"], "environment_mode": "shared" if plan.single else None},
+    }
 
 
 def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
-    """trial.log."""
-    raise NotImplementedError
+    """trial.log: one line for each thing that happened, in the order of their times."""
+    events = [*_trial_events(plan, trial, journal, now, failure), *(event for run in journal.steps for event in _step_events(run))]
+    return "".join(f"{_iso(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
 
 
 def exception_txt(journal: Journal, *, failure: StepException | None = None) -> str | None:
-    """exception.txt, or None when there is to be none."""
-    raise NotImplementedError
+    """exception.txt, or None when the trial itself has no exception."""
+    exception = journal.exception or failure
+    return None if exception is None else _traceback(exception)
 
 
 def secrets(env: TrialEnv, config: TaskConfig) -> set[str]:
-    """Values to be redacted (Harbor 0.25, end of a trial)."""
-    raise NotImplementedError
+    """Values to be redacted (Harbor 0.25, end of a trial): of secret-looking variables of the agent's env, the task's
+    verifier.env and the trial's, but for switches such as "1" and "true"."""
+    found = (each for values in (env.agent, config.verifier.env, env.verifier) for each in _sensitive_values(values, env.variables))
+    return {value for value in found if value and value.strip().lower() not in _SWITCHES}
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a variable's name looks like a secret's (Harbor 0.25)."""
-    raise NotImplementedError
+    """Whether a variable's name looks like a secret's (Harbor 0.25, utils.env)."""
+    return _SENSITIVE.search(name) is not None
 
 
-_Env = Mapping[str, str]
+def _sensitive_values(values: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        if is_sensitive(name):
+            try:
+                yield resolve({name: value}, variables)[name]
+            except Unresolved:
+                continue
+
+
+def _steps(journal: Journal) -> dict[str, Any]:
+    return {
+        "agent_result": None,
+        "verifier_environment_mode": None,
+        "agent_execution": None,
+        "verifier": None,
+        "step_results": [_step_result(run) for run in journal.steps] or None,
+    }
+
+
+def _step_result(run: StepRun) -> dict[str, Any]:
+    return {
+        "step_name": run.name,
+        "verifier_result": _rewards(run.rewards),
+        "exception_info": _exception_info(run.exception, _when(run), where=f"step {run.name!r}"),
+        **_phases(run),
+    }
+
+
+def _single(journal: Journal) -> dict[str, Any]:
+    """A single-step trial has its step's results itself (Harbor 0.25, single-step trial)."""
+    run = journal.steps[0] if journal.steps else StepRun(name="")
+    mode = "shared" if VERIFIER in run.timings else None
+    return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
+
+
+def _phases(run: StepRun) -> dict[str, Any]:
+    return {
+        "agent_result": _AGENT_RESULT if AGENT in run.timings else None,
+        "agent_execution": _timing(run.timings.get(AGENT)),
+        "verifier": _timing(run.timings.get(VERIFIER)),
+    }
+
+
+def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
+    """environment_setup: from the attempt's begin to its first step; agent_setup: these agents need none."""
+    former = trial.status.attempts[-1].end_time if trial.status.attempts else None
+    begun = former or trial.status.start_time
+    ready = journal.steps[0].started_at if journal.steps else None
+    start = begun.timestamp() if begun else journal.started_at
+    if start is None:
+        return {"environment_setup": None, "agent_setup": None}
+    return {"environment_setup": _timing((start, ready or now)), "agent_setup": _timing((ready, ready)) if ready else None}
+
+
+def _trial_exception(journal: Journal, failure: StepException | None, now: float) -> dict[str, Any] | None:
+    last = _when(journal.steps[-1]) if journal.steps and journal.exception else None
+    return _exception_info(journal.exception or failure, last or now)
+
+
+def _exception_info(exception: StepException | None, when: float | None, where: str = "") -> dict[str, Any] | None:
+    if exception is None:
+        return None
+    return {
+        "exception_type": exception.type,
+        "exception_message": exception.message,
+        "exception_traceback": _traceback(exception, where),
+        "occurred_at": _iso(when or 0.0),
+    }
+
+
+def _traceback(exception: StepException, where: str = "") -> str:
+    """Where it happened, in place of lines of code, which say nothing about a trial."""
+    places = [each for each in (where, exception.phase and f"phase {exception.phase}") if each]
+    shown = f"  in {', '.join(places)}\n" if places else ""
+    return f"{shown}{exception.type}: {exception.message}\n"
+
+
+def _when(run: StepRun) -> float | None:
+    """When a step's exception happened: at the end of its phase, as far as that is known."""
+    phase = run.exception.phase if run.exception else ""
+    _, end = run.timings.get(phase, (None, None))
+    return end or run.completed_at or run.started_at
+
+
+def _started(trial: MultiStepTrial, journal: Journal) -> str | None:
+    start = trial.status.start_time
+    return _iso(start.timestamp() if start else journal.started_at)
+
+
+def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None:
+    return None if rewards is None else {"rewards": dict(rewards)}
+
+
+def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
+    return None if span is None else {"started_at": _iso(span[0]), "finished_at": _iso(span[1])}
+
+
+def _agent(trial: MultiStepTrial) -> dict[str, Any]:
+    agent = trial.spec.agent
+    own = {"command": agent.command, "user": agent.user}
+    return {
+        "name": agent.name,
+        "override_timeout_sec": agent.timeout_seconds,
+        "max_timeout_sec": agent.max_timeout_seconds,
+        "env": _env(agent.env),
+        "kwargs": {key: value for key, value in own.items() if value is not None},
+    }
+
+
+def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
+    """import_path: Harbor has a name for its own environments only, and wants one of both."""
+    return {"import_path": f"{GROUP}/{VERSION}", "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
+
+
+def _verifier(trial: MultiStepTrial) -> dict[str, Any]:
+    verifier = trial.spec.verifier
+    return {
+        "override_timeout_sec": verifier.timeout_seconds,
+        "max_timeout_sec": verifier.max_timeout_seconds,
+        "env": _env(verifier.env),
+        "disable": verifier.disable,
+    }
+
+
+def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
+    return {each.name: _shown_value(each) for each in variables}
+
+
+def _shown_value(variable: EnvVar) -> str:
+    """What was written in the spec, unless it looks like a secret; of a Secret or ConfigMap only that it was asked for."""
+    if variable.value_from is not None:
+        return f"${{{variable.name}}}"
+    value = variable.value or ""
+    return MARK if value and is_sensitive(variable.name) and not value.startswith("${") else value
+
+
+def _uri(trial: MultiStepTrial) -> str:
+    """The resource, not the address of its results: that has the token in it, and results are passed on."""
+    return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
+
+
+def _digest(trial: MultiStepTrial) -> str:
+    """The bundle's digest; of an inline task that of its text."""
+    task = trial.spec.task
+    if task.bundle is not None:
+        return task.bundle.digest
+    return _sha256(json.dumps(task.inline.model_dump(mode="json") if task.inline else None, sort_keys=True))
+
+
+def _sha256(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode(errors='replace')).hexdigest()}"
+
+
+def _trial_events(
+    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, failure: StepException | None
+) -> Iterator[tuple[float, str]]:
+    start = trial.status.start_time
+    if start:
+        yield start.timestamp(), f"trial {trial.metadata.name} began: task {plan.task_name}, agent {plan.agent_name}"
+    for attempt in trial.status.attempts:
+        if attempt.end_time:
+            yield attempt.end_time.timestamp(), f"attempt {attempt.number} was lost: {attempt.reason}: {attempt.message}"
+    if journal.started_at is not None:
+        yield journal.started_at, "the environment runs"
+    if exception := journal.exception or failure:
+        yield now, f"the trial ended with {exception.type}: {exception.message}"
+    yield now, f"the trial ended; rewards: {json.dumps(None if failure else journal.rewards)}"
+
+
+def _step_events(run: StepRun) -> Iterator[tuple[float, str]]:
+    name = f"step {run.name}"
+    if run.started_at is not None:
+        yield run.started_at, f"{name} began"
+    for phase, (start, end) in run.timings.items():
+        yield start, f"{name}: {phase} began"
+        if end is not None:
+            yield end, f"{name}: {phase} ended after {end - start:.3f} s"
+    if run.completed_at is not None:
+        for text in _outcome(run):
+            yield run.completed_at, f"{name}: {text}"
+
+
+def _outcome(run: StepRun) -> Iterable[str]:
+    if run.exception:
+        yield f"{run.exception.type}: {run.exception.message}"
+    if run.collected:
+        yield f"{run.collected.count} files collected, {run.collected.bytes} bytes"
+    if run.gate_failure:
+        yield f"the gate was not passed: {run.gate_failure}"
+    yield f"ended; rewards: {json.dumps(run.rewards)}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines())[:4096]
+
+
+def _iso(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _dump(value: dict[str, Any]) -> str:
+    return json.dumps(_clean(value), indent=4) + "\n"
+
+
+def _clean(value: Any) -> Any:
+    """Text that is UTF-8: a reward's key may hold half of a surrogate pair, which other readers of JSON refuse."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(each) for each in value]
+    return value

@@ -1,4 +1,4 @@
-"""One step's download, unpacked (docs/runner-protocol.md): members ``0`` and ``1`` are the logs, the others the artifact entries."""
+"""One step's download, unpacked (docs/runner-protocol.md): members ``0`` and ``1`` are the logs, the others artifact entries."""
 
 from __future__ import annotations
 
