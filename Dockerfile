@@ -1,0 +1,46 @@
+# The operator's image; trial pods take the runner from it, too.
+#
+#   docker build -t multistep-operator .
+#
+# `make image` builds it without an image registry: RUNNER=prebuilt takes runner/bin/runner as it is, and
+# python:3.11-slim-bookworm is then an image that localkube has made of Debian's packages.
+ARG GO_IMAGE=golang:1.26-bookworm
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+ARG RUNNER=built
+
+FROM ${GO_IMAGE} AS runner-built
+ARG VERSION=dev
+WORKDIR /src
+COPY runner/go.mod runner/*.go ./
+COPY runner/internal internal
+RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /runner .
+
+FROM scratch AS runner-prebuilt
+COPY runner/bin/runner /runner
+
+FROM runner-${RUNNER} AS runner
+
+FROM ${PYTHON_IMAGE} AS packages
+WORKDIR /src
+RUN python3 -m venv --without-pip /opt/multistep
+COPY requirements/operator.lock requirements/
+RUN pip --python /opt/multistep/bin/python install --no-cache-dir --no-compile --no-deps --only-binary :all: \
+      --require-hashes --requirement requirements/operator.lock
+COPY hack/tools.lock hack/
+RUN python3 -m venv /opt/tools \
+ && /opt/tools/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --requirement hack/tools.lock
+COPY pyproject.toml README.md ./
+COPY operator/multistep operator/multistep
+RUN /opt/tools/bin/python -m hatchling build -t wheel -d /wheel \
+ && pip --python /opt/multistep/bin/python install --no-cache-dir --no-compile --no-deps /wheel/*.whl \
+ # Compiled here, as the root filesystem is read-only later; by content, as copying changes times.
+ && /opt/multistep/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/multistep/lib
+
+FROM ${PYTHON_IMAGE}
+COPY --from=runner /runner /multistep/runner
+COPY --from=packages /opt/multistep /opt/multistep
+ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+WORKDIR /tmp
+USER 65532:65532
+EXPOSE 8080
+ENTRYPOINT ["python", "-m", "multistep"]

@@ -1,0 +1,34 @@
+# On a fresh Debian 12, as root, each of these does all the set-up it needs; docs/development.md tells what and where.
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`.
+export CLUSTER IMAGE_REPOSITORY CASES
+
+TARGETS := setup demo test lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
+.PHONY: help lock $(TARGETS)
+
+demo:         ## from nothing to a finished trial: cluster, image, operator, an example task
+test:         ## everything that CI checks: lint, unit tests, end-to-end tests on a real cluster
+cluster:      ## start the cluster or use the one that runs; prints `export KUBECONFIG=...`
+cluster-down: ## stop the cluster and remove it
+image:        ## build the operator's image if it changed; prints its name
+deploy:       ## cluster, image, and the operator in it, installed by the chart
+run:          ## the operator on this machine instead of in the cluster, for development
+bench:        ## measure throughput and latency
+chaos:        ## trials while things break
+conformance:  ## run a directory of cases and compare: make conformance CASES=DIR
+lint:         ## ruff, mypy, lint-imports, gofmt, go vet, CRD, chart
+unit:         ## tests that need no cluster
+e2e:          ## deploy, then the end-to-end tests
+generate:     ## write the CRD from the models, and the chart's copy
+setup:        ## only the Python environment .venv
+
+$(TARGETS):
+	@hack/dev $@
+
+lock:         ## pin the newest allowed versions of all packages
+	@hack/dev lock
+
+help:         ## this
+	@sed -n 's/^\([a-z0-9-]*\): *## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16

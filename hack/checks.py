@@ -1,0 +1,133 @@
+"""Checks and tests, from the quickest to the slowest."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from hack import deployment, image, python_env
+from hack.places import CACHE, ROOT, VENV, files_below
+from hack.stages import Failure, say, stage, summary
+from hack.tools import c_compiler, go, go_environment, helm
+from localkube.commands import capture
+
+_CRD = Path("crds/multistep.dev_multisteptrials.yaml")
+_CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
+_GO = (ROOT / "runner", ROOT / "localkube" / "kube")
+_TYPED = ("operator/multistep", "localkube", "hack")
+
+
+def lint() -> None:
+    """All that can be said without running anything of ours."""
+    with stage("ruff"):
+        _python_program("ruff", "check", ".")
+        _python_program("ruff", "format", "--check", ".")
+    with stage("mypy --strict"):
+        _python_program("mypy", "--strict", "--cache-dir", str(CACHE / "mypy"), *_TYPED)
+    with stage("lint-imports"):
+        _python_program("lint-imports", "--cache-dir", str(CACHE / "import-linter"))
+    with stage("gofmt and go vet"):
+        _gofmt()
+        # Not for localkube/kube: it would compile all of Kubernetes once more.
+        _run([str(go()), "vet", "./..."], cwd=ROOT / "runner", env=go_environment())
+    with stage("CRD and chart"):
+        _crd_is_current()
+        _run([str(helm()), "lint", "--strict", "--quiet", str(deployment.CHART)])
+
+
+def unit() -> None:
+    """Tests that need no cluster."""
+    image.ensure_runner()
+    c_compiler()
+    with stage("Go tests"):
+        _go_test(ROOT / "runner")
+    with stage("Python tests"):
+        coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered")
+        _pytest("--ignore=tests/e2e", *coverage, "tests", env=_test_environment())
+
+
+def e2e() -> None:
+    """Tests against the operator in the cluster, as its image and chart have it."""
+    cluster = deployment.deploy()
+    say("==> end-to-end tests")
+    _pytest("tests/e2e", env=cluster.environment | _test_environment())
+
+
+def everything() -> None:
+    """`make test`: pytest's summary of the end-to-end tests comes last."""
+    lint()
+    unit()
+    cluster = deployment.deploy()
+    say(f"stages so far:\n{summary()}\n==> end-to-end tests")
+    _pytest("tests/e2e", env=cluster.environment | _test_environment())
+
+
+def generate() -> None:
+    """Write the CRD from the models, and the chart's copy."""
+    python_env.ensure()
+    for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
+        file.write_text(_crd_of_models())
+        say(f"wrote {file.relative_to(ROOT)}")
+
+
+def _test_environment() -> dict[str, str]:
+    """What tests may want to know of this checkout."""
+    return os.environ | {
+        "MULTISTEP_TEST_IMAGE": f"{image.repository()}:{image.tag()}",
+        "MULTISTEP_TEST_NAMESPACE": deployment.NAMESPACE,
+        "MULTISTEP_TEST_HELM": str(helm()),
+    }
+
+
+def _crd_of_models() -> str:
+    return capture([str(VENV / "bin" / "python"), "-m", "multistep.api.crd"], cwd=ROOT)
+
+
+def _crd_is_current() -> None:
+    wanted = _crd_of_models()
+    for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
+        if not file.exists() or file.read_text() != wanted:
+            raise Failure(f"{file.relative_to(ROOT)} is not what the models say; run: make generate")
+
+
+def _gofmt() -> None:
+    files = [str(file) for file in files_below(*_GO) if file.suffix == ".go"]
+    badly = capture([str(go().with_name("gofmt")), "-l", *files])
+    if badly:
+        raise Failure(f"not formatted (gofmt -w FILE):\n{badly}")
+
+
+def _go_test(module: Path) -> None:
+    """Show what failed; a skipped test is a failure, too."""
+    command = [str(go()), "test", "-race", "-json", "./..."]
+    done = subprocess.run(command, cwd=module, env=go_environment(CGO_ENABLED="1"), stdout=subprocess.PIPE, text=True, check=False)
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    ends = Counter(event["Action"] for event in events if event.get("Test") and event["Action"] in ("pass", "fail", "skip"))
+    if done.returncode or ends["fail"] or ends["skip"]:
+        raise Failure(f"{_output_of_bad_tests(events)}\nGo tests of {module.name}: {dict(ends)}, exit code {done.returncode}")
+    say(f"    {module.name}: {ends['pass']} tests passed")
+
+
+def _output_of_bad_tests(events: Sequence[dict[str, str]]) -> str:
+    def key(event: dict[str, str]) -> tuple[str | None, str | None]:
+        return event.get("Package") or event.get("ImportPath"), event.get("Test")
+
+    bad = {key(event) for event in events if event["Action"] in ("fail", "skip", "build-fail")}
+    return "".join(event["Output"] for event in events if event["Action"] in ("output", "build-output") and key(event) in bad)
+
+
+def _pytest(*arguments: str, env: dict[str, str]) -> None:
+    command = [str(VENV / "bin" / "python"), "-m", "pytest", "-p", "hack.pytest_no_skips", *arguments]
+    _run(command, env=env)
+
+
+def _python_program(name: str, *arguments: str) -> None:
+    _run([str(VENV / "bin" / name), *arguments])
+
+
+def _run(command: Sequence[str], *, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+    code = subprocess.run(command, cwd=cwd, env=env, check=False).returncode
+    if code:
+        raise Failure(f"`{' '.join(command)}` ended with exit code {code}")

@@ -1,0 +1,81 @@
+"""The targets of the Makefile."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hack import checks, deployment, image, python_env, trials
+from hack.stages import Failure, say
+from localkube import targets
+from localkube.config import load_config
+from localkube.errors import LocalkubeError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one target and return its exit code."""
+    name = arguments[0] if len(arguments) == 1 else ""
+    if name not in _TARGETS:
+        say(f"usage: hack/dev {'|'.join(_TARGETS)}")
+        return 2
+    try:
+        _TARGETS[name]()
+    except Failure as failure:
+        say(f"{name}: {failure}")
+        return 1
+    except LocalkubeError as error:
+        say(f"{name}: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _with_python(target: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        python_env.ensure()
+        target()
+
+    return run
+
+
+def _cluster() -> None:
+    print(f"export KUBECONFIG={deployment.ensure_cluster().kubeconfig}")
+
+
+def _cluster_down() -> None:
+    targets.choose(load_config()).down()
+
+
+def _conformance() -> None:
+    cases = os.environ.get("CASES")
+    if not cases:
+        raise Failure("name a directory of cases: make conformance CASES=DIR")
+    trials.program("tests.conformance", [str(Path(cases).resolve())])
+
+
+def _deploy() -> None:
+    print(f"export KUBECONFIG={deployment.deploy().kubeconfig}")
+
+
+_TARGETS: dict[str, Callable[[], object]] = {
+    "setup": python_env.ensure,
+    "demo": _with_python(trials.demo),
+    "test": _with_python(checks.everything),
+    "lint": _with_python(checks.lint),
+    "unit": _with_python(checks.unit),
+    "e2e": _with_python(checks.e2e),
+    "generate": _with_python(checks.generate),
+    "cluster": _cluster,
+    "cluster-down": _cluster_down,
+    "image": image.main,
+    "deploy": _deploy,
+    "run": _with_python(trials.run),
+    "bench": _with_python(lambda: trials.program("tests.bench")),
+    "chaos": _with_python(lambda: trials.program("tests.chaos")),
+    "conformance": _with_python(_conformance),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""The operator in the cluster, installed by its chart."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from hack import image
+from hack.places import ROOT
+from hack.stages import Failure, say, stage
+from hack.tools import helm
+from localkube import targets
+from localkube.commands import capture, succeeds
+from localkube.config import load_config
+from localkube.errors import CommandFailed
+
+NAMESPACE = "multistep-system"
+RELEASE = "multistep"
+CHART = ROOT / "charts" / "multistep"
+_READY_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up, and how to talk to it."""
+
+    target: targets.Target
+    kubectl: str
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.target.kubeconfig()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for programs that work with the cluster; kubectl and helm are on the PATH."""
+        directories = [str(ROOT / ".venv" / "bin"), str(Path(self.kubectl).parent), str(helm().parent)]
+        path = os.pathsep.join([*directories, os.environ.get("PATH", "")])
+        return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
+
+    def run_kubectl(self, *arguments: str) -> str:
+        return capture([self.kubectl, *arguments], env=os.environ | {"KUBECONFIG": str(self.kubeconfig)})
+
+
+def ensure_cluster() -> Cluster:
+    """Start the cluster that CLUSTER names, or use the one that runs."""
+    config = load_config()
+    target = targets.choose(config)
+    with stage("cluster"):
+        target.up()
+    ours = config.paths.bin / "kubectl"
+    return Cluster(target, str(ours) if isinstance(target, targets.Local) else "kubectl")
+
+
+def deploy() -> Cluster:
+    """The cluster with the operator of this checkout in it, ready."""
+    cluster = ensure_cluster()
+    name = image.ensure(cluster.target)
+    image.deliver(cluster.target, name)
+    program = str(helm())
+    with stage("operator (helm upgrade --install)"):
+        _clear_interrupted(cluster, program)
+        _install(cluster, program, name)
+    return cluster
+
+
+def stop_operator(cluster: Cluster) -> bool:
+    """Scale the operator in the cluster to nothing; False if there is none."""
+    if not succeeds(_kubectl(cluster, "get", "deployment", RELEASE)):
+        return False
+    capture(_kubectl(cluster, "scale", "deployment", RELEASE, "--replicas=0"))
+    capture(_kubectl(cluster, "wait", "pod", "--for=delete", f"--selector=app.kubernetes.io/instance={RELEASE}", "--timeout=60s"))
+    return True
+
+
+def apply_crds(cluster: Cluster) -> None:
+    """The CRDs alone, for an operator that runs elsewhere."""
+    cluster.run_kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+
+
+def _install(cluster: Cluster, program: str, name: str) -> None:
+    repository, _, tag = name.rpartition(":")
+    command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
+    values = ["--set", f"image.repository={repository},image.tag={tag}"]
+    waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
+    # The CRD may have been applied by hand (`make run`, `kubectl apply -f crds/`).
+    try:
+        capture([*command, *values, *waiting, "--take-ownership"], env=cluster.environment)
+    except CommandFailed as error:
+        raise Failure(f"{error}\n\n{_why_not_ready(cluster)}") from error
+
+
+def _clear_interrupted(cluster: Cluster, program: str) -> None:
+    """Helm refuses to go on where it was interrupted. The CRD, the trials and the results stay."""
+    listed = capture([program, "list", "--all", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
+    if any(each["name"] == RELEASE and each["status"].startswith("pending") for each in json.loads(listed)):
+        say("an earlier helm was interrupted: installing anew")
+        capture([program, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"], env=cluster.environment)
+
+
+def _why_not_ready(cluster: Cluster) -> str:
+    """What a person would ask for next."""
+    questions = (
+        ("get", "pods", "-o", "wide"),
+        ("get", "events", "--sort-by=.lastTimestamp"),
+        ("logs", f"deployment/{RELEASE}", "--tail=40"),
+    )
+    return "\n".join(_answer(_kubectl(cluster, *question)) for question in questions)
+
+
+def _answer(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"$ {' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-1000:]}"
+
+
+def _kubectl(cluster: Cluster, *arguments: str) -> list[str]:
+    return [cluster.kubectl, "--kubeconfig", str(cluster.kubeconfig), "--namespace", NAMESPACE, *arguments]

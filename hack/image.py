@@ -1,0 +1,112 @@
+"""The operator's image, named by a digest of what it is made of, so that it is built and loaded only when it changed."""
+
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+from hack.places import ROOT, cached, digest_of, files_below
+from hack.stages import Failure, stage
+from hack.tools import go, go_environment
+from localkube import targets
+from localkube.commands import capture, stream, succeeds
+from localkube.config import load_config
+from localkube.images import Build
+
+_RUNNER = ROOT / "runner"
+_LOCAL_REPOSITORY = "localhost/multistep-operator"
+_INPUTS = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements/operator.lock", "hack/tools.lock", "operator")
+_KEPT_IMAGES = 3
+
+
+def repository() -> str:
+    """Where the image's name points; set IMAGE_REPOSITORY for a cluster that pulls from a registry."""
+    return os.environ.get("IMAGE_REPOSITORY") or _LOCAL_REPOSITORY
+
+
+def tag() -> str:
+    """Changes with anything that goes into the image."""
+    inputs = files_below(*(ROOT / name for name in _INPUTS), ROOT / "localkube" / "python.Dockerfile")
+    return f"dev-{digest_of(inputs, _runner_digest())}"
+
+
+def ensure(target: targets.Target) -> str:
+    """Build the image if need be, and return its name."""
+    name = f"{repository()}:{tag()}"
+    ensure_runner()
+    if not _is_there(target, name):
+        with stage(f"image {name}"):
+            target.build(Build(name, ROOT, ROOT / "Dockerfile", ("RUNNER=prebuilt",)))
+            _also_named_dev(target, name)
+            _forget_old(target)
+    return name
+
+
+def deliver(target: targets.Target, name: str) -> None:
+    """Bring the image to the cluster's nodes, or where they pull it from."""
+    with stage("image into the cluster"):
+        if not isinstance(target, targets.Current):
+            target.load(name)
+        elif repository() == _LOCAL_REPOSITORY:
+            raise Failure("CLUSTER=current: say where its nodes pull from: IMAGE_REPOSITORY=registry.example/multistep-operator")
+        else:
+            stream(["docker", "push", name])
+
+
+def ensure_runner() -> Path:
+    """runner/bin/runner, as it is made of the sources that are there now."""
+    built = cached("runner", _runner_digest(), _build_runner) / "runner"
+    binary = _RUNNER / "bin" / "runner"
+    if not binary.exists() or not _same(built, binary):
+        binary.parent.mkdir(exist_ok=True)
+        unfinished = binary.with_name(f"runner.{os.getpid()}")
+        shutil.copy2(built, unfinished)
+        unfinished.rename(binary)
+    return binary
+
+
+def version() -> str:
+    """Multistep's, as pyproject.toml says."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+def _runner_digest() -> str:
+    return digest_of(files_below(_RUNNER), capture([str(go()), "env", "GOVERSION"], env=go_environment()), version())
+
+
+def _build_runner(directory: Path) -> None:
+    with stage("runner"):
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags", f"-s -w -X main.version={version()}"]
+        stream([str(go()), "build", *flags, "-o", str(directory / "runner"), "."], env=go_environment(), cwd=_RUNNER)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
+
+
+def _is_there(target: targets.Target, name: str) -> bool:
+    if isinstance(target, targets.Local):
+        return succeeds(["buildah", "inspect", "--type", "image", name])
+    return succeeds(["docker", "image", "inspect", name])
+
+
+def _also_named_dev(target: targets.Target, name: str) -> None:
+    """The name that settings.py has by default."""
+    tool = "buildah" if isinstance(target, targets.Local) else "docker"
+    capture([tool, "tag", name, f"{repository()}:dev"])
+
+
+def _forget_old(target: targets.Target) -> None:
+    """Keep the last few; buildah lists the newest first."""
+    if not isinstance(target, targets.Local):
+        return
+    listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository()}"])
+    digests = [name for name in listed.split() if ":dev-" in name]
+    for name in digests[_KEPT_IMAGES:]:
+        subprocess.run(["buildah", "rmi", name], capture_output=True, check=False)
+
+
+def main() -> None:
+    """`make image`: the name on stdout, for scripts."""
+    print(ensure(targets.choose(load_config())))

@@ -1,0 +1,88 @@
+"""The Python environment: `.venv` in the checkout, exactly the locked packages, checked by their hashes."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from hack.places import CACHE, ROOT, VENV, cached, digest_of
+from hack.stages import stage
+from hack.tools import apt_install
+from localkube.commands import capture, stream
+
+LOCK = ROOT / "requirements" / "dev.lock"
+TOOLS_LOCK = ROOT / "hack" / "tools.lock"
+_STAMP = VENV / ".made-of"
+
+
+def ensure() -> None:
+    """Make .venv or bring it up to date; nothing is done if it is."""
+    wanted = digest_of([LOCK, TOOLS_LOCK, ROOT / "pyproject.toml"], str(ROOT), sys.version)
+    if _STAMP.exists() and _STAMP.read_text() == wanted:
+        return
+    with stage("Python environment .venv"):
+        _make_venv()
+        _install_locked()
+        _install_ourselves()
+        _STAMP.write_text(wanted)
+
+
+def tools() -> Path:
+    """The directory of programs that we build and install with, kept in the cache."""
+    digest = digest_of([TOOLS_LOCK], sys.version, sys.executable)
+    return cached("tools", digest, _install_tools) / "bin"
+
+
+def uv(*arguments: str) -> None:
+    """Run uv with our cache; without the network if that will do."""
+    command = [str(tools() / "uv"), *arguments]
+    env = _clean_environment() | {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
+    offline = subprocess.run([*command, "--quiet", "--offline"], env=env, cwd=ROOT, capture_output=True, check=False)
+    if offline.returncode:
+        stream(command, env=env, cwd=ROOT)
+
+
+def _clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+
+
+def _make_venv() -> None:
+    if not _runs(VENV / "bin" / "python"):
+        capture([sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV)])
+
+
+def _runs(python: Path) -> bool:
+    """Whether it is there and of the version that we run on (what it was made of may have been upgraded)."""
+    if not python.exists():
+        return False
+    version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    return subprocess.run([str(python), "-c", version], check=False).returncode == 0
+
+
+def _install_locked() -> None:
+    uv("pip", "sync", "--python", str(VENV), "--require-hashes", "--only-binary", ":all:", str(LOCK))
+
+
+def _install_ourselves() -> None:
+    """An editable wheel, built by the locked hatchling and not by one that pip would fetch."""
+    with tempfile.TemporaryDirectory() as directory:
+        build_wheel(Path(directory), "wheel:editable")
+        wheel = next(Path(directory).glob("*.whl"))
+        uv("pip", "install", "--python", str(VENV), "--no-deps", "--reinstall", str(wheel))
+
+
+def build_wheel(directory: Path, target: str = "wheel") -> None:
+    """Put our wheel into a directory."""
+    capture([str(tools() / "python"), "-m", "hatchling", "build", "-t", target, "-d", str(directory)], cwd=ROOT)
+
+
+def _install_tools(directory: Path) -> None:
+    with stage("tools to install with (uv, hatchling)"):
+        if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it in a package of its own
+            apt_install("python3-venv")
+        # The directory is renamed afterwards; that is fine, as of its programs only python and uv are used.
+        capture([sys.executable, "-m", "venv", str(directory)])
+        pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        capture([*pip, "--only-binary", ":all:", "--require-hashes", "--requirement", str(TOOLS_LOCK)])

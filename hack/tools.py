@@ -1,0 +1,58 @@
+"""Programs that are needed and may not be there: Go, Helm, a C compiler."""
+
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+from hack.places import CACHE, ROOT, cached
+from hack.stages import Failure, stage
+from localkube.build import required_go_version
+from localkube.commands import capture, stream
+from localkube.toolchain import find_go
+
+_HELM = "v3.22.0"
+_HELM_MODULE = "helm.sh/helm/v3"
+_KUBERNETES_MINOR = "35"  # what `helm lint` and `helm template` take the cluster for
+
+
+@cache
+def go() -> Path:
+    """The machine's Go if it is new enough, else one kept in the cache."""
+    return find_go(CACHE, minimum=required_go_version(ROOT / "runner"))
+
+
+def go_environment(**more: str) -> dict[str, str]:
+    """Variables for Go that do not depend on the user's."""
+    path = f"{go().parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    settings = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "", "PATH": path}
+    return os.environ | settings | more
+
+
+def helm() -> Path:
+    """Helm, built once from its module."""
+    return cached("helm", f"{_HELM}-{_KUBERNETES_MINOR}".replace(".", "-"), _build_helm) / "helm"
+
+
+def c_compiler() -> None:
+    """The race detector of Go needs one."""
+    if not shutil.which("gcc"):
+        with stage("a C compiler for Go's race detector"):
+            apt_install("gcc", "libc6-dev")
+
+
+def apt_install(*packages: str) -> None:
+    """Install Debian packages, where that is possible."""
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise Failure(f"please install {' '.join(packages)} (only root on Debian gets it installed)")
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    capture(["apt-get", "update", "-qq"], env=env)
+    capture(["apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages], env=env)
+
+
+def _build_helm(directory: Path) -> None:
+    packages = [f"{_HELM_MODULE}/pkg/{name}" for name in ("chartutil", "lint/rules")]
+    versions = [f"-X {name}.k8sVersionMajor=1 -X {name}.k8sVersionMinor={_KUBERNETES_MINOR}" for name in packages]
+    with stage(f"Helm {_HELM} from source (1 to 2 minutes, once)"):
+        command = [str(go()), "install", "-trimpath", "-ldflags", " ".join(["-s -w", *versions])]
+        stream([*command, f"{_HELM_MODULE}/cmd/helm@{_HELM}"], env=go_environment(GOBIN=str(directory)), cwd=ROOT)
