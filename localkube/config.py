@@ -24,6 +24,7 @@ class Network:
     pod_cidr: str = "10.244.0.0/16"
     service_cidr: str = "10.96.0.0/16"
     first_service_address: str = "10.96.0.1"
+    dns_address: str = "10.96.0.10"
     api_port: int = 6443
 
     @property

@@ -1,11 +1,11 @@
 """Everything that localkube raises on purpose.
 
-    LocalkubeError            exit code 1
-    ├── Unsupported           exit code 2: this machine, or this kind of cluster, cannot do it
-    ├── CommandFailed         a program ended with an error
-    ├── Unhealthy             a part of the cluster did not become (or is not) healthy
-    ├── ApiError              the API server refused a request
-    └── Unreachable           nothing answers where the API server should be
+LocalkubeError            exit code 1
+├── Unsupported           exit code 2: this machine, or this kind of cluster, cannot do it
+├── CommandFailed         a program ended with an error
+├── Unhealthy             a part of the cluster did not become (or is not) healthy
+├── ApiError              the API server refused a request
+└── Unreachable           nothing answers where the API server should be
 """
 
 from collections.abc import Sequence

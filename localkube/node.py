@@ -4,7 +4,6 @@ Mounts made in this view (container root filesystems, volumes, pods' network nam
 vanish with the last process in it. A process that does nothing, the holder, keeps it alive.
 """
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,4 +76,4 @@ def _mounts_of(process: Identity) -> Path:
 def _has_own_mounts(process: Identity) -> bool:
     if not process.alive:
         return False
-    return os.readlink(_mounts_of(process)) != os.readlink("/proc/self/ns/mnt")
+    return _mounts_of(process).readlink() != Path("/proc/self/ns/mnt").readlink()

@@ -67,9 +67,7 @@ def certificates(config: Config) -> list[Certificate]:
     return [
         Certificate("apiserver", "kube-apiserver", server_names=api_names, client=False),
         Certificate("apiserver-kubelet-client", "kube-apiserver-kubelet-client"),
-        Certificate(
-            "kubelet", f"system:node:{config.node_name}", ("system:nodes",), (config.node_name, net.node_address)
-        ),
+        Certificate("kubelet", f"system:node:{config.node_name}", ("system:nodes",), (config.node_name, net.node_address)),
         Certificate("controller-manager", "system:kube-controller-manager"),
         Certificate("scheduler", "system:kube-scheduler"),
         Certificate("proxy", "system:kube-proxy"),

@@ -61,7 +61,7 @@ def kubelet(config: Config, pki: Pki) -> Document:
         "containerRuntimeEndpoint": f"unix://{config.paths.containerd_socket}",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "clusterDomain": "cluster.local",
-        "clusterDNS": ["10.96.0.10"],  # nothing answers there; connections to it are refused at once
+        "clusterDNS": [config.network.dns_address],
         "resolvConf": "",
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
@@ -71,7 +71,7 @@ def kubelet(config: Config, pki: Pki) -> Document:
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": False,
         "cgroupRoot": f"/{config.cgroup}",
-        "enforceNodeAllocatable": [],
+        "enforceNodeAllocatable": ["none"],
         "failCgroupV1": False,
         "failSwapOn": False,
         "evictionHard": {

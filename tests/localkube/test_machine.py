@@ -1,0 +1,109 @@
+"""Control groups, locks, packages, and the choice of a cluster."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from localkube import cgroups, cli, targets
+from localkube.config import Config, Paths
+from localkube.errors import Unsupported
+from localkube.locking import exclusive
+from localkube.packages import missing_packages
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(Paths(run_dir=tmp_path / "run", cache_dir=tmp_path / "cache"))
+
+
+def test_with_cgroup_v1_membership_is_read_in_the_tree_of_pids(tmp_path: Path) -> None:
+    group = cgroups.prepare("ours", tmp_path).parent
+    assert group == tmp_path / "pids/ours/system"
+
+
+def test_with_cgroup_v2_there_is_one_tree(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    assert cgroups.prepare("ours", tmp_path) == tmp_path / "ours/system/cgroup.procs"
+
+
+def test_members_are_those_of_all_groups_below(tmp_path: Path) -> None:
+    for name, pids in {"system": "1\n2\n", "container/inner": "3\n"}.items():
+        (tmp_path / "pids/ours" / name).mkdir(parents=True)
+        (tmp_path / "pids/ours" / name / "cgroup.procs").write_text(pids)
+    (tmp_path / "pids/cgroup.procs").write_text("4\n")
+    assert sorted(cgroups.members("ours", tmp_path)) == [1, 2, 3]
+
+
+def test_the_group_is_removed_from_every_tree(tmp_path: Path) -> None:
+    for tree in ("pids", "memory"):
+        (tmp_path / tree / "ours/container").mkdir(parents=True)
+    (tmp_path / "memory/theirs").mkdir()
+    cgroups.kill_all("ours", tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == ["theirs"]
+
+
+def _append_twice(lock: Path, journal: Path) -> None:
+    for _ in range(20):
+        with exclusive(lock), journal.open("a") as file:
+            file.write(f"enter {os.getpid()}\n")
+            file.flush()
+            file.write(f"leave {os.getpid()}\n")
+
+
+def test_one_at_a_time_holds_the_lock_although_its_file_comes_and_goes(tmp_path: Path) -> None:
+    lock, journal = tmp_path / "lock", tmp_path / "journal"
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_append_twice, args=(lock, journal)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    lines = journal.read_text().splitlines()
+    assert len(lines) == 3 * 20 * 2
+    for entered, left in zip(lines[::2], lines[1::2], strict=True):
+        assert entered.replace("enter", "leave") == left
+    assert not lock.exists()
+
+
+def test_only_packages_whose_program_is_missing_are_installed() -> None:
+    programs = {"shell": "sh", "nonsense": "no-such-program", "by-path": "/bin/sh", "no-path": "/no/such/file"}
+    assert missing_packages(programs) == ["nonsense", "no-path"]
+
+
+def test_the_cluster_is_chosen_by_a_variable(config: Config) -> None:
+    assert isinstance(targets.choose(config, {"CLUSTER": "kind"}), targets.Kind)
+    assert isinstance(targets.choose(config, {"CLUSTER": "current"}), targets.Current)
+
+
+@pytest.mark.parametrize(("engine_works", "chosen"), [(True, targets.Kind), (False, targets.Local)])
+def test_without_the_variable_a_working_engine_decides(
+    config: Config, monkeypatch: pytest.MonkeyPatch, engine_works: bool, chosen: type
+) -> None:
+    monkeypatch.setattr(targets, "succeeds", lambda _: engine_works)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert isinstance(targets.choose(config, {}), chosen)
+
+
+def test_an_unknown_cluster_is_refused(config: Config) -> None:
+    with pytest.raises(Unsupported, match="CLUSTER=cloud is not known"):
+        targets.choose(config, {"CLUSTER": "cloud"})
+
+
+def test_what_is_missing_is_said_in_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CLUSTER", "local")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cli.main(["status"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "needs root" in captured.err
+
+
+def test_images_cannot_be_loaded_into_the_users_own_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLUSTER", "current")
+    assert cli.main(["load", "app:dev"]) == 1
+    assert "docker push app:dev" in capsys.readouterr().err
