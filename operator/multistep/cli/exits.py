@@ -22,8 +22,14 @@ class Interrupted(MultistepError):
     """Ctrl-C, while something goes on elsewhere; the text says what, and what can be done about it."""
 
 
+class TrialGone(MultistepError):
+    """The trial was deleted while it was followed."""
+
+
 def exit_of(error: MultistepError) -> Exit:
     """The code for an error that reached the edge."""
     if isinstance(error, Interrupted):
         return Exit.INTERRUPTED
+    if isinstance(error, TrialGone):
+        return Exit.TRIAL_FAILED
     return Exit.UNREACHABLE if isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT

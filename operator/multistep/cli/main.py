@@ -5,6 +5,7 @@ Commands are imported when they are called, so that --help answers at once.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Final
 
@@ -73,5 +74,6 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point. What libraries log is not for the user: errors come as exceptions."""
+    logging.getLogger().addHandler(logging.NullHandler())
     cli(prog_name="multistep")

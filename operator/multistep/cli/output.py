@@ -94,7 +94,9 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None) -
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
     lines += [
-        _told("attempt", f"{each.number} was lost: {each.reason}: {each.message}", "yellow") for each in status.attempts if each.reason
+        _told("attempt", f"{each.number} was lost: {each.reason}: {each.message}", "yellow")
+        for each in status.attempts
+        if each.reason
     ]
     reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
     why = f": {clean(found.why)}" if found.why else ""
@@ -230,5 +232,3 @@ def status_document(namespace: str, name: str, status: TrialStatus, results: str
         "results": results,
         "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
-
-

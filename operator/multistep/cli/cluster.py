@@ -1,0 +1,68 @@
+"""What the commands need of a cluster, as a protocol, and the way to the real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from ..cluster.client import Client
+from ..cluster.edge import Object
+from ..cluster.resources import Resource
+from ..cluster.watch import WatchEvent
+from ..errors import NotFound, Unavailable, UsageError
+from .options import Target
+
+FIELD_MANAGER = "multistep-cli"
+
+
+class Cluster(Protocol):
+    """Calls of cluster.client.Client; each may raise ClusterError."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    async def get_trial(self, namespace: str, name: str) -> Object: ...
+
+    async def apply(self, manifest: Mapping[str, Any]) -> Object: ...
+
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = ...) -> Object: ...
+
+    async def delete(self, resource: Resource, namespace: str | None, name: str) -> bool: ...
+
+    async def resource_of(self, manifest: Mapping[str, Any]) -> Resource: ...
+
+    def watch(
+        self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]: ...
+
+    def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]: ...
+
+
+@asynccontextmanager
+async def connect(target: Target) -> AsyncIterator[Cluster]:
+    """The cluster that the options and the kubeconfig name. Raises Unavailable."""
+    try:
+        client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context)
+    except Unavailable as error:
+        raise Unavailable(f"{error}; name a cluster with $KUBECONFIG or --kubeconfig and --context") from error
+    async with client:
+        yield client
+
+
+async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | None:
+    """The trial, if there is one of this name. UsageError: the cluster does not know trials at all."""
+    try:
+        return await cluster.get_trial(namespace, name)
+    except NotFound as error:
+        if error.reason != "NotFound":  # the server's plain 404: no such kind is served
+            raise UsageError("the cluster knows no MultiStepTrial: install Multistep in it (README, Install)") from error
+        return None
+
+
+async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
+    """The trial, or UsageError."""
+    found = await find_trial(cluster, namespace, name)
+    if found is None:
+        raise UsageError(f"there is no trial {name!r} in namespace {namespace!r}: `kubectl get mst -A` lists all")
+    return found

@@ -1,0 +1,103 @@
+"""Results of a trial: from the place that its status names into a directory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from ..api.trial import TrialStatus
+from ..errors import NotFound, StoreError, UsageError
+from .cluster import Cluster
+from .outcome import is_over, outcome
+from .output import say, working
+from .unpack import Unpacked, unpack
+
+_SILENCE_SECONDS = 60
+_IN_MEMORY_BYTES = 16 << 20
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class ServicePath:
+    """A path of a service in the cluster, reached through the API server with nothing but a kubeconfig."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class WebAddress:
+    """An ordinary address, reached directly."""
+
+    url: str
+
+
+def locate(uri: str) -> ServicePath | WebAddress:
+    """``http(s)://...``, or ``service://NAMESPACE/SERVICE:PORT/PATH``. Raises StoreError."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return WebAddress(uri)
+    service, _, rest = parts.path.lstrip("/").partition("/")
+    if parts.scheme != "service" or not parts.netloc or not service or not rest:
+        raise StoreError(f"results are at {uri!r}, which this version cannot read: it knows http(s):// and service://")
+    namespace, name = quote(parts.netloc, safe=""), quote(service, safe=":")
+    return ServicePath(f"/api/v1/namespaces/{namespace}/services/{name}/proxy/{rest}")
+
+
+def check_directory(directory: Path, *, force: bool = False) -> None:
+    """Raise UsageError if results cannot go there; asked before anything is begun."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{directory} is not a directory: results are many files")
+    if not force and directory.is_dir() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is not empty: name a new directory, so that results of two trials do not mix")
+
+
+async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
+    """Fetch and unpack. Raises UsageError (there are none yet), StoreError, Unavailable."""
+    if status.results is None:
+        if is_over(status):
+            raise StoreError(f"trial {name} has no results: {outcome(status).why}")
+        raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it is over")
+    with working(f"fetching results into {directory}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
+        async with aclosing(_read(cluster, status.results)) as chunks:
+            async for chunk in chunks:
+                file.write(chunk)
+        file.seek(0)
+        unpacked = unpack(file, directory)
+    _tell_left_out(unpacked)
+    return unpacked
+
+
+async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
+    place = locate(uri)
+    source = cluster.raw_stream(place.path) if isinstance(place, ServicePath) else _get(place.url)
+    try:
+        async with aclosing(source):
+            async for chunk in source:
+                yield chunk
+    except NotFound as error:
+        raise StoreError(f"there are no results at {uri}: they were removed, or the operator was: {error}") from error
+
+
+async def _get(url: str) -> AsyncGenerator[bytes, None]:
+    import aiohttp
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
+    try:
+        async with aiohttp.ClientSession(timeout=limits, trust_env=True) as session, session.get(url) as response:
+            if response.status != 200:
+                raise StoreError(f"GET {url} was answered with HTTP {response.status}: are the results still there?")
+            async for chunk in response.content.iter_any():
+                yield chunk
+    except (aiohttp.ClientError, OSError) as error:
+        raise StoreError(f"GET {url}: {error or type(error).__name__}; can the operator be reached from here?") from error
+
+
+def _tell_left_out(unpacked: Unpacked) -> None:
+    for path, why in unpacked.left_out[:_SHOWN]:
+        say(f"warning: left out {path!r}: {why}")
+    if len(unpacked.left_out) > _SHOWN:
+        say(f"warning: left out {len(unpacked.left_out) - _SHOWN} more")

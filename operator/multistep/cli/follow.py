@@ -1,0 +1,97 @@
+"""Following a trial until it is over: the watch, and what is worth saying between two looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+
+from ..api.trial import Durations, StepStatus, TrialStatus, parse_status
+from ..cluster.resources import TRIALS
+from ..cluster.watch import WatchEvent
+from ..errors import Unavailable
+from .cluster import Cluster
+from .exits import TrialGone
+from .outcome import holds, is_over, outcome, step_faults
+from .output import Progress, rewards_text, seconds_text
+
+UNHEARD_SECONDS = 10.0
+_UNHEARD = "nobody has taken up the trial yet: does the operator run? `kubectl get pods -A | grep multistep` tells"
+
+
+async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
+    """The trial's last status. Raises TrialGone, Unavailable (the trial goes on), ClusterError."""
+    status: TrialStatus | None = None
+    async with aclosing(_versions(cluster, namespace, name)) as versions, _unless_heard(lambda: status, progress):
+        async for newer in versions:
+            progress.show(newer, describe(status, newer))
+            status = newer
+            if is_over(newer):
+                return newer
+    raise Unavailable(f"the API server ended the watch of trial {name}")  # a watch goes on for ever or raises
+
+
+def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
+    """What became new, as lines; old: None at the first look."""
+    before = old or TrialStatus()
+    lines = _attempt_lines(before, new)
+    began_anew = len(new.attempts) > len(before.attempts)
+    for index, step in enumerate(new.steps):
+        former = before.steps[index] if index < len(before.steps) and not began_anew else None
+        lines += _step_lines(index, former, step)
+    return lines + _phase_lines(before, new)
+
+
+def _attempt_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
+    lost = new.attempts[len(before.attempts) :]
+    return [f"attempt {each.number} was lost: {each.reason}: {each.message}" for each in lost]
+
+
+def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list[str]:
+    label = f"step {index + 1} {step.name}"
+    if step.completion_time is None:
+        return [f"{label}: {step.phase}"] if former is None or former.phase != step.phase else []
+    if former is not None and former.completion_time is not None:
+        return []
+    durations = step.durations or Durations()
+    spent = {"agent": durations.agent, "verifier": durations.verifier}
+    times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
+    told = [f"reward {rewards_text(step.rewards)}", *times, *(each.removeprefix(f"{step.name}: ") for each in step_faults(step))]
+    return [f"{label}: {step.phase}, {', '.join(told)}"]
+
+
+def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
+    """Why it waits, and how it ended; while it runs its steps say enough."""
+    was, now = outcome(before), outcome(new)
+    running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
+    if (was.phase, was.why) == (now.phase, now.why) or running or (is_over(new) and is_over(before)):
+        return []
+    return [f"{now.phase}: {now.why}" if now.why else now.phase]
+
+
+async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncGenerator[TrialStatus, None]:
+    events: AsyncGenerator[WatchEvent, None] = cluster.watch(TRIALS, namespace, field_selector=f"metadata.name={name}")
+    async with aclosing(events):
+        async for event in events:
+            if event.type == "DELETED":
+                raise TrialGone(f"trial {name} in namespace {namespace} was deleted before it was over")
+            yield parse_status(event.object)
+
+
+@asynccontextmanager
+async def _unless_heard(status: Callable[[], TrialStatus | None], progress: Progress) -> AsyncIterator[None]:
+    """Say so when no operator seems to be there."""
+
+    async def wait() -> None:
+        await asyncio.sleep(UNHEARD_SECONDS)
+        seen = status()
+        if seen is None or not seen.conditions:
+            progress.note(_UNHEARD)
+
+    task = asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

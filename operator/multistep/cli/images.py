@@ -1,0 +1,120 @@
+"""The image of a task's environment: its name, its making, and how it gets to where pods can find it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UsageError
+from ..sources.bundle import pack
+from .engines import Command, DockerLike, Engine, Localkube, answers, execute, find_engine
+from .kubeconfig import CurrentCluster
+from .manifests import TrialImage, dns_label
+from .output import working
+from .runner import RUNNER_IN_IMAGE, find_runner, source_checkout
+from .tasks import TaskDirectory
+
+_REPOSITORY = "localhost/multistep"
+_DIGEST_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class ImageBuild:
+    """An image to be made. name: of the result; base: of what the Dockerfile alone gives; runner: baked in, if there is one."""
+
+    name: str
+    base: str
+    context: Path
+    runner: Path | None
+
+    @property
+    def image(self) -> TrialImage:
+        """The result, as a trial names it."""
+        return TrialImage(self.name, runner=self.runner is not None, local=self.name.startswith("localhost/"))
+
+
+def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
+    """What building the task means. The default name is that of the contents, so that it never means another image."""
+    if not (task.environment / "Dockerfile").is_file():
+        raise UsageError(
+            f"{task.environment} has no Dockerfile, so there is nothing to build: add one, "
+            "or name an image as environment.docker_image in task.toml or with --image"
+        )
+    runner = find_runner()
+    repository, digest = f"{_REPOSITORY}/{dns_label(task.name)}", _digest(task.environment, runner)
+    base = f"{repository}-base:{digest}" if runner else name or f"{repository}:{digest}"
+    return ImageBuild(name or f"{repository}:{digest}", base, task.environment, runner)
+
+
+def choose_engine(cluster: CurrentCluster | None) -> Engine:
+    """localkube's own builder for localkube's cluster, as it makes base images; else the first engine that works."""
+    checkout = source_checkout()
+    if cluster and cluster.is_localkube and checkout and answers(["buildah", "--version"]):
+        return Localkube(checkout=checkout)
+    return find_engine()
+
+
+def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> None:
+    """Make it: the Dockerfile, and upon it the runner. COPY leaves USER, WORKDIR, ENTRYPOINT and CMD as they are."""
+    with working(f"building {build.name} with {engine.name}"):
+        execute(engine.build(build.base, build.context, build.context / "Dockerfile"), verbose=verbose)
+        if build.runner is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
+            context = Path(directory)
+            shutil.copyfile(build.runner, context / "runner")
+            (context / "runner").chmod(0o755)
+            (context / "Dockerfile").write_text(f"FROM {build.base}\nCOPY runner {RUNNER_IN_IMAGE}\n")
+            execute(engine.build(build.name, context, context / "Dockerfile"), verbose=verbose)
+
+
+def check_pushable(build: ImageBuild) -> None:
+    """Raise UsageError, before anything is built, if there is no registry to push to."""
+    if build.image.local:
+        raise UsageError(f"{build.name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
+
+
+def push_image(name: str, engine: Engine, *, verbose: bool = False) -> None:
+    """Send it to the registry that its name begins with."""
+    with working(f"pushing {name}"):
+        execute(engine.push(name), verbose=verbose)
+
+
+def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:
+    """Take the image into the current cluster, if it is a local one. False: it is not, so its nodes must pull."""
+    if isinstance(engine, Localkube):
+        with working(f"loading {name} into localkube"):
+            execute(engine.load(name), verbose=verbose)
+    elif cluster and cluster.kind:
+        with working(f"loading {name} into kind cluster {cluster.kind}"):
+            _load_into_kind(name, engine, cluster.kind, verbose)
+    else:
+        return False
+    return True
+
+
+def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None:
+    if shutil.which("kind") is None:
+        raise UsageError(f"the current context is kind-{kind}, but there is no `kind` to load images with: install it")
+    if engine == DockerLike("docker"):  # the only one that kind can ask; it loads nothing that is there already
+        execute(_kind_command(kind, "docker-image", name), verbose=verbose)
+        return
+    with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
+        archive = Path(directory) / "image.tar"
+        execute(engine.save(name, archive), verbose=verbose)
+        execute(_kind_command(kind, "image-archive", str(archive)), verbose=verbose)
+
+
+def _kind_command(kind: str, form: str, what: str) -> Command:
+    """`kind load`."""
+    return Command(["kind", "load", form, what, "--name", kind])
+
+
+def _digest(environment: Path, runner: Path | None) -> str:
+    digest = hashlib.sha256(pack(environment))
+    if runner is not None:
+        digest.update(runner.read_bytes())
+    return digest.hexdigest()[:_DIGEST_LENGTH]

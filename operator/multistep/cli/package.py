@@ -1,0 +1,48 @@
+"""`multistep package`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import image_options, namespace_option, task_argument, trial_options
+
+_EPILOG = """\b
+Examples:
+  multistep package my-task --agent oracle | kubectl apply -f -
+  multistep package my-task --image registry.example/me/my-task:1 --name my-task-1 > trial.yaml
+  multistep package my-task --agent command -- ./agent.sh --fast | kubectl apply -f -
+
+The task's files travel in immutable ConfigMaps, which many trials of the same task may share. Nobody owns them: they and
+the trials carry the label multistep.dev/bundle=DIGEST, and
+  kubectl delete multisteptrial,configmap -l multistep.dev/bundle=DIGEST
+removes all of them. (What `multistep run` makes goes with its trial.)
+
+Nothing is validated here but that TASK has a task.toml; `multistep check` does that, and so does the operator. A task
+with nothing but a Dockerfile gets the image name that `multistep build` gives it: build first.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@task_argument
+@namespace_option
+@image_options
+@trial_options
+def package(task: Path, namespace: str | None, image: str | None, runner_in_image: bool, **options: Any) -> None:
+    """Write the manifests of a trial of the task in directory TASK to stdout."""
+    from .manifests import to_yaml
+    from .output import say
+    from .submit import TrialOptions, existing_image, make_request, make_submission
+    from .tasks import TaskDirectory
+
+    directory = TaskDirectory.open(task)
+    if directory.toml_error:
+        say(f"warning: {directory.toml_error}; packaged as it is")
+    chosen = existing_image(directory, image, runner_in_image=runner_in_image)
+    if chosen is not None and image is None:
+        say(f"the trial expects image {chosen.reference}, which `multistep build {task}` makes")
+    request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
+    submission = make_submission(directory, request, {}, shared=True)
+    click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

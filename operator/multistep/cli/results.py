@@ -1,0 +1,45 @@
+"""`multistep results`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from .options import Target, kubeconfig_options, namespace_option
+
+_EPILOG = """\b
+Examples:
+  multistep results my-task-oracle-x7k2p out/
+  multistep results my-task-oracle-x7k2p out/ -n evals && cat out/result.json
+
+DIRECTORY becomes the trial's directory in Harbor's layout: result.json, steps/NAME/{agent,verifier,artifacts}/ and so on.
+Nothing but a kubeconfig is needed: the results are read through the API server.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("trial")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Write into DIRECTORY although there is something in it.")
+@namespace_option
+@kubeconfig_options
+def results(trial: str, directory: Path, force: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+    """Fetch the results of TRIAL into DIRECTORY."""
+    from .fetch import check_directory
+
+    check_directory(directory, force=force)
+    asyncio.run(_results(Target(kubeconfig, context, namespace), trial, directory))
+
+
+async def _results(target: Target, trial: str, directory: Path) -> None:
+    from ..api.trial import parse_status
+    from . import cluster
+    from .fetch import fetch_results
+    from .output import bytes_text, say
+
+    async with cluster.connect(target) as connected:
+        found = await cluster.existing_trial(connected, target.namespace or connected.namespace, trial)
+        unpacked = await fetch_results(connected, trial, parse_status(found), directory)
+    say(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")

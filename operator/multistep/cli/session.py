@@ -1,0 +1,141 @@
+"""What `multistep run` does: check, build, submit, follow, fetch, show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..api.trial import TrialStatus, parse_trial
+from ..errors import InvalidTask, MultistepError, Unavailable, UsageError
+from . import cluster
+from .cluster import Cluster
+from .examine import examine
+from .exits import Exit, Interrupted, exit_of
+from .fetch import check_directory, fetch_results
+from .follow import follow
+from .images import build_image, choose_engine, load_image, plan_build
+from .kubeconfig import current_cluster
+from .manifests import TrialImage, TrialRequest
+from .options import Target
+from .outcome import outcome
+from .output import Progress, print_json, print_out, say, status_document, trial_view
+from .submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit, variable_values
+from .tasks import TaskDirectory
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run of the command. variables: as given with --var; image: None for the task's own."""
+
+    task: Path
+    target: Target
+    options: TrialOptions
+    variables: Sequence[str] = ()
+    image: str | None = None
+    runner_in_image: bool = False
+    results: Path | None = None
+    detach: bool = False
+    verbose: bool = False
+    as_json: bool = False
+
+    def run(self) -> Exit:
+        """Everything that can be refused is refused before anything is built, and built before anything is submitted."""
+        if self.results:
+            check_directory(self.results)
+        values = variable_values(self.variables)
+        directory = TaskDirectory.open(self.task)
+        request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
+        self._check(directory, request, values)
+        request = asyncio.run(self._reserve(request))
+        request = replace(request, image=self._image(directory))
+        submission = make_submission(directory, request, values, shared=False)
+        parse_trial(submission.trial)
+        return asyncio.run(self._submit(submission))
+
+    def _check(self, directory: TaskDirectory, request: TrialRequest, values: dict[str, str]) -> None:
+        report = examine(
+            directory.bundle(), directory.directory_name, verification=request.verify, oracle=request.agent == "oracle"
+        )
+        for warning in report.warnings:
+            say(f"warning: {warning}")
+        if not report.ok:
+            lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
+            raise InvalidTask("\n".join(["the task cannot be run:", *(f"  {line}" for line in lines)]))
+        given = {*values, *(each["name"] for each in request.variables)}
+        missing = [name for name in report.variables if name not in given]
+        if missing:
+            raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")
+
+    async def _reserve(self, request: TrialRequest) -> TrialRequest:
+        """Know before a long build that the cluster is there and the name is free; the request, with its namespace."""
+        async with cluster.connect(self.target) as connected:
+            namespace = request.namespace or connected.namespace
+            if await cluster.find_trial(connected, namespace, request.name):
+                raise UsageError(f"there is a trial {request.name!r} already: delete it, or choose another --name")
+            return replace(request, namespace=namespace)
+
+    def _image(self, directory: TaskDirectory) -> TrialImage | None:
+        if self.image or not directory.needs_build:
+            return existing_image(directory, self.image, runner_in_image=self.runner_in_image)
+        planned = plan_build(directory)
+        current = current_cluster(self.target.kubeconfig, self.target.context)
+        engine = choose_engine(current)
+        build_image(planned, engine, verbose=self.verbose)
+        if not load_image(planned.name, engine, current, verbose=self.verbose):
+            raise UsageError(
+                f"{planned.name} was built, but the cluster is neither localkube nor kind, so its nodes must pull it: "
+                f"`multistep build {self.task} -t REGISTRY/NAME:TAG --push`, then run with --image"
+            )
+        return planned.image
+
+    async def _submit(self, submission: Submission) -> Exit:
+        metadata = submission.trial["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        async with cluster.connect(self.target) as connected:
+            await submit(connected, submission)
+            if self.detach:
+                return self._leave(namespace, name)
+            say(f"trial {name} in namespace {namespace}")
+            status = await self._follow(connected, namespace, name)
+            return await self._finish(connected, namespace, name, status)
+
+    def _leave(self, namespace: str, name: str) -> Exit:
+        if self.as_json:
+            print_json(status_document(namespace, name, TrialStatus()))
+        else:
+            print(name)
+            say(f"submitted; {_look(namespace, name)}")
+        return Exit.OK
+
+    async def _follow(self, connected: Cluster, namespace: str, name: str) -> TrialStatus:
+        goes_on = f"trial {name} goes on in the cluster; {_look(namespace, name)}"
+        try:
+            with Progress(name) as progress:
+                return await follow(connected, namespace, name, progress)
+        except asyncio.CancelledError:  # Ctrl-C
+            raise Interrupted(goes_on) from None
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {goes_on}") from error
+
+    async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
+        """Fetch, then show; a fault of fetching is told last and decides the exit code only of a trial without faults."""
+        fault: MultistepError | None = None
+        if self.results:
+            try:
+                await fetch_results(connected, name, status, self.results)
+            except MultistepError as error:
+                fault = error
+        if self.as_json:
+            fetched = str(self.results) if self.results and fault is None else None
+            print_json(status_document(namespace, name, status, fetched))
+        else:
+            print_out(trial_view(name, status))
+        if fault is not None:
+            say(f"error: results were not fetched: {fault}")
+        return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
+
+
+def _look(namespace: str, name: str) -> str:
+    return f"look: multistep show {name} -n {namespace}; delete: kubectl delete mst {name} -n {namespace}"
