@@ -80,8 +80,7 @@ def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards |
     for key, threshold in thresholds.items():
         actual = (rewards or {}).get(key, -math.inf)
         if actual < threshold:
-            shown = "missing" if actual == -math.inf else f"{actual:g}"
-            return f"{key} is {shown}, below min_reward {threshold:g}"
+            return f"{key} is {_low(actual)}, below min_reward {threshold:g}"
     return None
 
 
@@ -99,6 +98,16 @@ def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rew
     if not all(math.isfinite(mean) for mean in means.values()):
         raise OverflowError("the mean of the steps' rewards is not finite")
     return means or None
+
+
+def _low(reward: Number) -> str:
+    """A reward that is below something, as text."""
+    if reward == -math.inf:
+        return "missing"
+    try:
+        return f"{reward:g}"
+    except OverflowError:  # an integer that no float can hold
+        return "less than -1e308"
 
 
 def _require_content(data: bytes, path: str) -> None:

@@ -1,0 +1,111 @@
+"""Trials on paper: plans from TOML, and scripts played to their end with results of a test's choosing."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.agents import AGENTS
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.records import Record
+from multistep.api.task import parse_task
+from multistep.api.trial import TrialSpec
+from multistep.engine.journal import Journal
+from multistep.engine.operations import Collect, Healthcheck, Note, Operation, Reset, Start
+from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.engine.replay import replay
+from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.engine.script import Scope
+from tests.support.fake_runner import DEFAULTS
+
+Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": how the result differs from a success
+
+COMPLETE = StepLayout(instruction="do it", tests=True, test_script=True, solution=True, solve_script=True)
+IMAGE = '[environment]\ndocker_image = "img"\n'
+THREE = IMAGE + "".join(f'[[steps]]\nname = "{name}"\n' for name in "abc")
+
+
+def plan(
+    toml: str = THREE,
+    spec: Mapping[str, Any] | None = None,
+    *,
+    steps: Mapping[str, StepLayout] | None = None,
+    root: StepLayout | None = None,
+    env: TrialEnv | None = None,
+    **layout: Any,
+) -> TrialPlan:
+    """The plan of a task. steps: what differs from COMPLETE. layout: further fields of TaskLayout."""
+    config = parse_task(toml)
+    names = [step.name for step in config.steps or []]
+    files = dict.fromkeys(names, COMPLETE) | dict(steps or {})
+    shared = root or (StepLayout() if names else COMPLETE)
+    whole = TrialSpec.model_validate({"task": {"inline": {"config": {}}}, **(spec or {})})
+    return make_plan(config, TaskLayout(steps=files, root=shared, **layout), whole, env or TrialEnv(), name="dir-name")
+
+
+def rewarded(json: str | None = None, txt: str | None = None, **result: Any) -> dict[str, Any]:
+    """The result of a verifier that wrote these files."""
+    return {"captures": {REWARD_JSON: captured(json), REWARD_TXT: captured(txt)}, **result}
+
+
+def captured(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    data = text.encode()
+    return {"base64": base64.b64encode(data).decode(), "size": len(data), "truncated": False}
+
+
+ONE = rewarded(txt="1.0")
+FAULT = {"error": {"code": "Internal", "message": "no space left"}}
+
+
+@dataclass
+class Played:
+    """A trial that was played to its end."""
+
+    journal: Journal
+    operations: list[Operation] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[str]:
+        """What was done, less the attempt."""
+        return [each.id.split("/", 1)[1] for each in self.operations]
+
+    def operation(self, id: str) -> Any:
+        """The operation "STEP/OPERATION"."""
+        return next(each for each in self.operations if each.id.split("/", 1)[1] == id)
+
+
+def scope(plan: TrialPlan, **changes: Any) -> Scope:
+    return Scope(**{"plan": plan, "attempt": 1, "workdir": "/app", "runtime_dir": "/run/multistep", **changes})
+
+
+def play(plan: TrialPlan, results: Results | None = None, **changes: Any) -> Played:
+    """Do one operation after another, each with its result, at times 10, 20, 30, ...; phases last a second."""
+    here, agent, times = scope(plan, **changes), AGENTS[plan.agent_name], itertools.count(10, 10)
+    played = Played(Journal())
+    while (progress := replay(here, agent, played.records)).next is not None:
+        operation = progress.next
+        played.operations.append(operation)
+        played.records[operation.id] = record(operation, results or {}, float(next(times)))
+    played.journal = progress.journal
+    return played
+
+
+def record(operation: Operation, results: Results, at: float) -> Record:
+    """The record of an operation that is done."""
+    name = operation.id.split("/", 1)[1]
+    op = _OPS.get(type(operation), "upload")
+    result: dict[str, Any] = {**DEFAULTS.get(op, {})}
+    if isinstance(operation, Collect):
+        result = {"types": ["directory"] * len(operation.sources), "count": 3, "bytes": 99}
+    if name.endswith("/verifier"):
+        result |= ONE
+    return Record(operation.id, op, "done", at, at + 1, acknowledged=True, result={**result, **results.get(name, {})})
+
+
+_OPS = {Start: "start", Healthcheck: "healthcheck", Reset: "reset", Note: "note", Collect: "note"}
