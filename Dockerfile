@@ -24,21 +24,27 @@ FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /src
 RUN python3 -m venv --without-pip /opt/multistep
 COPY requirements/operator.lock requirements/
-RUN pip --python /opt/multistep/bin/python install --no-cache-dir --no-compile --no-deps --only-binary :all: \
-      --require-hashes --requirement requirements/operator.lock
+# Compiled here, as the root filesystem is read-only later; by content, as copying may change times. Not the models of
+# the Kubernetes client: they are 60 MB, and we never import them.
+RUN pip --python /opt/multistep/bin/python install --quiet --no-cache-dir --no-compile --no-deps --only-binary :all: \
+      --require-hashes --requirement requirements/operator.lock \
+ && /opt/multistep/bin/python -m compileall -q --invalidation-mode unchecked-hash \
+      -x '/kubernetes/(aio/)?client/(models|api)/' /opt/multistep/lib
+
+FROM packages AS program
 COPY hack/tools.lock hack/
 RUN python3 -m venv /opt/tools \
- && /opt/tools/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --requirement hack/tools.lock
+ && /opt/tools/bin/pip install --quiet --no-cache-dir --only-binary :all: --require-hashes --requirement hack/tools.lock
 COPY pyproject.toml README.md ./
 COPY operator/multistep operator/multistep
 RUN /opt/tools/bin/python -m hatchling build -t wheel -d /wheel \
- && pip --python /opt/multistep/bin/python install --no-cache-dir --no-compile --no-deps /wheel/*.whl \
- # Compiled here, as the root filesystem is read-only later; by content, as copying changes times.
- && /opt/multistep/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/multistep/lib
+ && pip --python /opt/multistep/bin/python install --quiet --no-cache-dir --no-compile --no-deps --prefix /program /wheel/*.whl \
+ && /opt/multistep/bin/python -m compileall -q --invalidation-mode unchecked-hash /program/lib
 
 FROM ${PYTHON_IMAGE}
 COPY --from=runner /runner /multistep/runner
 COPY --from=packages /opt/multistep /opt/multistep
+COPY --from=program /program /opt/multistep
 ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 WORKDIR /tmp
 USER 65532:65532

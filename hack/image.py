@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 
 from hack.places import ROOT, cached, digest_of, files_below
@@ -67,8 +66,9 @@ def ensure_runner() -> Path:
 
 
 def version() -> str:
-    """Multistep's, as pyproject.toml says."""
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    """Multistep's."""
+    text = (ROOT / "operator" / "multistep" / "__init__.py").read_text()
+    return text.partition('__version__ = "')[2].partition('"')[0]
 
 
 def _runner_digest() -> str:
