@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 from multistep.errors import RunnerError
 
-MAX_PAYLOAD_BYTES: Final = 1024 * 1024
+MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # of a D frame
+MAX_JSON_BYTES: Final = 16 * 1024 * 1024  # of a J or E frame: hello tells all records of a trial of many steps
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
@@ -40,9 +41,9 @@ class Frame:
 
 
 def encode(kind: bytes, payload: bytes) -> bytes:
-    """The bytes of one frame. Raises ValueError for a payload over MAX_PAYLOAD_BYTES."""
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"a frame of {len(payload)} bytes: at most {MAX_PAYLOAD_BYTES} can be sent at once")
+    """The bytes of one frame. Raises ValueError for a payload over its kind's limit."""
+    if len(payload) > _limit(kind):
+        raise ValueError(f"a frame of {len(payload)} bytes: at most {_limit(kind)} can be sent at once")
     return HEADER.pack(kind, len(payload)) + payload
 
 
@@ -72,8 +73,8 @@ class FrameReader:
         kind, length = HEADER.unpack_from(self._buffer)
         if kind not in _KINDS:
             raise RunnerError(f"the runner sent a frame of unknown type {kind!r}", code="Protocol")
-        if length > MAX_PAYLOAD_BYTES:
-            raise RunnerError(f"the runner sent a frame of {length} bytes (limit {MAX_PAYLOAD_BYTES})", code="Protocol")
+        if length > _limit(kind):
+            raise RunnerError(f"the runner sent a frame of {length} bytes (limit {_limit(kind)})", code="Protocol")
         end = HEADER.size + length
         if len(self._buffer) < end:
             return None
@@ -86,6 +87,10 @@ class FrameReader:
         """All whole frames that were fed."""
         while (frame := self.next()) is not None:
             yield frame
+
+
+def _limit(kind: bytes) -> int:
+    return MAX_PAYLOAD_BYTES if kind == DATA else MAX_JSON_BYTES
 
 
 def _refuse_constant(name: str) -> None:

@@ -67,6 +67,19 @@ func MakeExecutable(name string) error {
 	return file.Chmod(info.Mode() | 0o111)
 }
 
+// Remove removes a file, or whatever is in its place; one that is not there is fine.
+func Remove(name string) error {
+	root, base, err := paths.OpenParent(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return removeAll(root, base)
+}
+
 // maxCaptured is how much the captures of one phase may have together, so that its record fits into a frame.
 const maxCaptured = 8 << 20
 

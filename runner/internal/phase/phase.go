@@ -66,6 +66,11 @@ func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
 	if err != nil {
 		return wire.Errorf(NoSuchUser, "%v", err)
 	}
+	for _, path := range request.Remove {
+		if err := files.Remove(path); err != nil {
+			return wire.Errorf(Output, "cannot remove: %v", err)
+		}
+	}
 	if request.MakeExecutable != "" {
 		if err := files.MakeExecutable(request.MakeExecutable); err != nil {
 			return wire.Errorf(NoSuchCommand, "cannot make it executable: %v", err)

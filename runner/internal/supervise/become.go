@@ -77,11 +77,14 @@ func execute(argv, env []string) *wire.Error {
 	return wire.Errorf("NoSuchCommand", "there is no command %q", name)
 }
 
-// exec executes path. A script without #! line is run by /bin/sh, as execvp and every shell do.
+// exec executes path. A script without #! line is run by bash where there is one, as if bash had been told to run it
+// (Harbor does), else by /bin/sh.
 func exec(path string, argv, env []string) error {
 	err := syscall.Exec(path, argv, env)
 	if err == syscall.ENOEXEC {
-		syscall.Exec("/bin/sh", append([]string{"/bin/sh", path}, argv[1:]...), env)
+		for _, shell := range []string{"/bin/bash", "/usr/bin/bash", "/bin/sh"} {
+			syscall.Exec(shell, append([]string{shell, path}, argv[1:]...), env)
+		}
 	}
 	return err
 }

@@ -112,6 +112,7 @@ type Start struct {
 	Op
 	Command
 	TimeoutSeconds *float64 `json:"timeoutSeconds"`
+	Remove         []string `json:"remove"`
 	MakeExecutable string   `json:"makeExecutable"`
 	Output         *File    `json:"output"`
 	TailBytes      int      `json:"tailBytes"`
