@@ -148,7 +148,7 @@ async def test_an_answer_that_is_no_json_is_no_answer() -> None:
 
 async def test_requests_are_counted() -> None:
     seen: list[tuple[str, str, int]] = []
-    observe = lambda verb, plural, code, seconds: seen.append((verb, plural, code))  # noqa: E731, ARG005
+    observe = lambda verb, plural, code, seconds: seen.append((verb, plural, code))  # noqa: E731
     async with client_of(POD, status(404), POD, observe=observe) as (client, _):
         await client.get_pod("ns", "p")
         assert not await client.delete_pod("ns", "p")

@@ -31,6 +31,21 @@ async def test_hello_tells_who_the_runner_is_and_what_it_did() -> None:
     assert runner.streams[0].closed
 
 
+async def test_hello_tells_the_whole_result_of_phases_that_were_acknowledged_long_ago() -> None:
+    told = {"tail": "bye", "captures": {"/r": {"base64": "MQ==", "size": 1, "truncated": False}}}
+    ids = [f"1/a/{number}" for number in range(100)]
+    runner = FakeRunner(results=dict.fromkeys(ids, told), finish="at_once")
+    async with session(runner) as talk:
+        for id in ids:
+            await talk.start({"id": id, "argv": ["true"]})
+            await talk.ack(id)
+    async with session(runner) as talk:
+        hello = await talk.hello()
+        await talk.ack(ids[0])
+    assert [record.id for record in hello.records] == ids
+    assert all(record.result is not None and told.items() <= record.result.items() for record in hello.records)
+
+
 async def test_a_runner_of_another_pod_is_refused() -> None:
     async with session(FakeRunner("another")) as talk:
         with pytest.raises(PodError, match="'another'"):
@@ -176,6 +191,7 @@ async def everything(talk: Session) -> None:
     await talk.ack("1/a/agent")
     await talk.note("1/a/end", {})
     await talk.download([Source("/a")], lambda _: None)
+    await talk.hello()
 
 
 async def until_done(runner: FakeRunner, **breaks: int) -> int:

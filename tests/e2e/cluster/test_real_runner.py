@@ -1,0 +1,238 @@
+"""Sessions with the real runner, through a real exec channel."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import secrets
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from multistep.api.records import HealthcheckResult, PhaseResult
+from multistep.cluster.client import Client
+from multistep.engine.operations import Directory, Source
+from multistep.errors import PodError, RunnerError, StreamLost
+from multistep.pod.session import Session
+from tests.e2e.cluster.conftest import Pod
+from tests.support.cutter import cutter
+
+MEBIBYTE = 2**20
+
+
+@asynccontextmanager
+async def session(client: Client, pod: Pod, **options: float) -> AsyncIterator[Session]:
+    stream = await client.open_exec(pod.namespace, pod.name, pod.container, ["/multistep/runner", "call"])
+    async with Session(stream, pod_uid=pod.uid, **options) as session:
+        await session.hello()
+        yield session
+
+
+def new_id(operation: str) -> str:
+    return f"{secrets.token_hex(4)}/a/{operation}"
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def shell(id: str, script: str, **more: object) -> dict[str, object]:
+    return {"id": id, "argv": ["/bin/sh", "-c", script], "timeoutSeconds": 20, "tailBytes": 4096, **more}
+
+
+async def finished(talk: Session, spec: dict[str, object]) -> PhaseResult:
+    await talk.start(spec)
+    record = await talk.wait(str(spec["id"]), 20)
+    assert record.done
+    await talk.ack(record.id)
+    return PhaseResult.from_record(record)
+
+
+async def test_hello_tells_of_the_pod(client: Client, runner_pod: Pod) -> None:
+    stream = await client.open_exec(runner_pod.namespace, runner_pod.name, "main", ["/multistep/runner", "call"])
+    async with Session(stream, pod_uid=runner_pod.uid) as talk:
+        hello = await talk.hello()
+    assert (hello.pod_uid, hello.user.uid, hello.workdir) == (runner_pod.uid, 0, "/")
+
+
+async def test_another_pod_was_meant(client: Client, runner_pod: Pod) -> None:
+    stream = await client.open_exec(runner_pod.namespace, runner_pod.name, "main", ["/multistep/runner", "call"])
+    async with Session(stream, pod_uid="another") as talk:
+        with pytest.raises(PodError, match="not in 'another'"):
+            await talk.hello()
+
+
+async def test_a_phase_runs_and_its_files_are_captured(client: Client, runner_pod: Pod) -> None:
+    captures = [{"path": "/tmp/reward", "maxBytes": 100}, {"path": "/tmp/none", "maxBytes": 100}]
+    async with session(client, runner_pod) as talk:
+        spec = shell(new_id("agent"), "echo $NAME; printf 0.5 >/tmp/reward; exit 3", env={"NAME": "é"}, captures=captures)
+        result = await finished(talk, spec)
+    assert (result.exit_code, result.tail, result.timed_out) == (3, "é\n", False)
+    reward = result.captures["/tmp/reward"]
+    assert reward is not None
+    assert (reward.data, result.captures["/tmp/none"]) == (b"0.5", None)
+
+
+async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client: Client, runner_pod: Pod) -> None:
+    id = new_id("agent")
+    async with session(client, runner_pod) as talk:
+        assert not (await talk.start(shell(id, "sleep 1; echo done"))).done
+    async with asyncio.timeout(15):
+        while await is_ready(client, runner_pod):
+            await asyncio.sleep(0.1)
+    async with session(client, runner_pod) as talk:
+        record = await talk.wait(id, 0)
+        assert PhaseResult.from_record(record).tail == "done\n"
+        await talk.ack(id)
+    async with asyncio.timeout(15):
+        while not await is_ready(client, runner_pod):
+            await asyncio.sleep(0.1)
+
+
+async def is_ready(client: Client, pod: Pod) -> bool:
+    conditions = (await client.get_pod(pod.namespace, pod.name))["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+async def test_a_time_limit_ends_a_phase(client: Client, runner_pod: Pod) -> None:
+    async with session(client, runner_pod) as talk:
+        result = await finished(talk, shell(new_id("agent"), "sleep 60", timeoutSeconds=0.3))
+    assert result.timed_out
+
+
+async def test_a_healthcheck_is_tried_until_it_succeeds(client: Client, runner_pod: Pod) -> None:
+    id, mark = new_id("healthcheck"), f"/tmp/{secrets.token_hex(4)}"
+    tries = {"intervalSeconds": 0.1, "timeoutSeconds": 5, "startPeriodSeconds": 0, "startIntervalSeconds": 1, "retries": 5}
+    script = f"[ -e {mark} ] || {{ touch {mark}; exit 1; }}"
+    async with session(client, runner_pod) as talk:
+        await talk.healthcheck({"id": id, "argv": ["/bin/sh", "-c", script], "user": "", "cwd": "", "env": {}, **tries})
+        result = HealthcheckResult.from_record(await talk.wait(id, 10))
+        await talk.ack(id)
+    assert (result.healthy, result.attempts) == (True, 2)
+
+
+async def test_files_go_in_and_come_out_unchanged(client: Client, runner_pod: Pod) -> None:
+    root, binary = f"/tmp/{secrets.token_hex(4)}", bytes(range(256)) * 1000
+    got: list[bytes] = []
+    async with session(client, runner_pod) as talk:
+        await talk.reset(new_id("reset"), [Directory(root, 0o755)])
+        await talk.upload(new_id("upload"), root, tar_of({"a/b.bin": binary, "c.log": b"log"}))
+        result = await talk.download([Source(f"{root}/a/b.bin"), Source(root, ("*.log",)), Source("/none")], got.append)
+    assert result.types == ("file", "directory", "missing")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(got))) as tar:
+        files = {each.name: tar.extractfile(each).read() for each in tar if each.isfile()}  # type: ignore[union-attr]
+    assert files == {"0": binary, "1/a/b.bin": binary}
+
+
+async def test_a_refused_upload_says_why_and_the_session_goes_on(client: Client, runner_pod: Pod) -> None:
+    async with session(client, runner_pod) as talk:
+        with pytest.raises(RunnerError) as caught:
+            await talk.upload(new_id("upload"), "/tmp/x", tar_of({"../../etc/evil": b"x", "rest": bytes(3 * MEBIBYTE)}))
+        assert caught.value.code == "Upload"
+        with pytest.raises(RunnerError) as caught:
+            await talk.wait("none", 0)
+        assert caught.value.code == "NotFound"
+        assert await talk.hello()
+
+
+async def test_notes_are_kept_and_the_first_one_wins(client: Client, runner_pod: Pod) -> None:
+    id = new_id("note")
+    async with session(client, runner_pod) as talk:
+        await talk.note(id, {"x": 1})
+        assert (await talk.note(id, {"x": 2})).result == {"x": 1}
+        with pytest.raises(RunnerError) as caught:
+            await talk.reset(id, [])
+        assert caught.value.code == "Conflict"
+
+
+async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, runner_pod: Pod) -> None:
+    id, count = new_id("agent"), f"/tmp/{secrets.token_hex(4)}"
+    async with cutter(client.connection) as line:
+        async with session(client, runner_pod) as talk:
+            await talk.start(shell(id, f"echo once >>{count}; sleep 1"))
+            waiting = asyncio.create_task(talk.wait(id, 20))
+            await asyncio.sleep(0.2)
+            line.cut()
+            with pytest.raises(StreamLost):
+                await waiting
+        async with session(client, runner_pod) as talk:
+            await talk.start(shell(id, f"echo once >>{count}; sleep 1"))
+            assert (await talk.wait(id, 20)).done
+            await talk.ack(id)
+            assert (await finished(talk, shell(new_id("agent"), f"cat {count}"))).tail == "once\n"
+
+
+async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(client: Client, runner_pod: Pod) -> None:
+    id, root = new_id("upload"), f"/tmp/{secrets.token_hex(4)}"
+    data = tar_of({"big": secrets.token_bytes(8 * MEBIBYTE)})
+    async with cutter(client.connection) as line:
+
+        async def cut_in_the_middle() -> AsyncIterator[bytes]:
+            yield data[: 4 * MEBIBYTE]
+            line.cut()
+            yield data[4 * MEBIBYTE :]
+
+        async with session(client, runner_pod) as talk:
+            with pytest.raises(StreamLost):
+                await talk.upload(id, root, cut_in_the_middle())
+        async with session(client, runner_pod) as talk:
+            assert id not in [record.id for record in (await talk.hello()).records]
+            await talk.upload(id, root, data)
+            result = await finished(talk, shell(new_id("sum"), f"sha256sum <{root}/big"))
+    assert result.tail.split()[0] == hashlib.sha256(data[512 : 512 + 8 * MEBIBYTE]).hexdigest()
+
+
+async def test_a_stalled_line_ends_at_the_time_limit(client: Client, runner_pod: Pod) -> None:
+    async with cutter(client.connection) as line, session(client, runner_pod, answer_timeout_seconds=1) as talk:
+        line.flowing.clear()
+        started = time.monotonic()
+        with pytest.raises(StreamLost, match="silent"):
+            await talk.wait("none", 0)
+        assert time.monotonic() - started < 5
+
+
+async def test_throughput_of_files(client: Client, runner_pod: Pod) -> None:
+    size, root = 128 * MEBIBYTE, f"/tmp/{secrets.token_hex(4)}"
+    data, digest = tar_of({"big": bytes(size)}), hashlib.sha256()
+    async with session(client, runner_pod) as talk:
+        started = time.monotonic()
+        await talk.upload(new_id("upload"), root, data)
+        uploaded = time.monotonic()
+        result = await talk.download([Source(f"{root}/big")], digest.update)
+        downloaded = time.monotonic()
+        await talk.reset(new_id("reset"), [Directory(root)])
+    assert result.sha256 == digest.hexdigest()
+    print(f"upload {size / 1e6 / (uploaded - started):.0f}, download {size / 1e6 / (downloaded - uploaded):.0f} MB/s")
+
+
+async def test_a_session_from_inside_the_container_is_refused(client: Client, runner_pod: Pod) -> None:
+    async with session(client, runner_pod) as talk:
+        result = await finished(talk, shell(new_id("agent"), "/multistep/runner call </dev/null; echo $?"))
+    assert result.tail.strip().endswith("1")
+
+
+async def test_a_long_trial_says_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
+    """However much the phases said: it would not fit one frame."""
+    prefix = secrets.token_hex(4)
+    async with session(client, runner_pod) as talk:
+        for number in range(300):
+            spec = shell(f"{prefix}/{number}/agent", "head -c 5000 /dev/zero | tr '\\0' '\\1'; printf 1 >/tmp/r")
+            await finished(talk, {**spec, "captures": [{"path": "/tmp/r", "maxBytes": 100}]})
+        started = time.monotonic()
+        hello = await talk.hello()
+        print(f"hello with {len(hello.records)} records: {time.monotonic() - started:.2f} s")
+    results = [PhaseResult.from_record(record) for record in hello.records if record.id.startswith(prefix)]
+    rewards = [result.captures["/tmp/r"] for result in results]
+    assert [(len(result.tail), reward and reward.data) for result, reward in zip(results, rewards, strict=True)] == (
+        [(4096, b"1")] * 300
+    )
