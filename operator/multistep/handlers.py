@@ -60,5 +60,5 @@ def main() -> None:
     """The operator's process."""
     settings = Settings()
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    kopf.configure(verbose=False)
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event it saw
     asyncio.run(operate(settings))

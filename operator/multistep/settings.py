@@ -39,5 +39,4 @@ class Settings(BaseSettings):
     """Threads that unpack collected files; they are the only ones beside the event loop's."""
     pod_grace_seconds: int = Field(default=5, ge=0)
     """terminationGracePeriodSeconds of trial pods."""
-    log_format: str = Field(default="text", pattern="^(text|json)$")
     log_level: str = "INFO"

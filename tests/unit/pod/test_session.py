@@ -175,7 +175,7 @@ async def test_a_download_has_a_limit() -> None:
 async def test_a_request_too_large_to_send_leaves_the_session_usable() -> None:
     async with session(FakeRunner()) as talk:
         with pytest.raises(RunnerError) as caught:
-            await talk.start({"id": "1/a/agent", "argv": ["x" * 2_000_000]})
+            await talk.start({"id": "1/a/agent", "argv": ["x" * 17_000_000]})
         assert caught.value.code == "TooLarge"
         await talk.hello()
 
