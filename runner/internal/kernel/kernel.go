@@ -31,6 +31,17 @@ func BecomeSubreaper() error {
 	return nil
 }
 
+// KeepDescriptors lets no child have what this process was started with, but for stdin, stdout and stderr.
+func KeepDescriptors() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	for _, entry := range entries {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	return err
+}
+
 // Process is what /proc/PID/stat tells. That file is readable for everybody, also of undumpable processes.
 type Process struct {
 	PID, PPID, Group int

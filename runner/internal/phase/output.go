@@ -136,19 +136,16 @@ func (o *output) dropFile() {
 func (o *output) end() (tail string, bytes int64, truncated bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	tail = text(o.tail, o.tailLimit)
+	tail = text(o.tail[max(0, len(o.tail)-o.tailLimit):], o.bytes > int64(o.tailLimit))
 	o.tail, o.tailLimit = nil, 0
 	return tail, o.bytes, o.truncated
 }
 
-// text is the last limit bytes, from the beginning of a character on.
-func text(tail []byte, limit int) string {
-	if len(tail) > limit {
-		tail = tail[len(tail)-limit:]
-		for range utf8.UTFMax - 1 {
-			if len(tail) > 0 && !utf8.RuneStart(tail[0]) {
-				tail = tail[1:]
-			}
+// text is a tail as text; one that was cut begins with a whole character.
+func text(tail []byte, cut bool) string {
+	for range utf8.UTFMax - 1 {
+		if cut && len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+			tail = tail[1:]
 		}
 	}
 	return strings.ToValidUTF8(string(tail), "\uFFFD")

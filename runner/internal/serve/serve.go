@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/peer"
 	"multistep.dev/runner/internal/phase"
 	"multistep.dev/runner/internal/ready"
@@ -37,6 +38,9 @@ func Main(version string, args []string) error {
 	port := flags.Int("port", defaultPort, "of the readiness probe")
 	user := flags.String("default-user", os.Getenv("MULTISTEP_DEFAULT_USER"), "of phases that name none")
 	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := kernel.KeepDescriptors(); err != nil {
 		return err
 	}
 	heedSignals()
