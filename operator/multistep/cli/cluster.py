@@ -11,6 +11,7 @@ from ..cluster.edge import Object
 from ..cluster.resources import Resource
 from ..cluster.watch import WatchEvent
 from ..errors import NotFound, Unavailable, UsageError
+from .kubeconfig import current_cluster
 from .options import Target
 
 FIELD_MANAGER = "multistep-cli"
@@ -45,7 +46,9 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context)
     except Unavailable as error:
-        raise Unavailable(f"{error}; name a cluster with $KUBECONFIG or --kubeconfig and --context") from error
+        known = current_cluster(target.kubeconfig, target.context)
+        told = str(error) if known else "no kubeconfig names a cluster"
+        raise Unavailable(f"{told}: set $KUBECONFIG, or use --kubeconfig and --context") from error
     async with client:
         yield client
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import click
+
+from .. import __version__
 
 
 @click.command()
 def version() -> None:
     """Print the version."""
-    click.echo(f"multistep {metadata.version('multistep')}")
+    click.echo(f"multistep {__version__}")

@@ -1,0 +1,136 @@
+"""A cluster for the commands: objects in memory, a watch that tells a story, results behind a service's proxy."""
+
+from __future__ import annotations
+
+import copy
+import io
+import tarfile
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.cli.options import Target
+from multistep.cluster.edge import Object
+from multistep.cluster.resources import KNOWN, Resource
+from multistep.cluster.watch import WatchEvent
+from multistep.errors import Conflict, NotFound, Unavailable
+
+START = "2026-01-01T00:00:00Z"
+RESULTS = "service://multistep/multistep-operator:8080/results/default/t.tar"
+RESULTS_PATH = "/api/v1/namespaces/multistep/services/multistep-operator:8080/proxy/results/default/t.tar"
+
+
+def status(phase: str, *steps: Mapping[str, Any], reason: str = "Because", message: str = "so it is", **fields: Any) -> dict[str, Any]:
+    """A trial's status, as the operator writes it."""
+    holds = {
+        "Complete": phase == "Complete",
+        "Failed": phase == "Failed",
+        "Reconciling": phase not in ("Complete", "Failed"),
+    }
+    conditions = [
+        {"type": type_, "status": str(value), "lastTransitionTime": START, "reason": reason, "message": message}
+        for type_, value in holds.items()
+    ]
+    return {"phase": phase, "conditions": conditions, "steps": list(steps), **fields}
+
+
+def step(name: str, phase: str = "Complete", **fields: Any) -> dict[str, Any]:
+    """A step's status; over unless it says otherwise."""
+    over = {"completionTime": START} if phase in ("Complete", "Failed") else {}
+    return {"name": name, "phase": phase, "startTime": START, **over, **fields}
+
+
+GOOD = status("Complete", step("a", rewards={"reward": 1}, gate=True), message="ran 1 steps", rewards={"reward": 1.0}, results=RESULTS)
+GATE = status("Complete", step("a", rewards={"reward": 0}, gate=False), message="stopped", rewards={"reward": 0.0}, results=RESULTS)
+RAISED = status(
+    "Complete",
+    step("a", "Failed", exception={"type": "AgentTimeoutError", "message": "too slow", "phase": "agent"}),
+    message="ended",
+    results=RESULTS,
+)
+FAILED = status("Failed", reason="InvalidSpec", message="no image")
+
+
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    """A plain tar."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+@dataclass
+class CliCluster:
+    """story: the statuses that a watch of any trial tells, one after another. served: bodies by path."""
+
+    story: Sequence[Mapping[str, Any]] = ()
+    served: dict[str, bytes] = field(default_factory=lambda: {RESULTS_PATH: tar_of({"result.json": b"{}"})})
+    installed: bool = True
+    reachable: bool = True
+    create_fails: Exception | None = None
+    objects: dict[tuple[str, str], Object] = field(default_factory=dict)
+    namespace: str = "default"
+
+    def put(self, kind: str, name: str, **fields: Any) -> Object:
+        """Store an object."""
+        found = {"kind": kind, "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, **fields}
+        self.objects[kind, name] = found
+        return found
+
+    def of(self, kind: str) -> list[Object]:
+        """All objects of a kind."""
+        return [each for (its, _), each in self.objects.items() if its == kind]
+
+    async def get_trial(self, namespace: str, name: str) -> Object:  # noqa: ARG002
+        if not self.reachable:
+            raise Unavailable("no answer")
+        if not self.installed:
+            raise NotFound("404 page not found", status=404)
+        try:
+            return self.objects["MultiStepTrial", name]
+        except KeyError:
+            raise NotFound("not found", status=404, reason="NotFound") from None
+
+    async def apply(self, manifest: Mapping[str, Any]) -> Object:
+        return self._store(manifest)
+
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "") -> Object:  # noqa: ARG002
+        if self.create_fails:
+            raise self.create_fails
+        if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
+            raise Conflict("exists", status=409)
+        return self._store(manifest)
+
+    async def delete(self, resource: Resource, namespace: str | None, name: str) -> bool:  # noqa: ARG002
+        return self.objects.pop((resource.kind, name), None) is not None
+
+    async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
+        return KNOWN[manifest["apiVersion"], manifest["kind"]]
+
+    async def watch(
+        self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        name = field_selector.removeprefix("metadata.name=")
+        for each in self.story:
+            found = {"kind": resource.kind, "metadata": {"name": name, "namespace": namespace}, "status": dict(each)}
+            yield WatchEvent("DELETED" if each.get("phase") == "Deleted" else "MODIFIED", found)
+        raise Unavailable("the watch ended")
+
+    async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        if path not in self.served:
+            raise NotFound(f"GET {path}", status=404)
+        yield self.served[path]
+
+    @asynccontextmanager
+    async def connect(self, target: Target) -> AsyncIterator[CliCluster]:  # noqa: ARG002
+        yield self
+
+    def _store(self, manifest: Mapping[str, Any]) -> Object:
+        stored = copy.deepcopy(dict(manifest))
+        stored["metadata"].setdefault("uid", f"uid-{stored['metadata']['name']}")
+        self.objects[stored["kind"], stored["metadata"]["name"]] = stored
+        return stored

@@ -1,0 +1,92 @@
+"""`multistep check`: what it finds, how it shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import TASK_TOML, Invoke
+
+
+def test_a_good_task_is_a_table(task: Path, invoke: Invoke) -> None:
+    result = invoke("check", task)
+    assert result.exit_code == 0
+    assert [line.rstrip() for line in result.stdout.splitlines()] == [
+        "STEP  AGENT LIMIT  VERIFIER LIMIT  GATE         SETUP  HEALTHCHECK  TESTS",
+        "a            none          10 min  reward >= 1  -      -            own",
+        "org/My_Task: 1 step, ready to run",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("toml", "field", "message"),
+    [
+        ("x = = 1", "task.toml", "is not TOML: Invalid value (at line 1, column 5)"),
+        ("[[steps]]\nmin_reward = 1", "steps[0].name", "is required, but missing"),
+        ("[[steps]]\nname = 'a/b'", "steps[0].name", "must be one portable directory name, without '/'; got 'a/b'"),
+        ("[[steps]]\nname = 'b'", "steps/b/", "is missing: each step has a directory"),
+        ("[[steps]]\nname = 'a'", "environment/Dockerfile", "is missing, and so are environment.docker_image and spec.environment.image"),
+        (TASK_TOML.replace("[[steps]]", "os = 'windows'\n[[steps]]"), "", "environment.os: windows is not supported; only linux"),
+    ],
+)
+def test_problems_name_field_and_value(task: Path, invoke: Invoke, toml: str, field: str, message: str) -> None:
+    (task / "task.toml").write_text(toml)
+    result = invoke("check", task, "-o", "json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["problems"] == [{"field": field, "message": message}]
+
+
+def test_all_problems_of_the_schema_are_told(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text("artifacts = 3\n[[steps]]\nname = 'a'\n[steps.healthcheck]\nretries = 'x'")
+    found = json.loads(invoke("check", task, "-o", "json").stdout)["problems"]
+    assert [each["field"] for each in found] == ["artifacts", "steps[0].healthcheck.command", "steps[0].healthcheck.retries"]
+
+
+@pytest.mark.parametrize(
+    ("more", "warning"),
+    [
+        ("min_rewards = 1", "steps[0].min_rewards: did you mean min_reward?"),
+        ("zzz = 1", "steps[0].zzz: nobody reads it"),
+        (
+            "[verifier]\ntimeout_sec = 5",
+            "verifier.timeout_sec: does not reach the steps; each has steps.verifier.timeout_sec, 600 by default",
+        ),
+    ],
+)
+def test_what_has_no_effect_is_a_warning(task: Path, invoke: Invoke, more: str, warning: str) -> None:
+    (task / "task.toml").write_text(f"{TASK_TOML}\n{more}\n")
+    result = invoke("check", task)
+    assert result.exit_code == 0
+    assert f"warning: {warning}\n" in result.stdout
+
+
+def test_an_undeclared_step_is_a_warning(task: Path, invoke: Invoke) -> None:
+    (task / "steps/b").mkdir()
+    assert "warning: steps/b/: is no step" in invoke("check", task).stdout
+
+
+def test_needed_variables_are_told(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(TASK_TOML + '[verifier.env]\nA = "${KEY}"\nB = "${OTHER:-default}"\n')
+    result = invoke("check", task)
+    assert result.exit_code == 0
+    assert "needs: --var KEY (for verifier.env.A)" in result.stdout
+    assert "OTHER" not in result.stdout
+
+
+def test_a_gate_of_infinity_is_still_json(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace("min_reward = 1.0", "min_reward = -inf"))
+    assert json.loads(invoke("check", task, "-o", "json").stdout)["steps"][0]["minReward"] == {"reward": "-inf"}
+
+
+def test_what_a_task_says_cannot_command_the_terminal(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(TASK_TOML + '"\\u001b[31mred" = 1\n')
+    assert "\x1b" not in invoke("check", task).stdout
+
+
+@pytest.mark.parametrize(("path", "told"), [("nowhere", "is not a directory"), (".", "has no task.toml")])
+def test_no_task_directory(tmp_path: Path, invoke: Invoke, path: str, told: str) -> None:
+    result = invoke("check", tmp_path / path)
+    assert result.exit_code == 2
+    assert told in result.stderr and result.stdout == ""

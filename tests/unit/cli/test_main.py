@@ -1,0 +1,85 @@
+"""The group: help, lazy import, and errors that become exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from multistep import __version__
+from multistep.cli.exits import Exit, Interrupted, TrialGone, exit_of
+from multistep.cli.main import COMMANDS, LazyGroup, cli
+from multistep.errors import (
+    ClusterError,
+    Conflict,
+    InvalidSpec,
+    InvalidTask,
+    MultistepError,
+    NotFound,
+    SourceError,
+    StoreError,
+    Unavailable,
+    UsageError,
+)
+
+from .conftest import Invoke
+
+_CONTEXT = click.Context(cli)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (InvalidTask("x"), 2),
+        (InvalidSpec("x"), 2),
+        (SourceError("x"), 2),
+        (NotFound("x"), 2),
+        (Conflict("x"), 2),
+        (ClusterError("forbidden", status=403), 2),
+        (TrialGone("x"), 3),
+        (Unavailable("x"), 4),
+        (StoreError("x"), 4),
+        (Interrupted("x"), 130),
+    ],
+)
+def test_errors_have_exit_codes(error: MultistepError, code: int) -> None:
+    assert exit_of(error) == code
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    command = LazyGroup().get_command(_CONTEXT, name)
+    assert command is not None and command.help and command.name == name
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "version"])
+def test_every_command_shows_examples(name: str, invoke: Invoke) -> None:
+    shown = invoke(name, "--help")
+    assert shown.exit_code == 0
+    assert f"multistep {name}" in shown.output and "Examples:" in shown.output
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "{'pydantic', 'aiohttp', 'kubernetes', 'rich', 'yaml', 'kopf'}"
+    text = f"import sys; from multistep.cli import main, {', '.join(COMMANDS)}; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    ended = subprocess.run([sys.executable, "-c", text], env={"PYTHONPATH": "operator"}, capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""
+
+
+def test_an_unknown_command_is_bad_usage(invoke: Invoke) -> None:
+    assert invoke("frobnicate").exit_code == Exit.BAD_INPUT
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("version").stdout == f"multistep {__version__}\n"
+
+
+def test_control_c_is_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("multistep.cli.tasks.TaskDirectory.open", interrupt)
+    assert invoke("check", ".").exit_code == 130

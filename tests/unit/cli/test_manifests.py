@@ -1,0 +1,120 @@
+"""Manifests: names, labels, owners, and `multistep package`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.trial import parse_trial
+from multistep.cli import manifests
+from multistep.errors import UsageError
+from multistep.sources.bundle import Bundle
+from multistep.sources.configmaps import join
+
+from .conftest import Invoke
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(text))
+
+
+@given(st.text(max_size=100), st.sampled_from(["oracle", "nop", "command"]))
+def test_trial_names_are_dns_labels(task: str, agent: str) -> None:
+    name = manifests.new_trial_name(task, agent)
+    assert _DNS_LABEL.fullmatch(name)
+    assert re.search(rf"-{agent}-[a-z0-9]{{5}}$", name)
+
+
+@pytest.mark.parametrize("name", ["A", "a.b", "-a", "a-", "a" * 64, ""])
+def test_names_that_kubernetes_would_refuse(name: str) -> None:
+    with pytest.raises(UsageError, match="must be at most 63"):
+        manifests.checked_trial_name(name)
+
+
+def test_package_carries_the_whole_task(task: Path, invoke: Invoke) -> None:
+    result = invoke("package", task, "--agent", "nop", "--name", "x", "-n", "evals")
+    assert result.exit_code == 0 and result.stderr == ""
+    *parts, trial = _documents(result.stdout)
+    parsed = parse_trial(trial)
+    assert parsed.metadata.name == "x" and parsed.spec.agent.name == "nop" and parsed.spec.task.bundle is not None
+    assert parsed.spec.task.bundle.config_maps == [each["metadata"]["name"] for each in parts]
+    packed = join(parts, parsed.spec.task.bundle.digest)
+    assert "steps/a/instruction.md" in Bundle.open(packed, parsed.spec.task.bundle.digest).entries
+    for each in (*parts, trial):
+        assert each["metadata"]["namespace"] == "evals"
+        assert each["metadata"]["labels"]["multistep.dev/bundle"] == parsed.spec.task.bundle.digest[7:19]
+    assert all(each["immutable"] for each in parts)
+
+
+def test_the_trial_says_only_what_is_not_default(task: Path, invoke: Invoke) -> None:
+    *_, trial = _documents(invoke("package", task).stdout)
+    assert trial["spec"].keys() == {"task", "agent"}
+    assert trial["spec"]["task"]["name"] == "my-task" and trial["spec"]["agent"] == {"name": "oracle"}
+    assert re.fullmatch(r"my-task-oracle-[a-z0-9]{5}", trial["metadata"]["name"])
+
+
+def test_every_option_reaches_the_spec(task: Path, invoke: Invoke) -> None:
+    options = ["--image", "i:1", "--runner-in-image", "--no-verify", "--keep", "--timeout-multiplier", "2.5"]
+    options += ["--on-agent-error", "continue", "--var-from-secret", "KEY=keys:openai"]
+    *_, trial = _documents(invoke("package", task, *options, "--", "bash", "-c", "x").stdout)
+    parse_trial(trial)
+    del trial["spec"]["task"]
+    assert trial["spec"] == {
+        "agent": {"name": "command", "command": ["bash", "-c", "x"]},
+        "environment": {"image": "i:1", "runnerInImage": True},
+        "verifier": {"disable": True},
+        "timeoutMultiplier": 2.5,
+        "variables": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}],
+        "onAgentError": "Continue",
+        "podCleanup": "Never",
+    }
+
+
+def test_package_names_the_image_that_build_makes(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text("[[steps]]\nname = 'a'\n")
+    (task / "environment").mkdir()
+    (task / "environment/Dockerfile").write_text("FROM scratch\n")
+    result = invoke("package", task)
+    *_, trial = _documents(result.stdout)
+    assert re.fullmatch(r"localhost/multistep/my-task:[0-9a-f]{12}", trial["spec"]["environment"]["image"])
+    assert trial["spec"]["environment"]["imagePullPolicy"] == "Never"
+    assert "multistep build" in result.stderr
+
+
+def test_package_refuses_nothing_that_the_operator_is_to_refuse(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text("x = = 1")
+    result = invoke("package", task)
+    assert result.exit_code == 0 and len(_documents(result.stdout)) == 2
+    assert result.stderr == "warning: task.toml: is not TOML: Invalid value (at line 1, column 5); packaged as it is\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--agent", "command"], "needs a command"),
+        (["--agent", "nop", "--", "bash"], "needs a command"),
+        (["--agent", "nobody"], "Invalid value for '--agent'"),
+        (["--name", "A_B"], "such as 'a-b'"),
+        (["--var-from-secret", "KEY=secret"], "must be NAME=SECRET:KEY"),
+        (["--var-from-secret", "1=a:b"], "does not begin with a digit"),
+        (["--timeout-multiplier", "-1"], "--timeout-multiplier"),
+    ],
+)
+def test_bad_usage(task: Path, invoke: Invoke, arguments: list[str], told: str) -> None:
+    result = invoke("package", task, *arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert told in result.stderr
+
+
+def test_a_secret_keeps_any_value() -> None:
+    secret = manifests.variables_secret("t", {"A": "x=y\n\udcff"}, "n")
+    assert secret["metadata"] == {"name": "t-variables", "namespace": "n"}
+    assert secret["data"] == {"A": "eD15Cv8="}
