@@ -11,7 +11,7 @@ import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from multistep.api.records import Fields, Hello, Record
@@ -22,7 +22,6 @@ from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode,
 PROTOCOLS = (1,)
 ANSWER_TIMEOUT_SECONDS = 60.0
 CLOSE_TIMEOUT_SECONDS = 5.0
-QUESTIONS_AT_ONCE = 32
 UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection, large enough to cost nothing
 
 Body = AsyncIterable[bytes] | Iterable[bytes] | bytes
@@ -83,7 +82,7 @@ class Session:
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
             raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look again")
-        return replace(hello, records=await self._whole(hello.records))
+        return hello
 
     async def start(self, spec: Mapping[str, Any]) -> Record:
         """Run a command as a phase. spec: the request's fields but ``op``. Returns at once, mostly with it running."""
@@ -139,24 +138,6 @@ class Session:
         with suppress(StreamLost, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._stream.close()
-
-    async def _whole(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """The records with what hello leaves out: a replay needs the captures of phases acknowledged long ago."""
-        abridged = [record.id for record in records if _may_be_abridged(record)]
-        whole: dict[str, Record] = {}
-        for start in range(0, len(abridged), QUESTIONS_AT_ONCE):
-            whole |= await self._ask_again(abridged[start : start + QUESTIONS_AT_ONCE])
-        return tuple(whole.get(record.id, record) for record in records)
-
-    async def _ask_again(self, ids: list[str]) -> dict[str, Record]:
-        """Several finished records for one round trip: all the questions first, then the answers in their order."""
-        async with self._exchange():
-            for id in ids:
-                await self._send(encode_json(MESSAGE, {"op": "wait", "id": id, "timeoutSeconds": 0}))
-            try:
-                return {id: _record(await self._answer(), id) for id in ids}
-            except _Refusal as refusal:  # the other answers are still to come: the session is at an end
-                raise refusal.error from None
 
     # -- one exchange
 
@@ -312,13 +293,6 @@ def _body_end(frame: Frame, got: DownloadResult) -> DownloadResult:
         raise StreamLost(f"{got.size} bytes came, with another size or digest than the runner sent")
     changed, unreadable = end.texts("changed", 100_000), end.texts("unreadable", 100_000)
     return DownloadResult(got.types, got.size, got.sha256, changed, unreadable)
-
-
-def _may_be_abridged(record: Record) -> bool:
-    """The runner keeps hello small: acknowledged phases come without tail and captures, as if they had none."""
-    if record.op not in ("start", "healthcheck") or not record.acknowledged or record.result is None:
-        return False
-    return not record.result.get("tail") and not record.result.get("captures")
 
 
 def _record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:

@@ -168,18 +168,13 @@ func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
 	return entry.record, nil
 }
 
-// All returns the records in the order they were begun in. Those acknowledged come in brief: their results are in safe
-// hands, and a hello must stay small after hundreds of them.
+// All returns the records in the order they were begun in, whole: who asks replays the trial from them.
 func (s *Store) All() []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]Record, 0, len(s.order))
 	for _, id := range s.order {
-		record := s.entries[id].record
-		if large, ok := record.Result.(interface{ Brief() any }); ok && record.Acknowledged {
-			record.Result = large.Brief()
-		}
-		all = append(all, record)
+		all = append(all, s.entries[id].record)
 	}
 	return all
 }

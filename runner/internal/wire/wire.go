@@ -173,12 +173,6 @@ type PhaseResult struct {
 	Captures        map[string]*Captured `json:"captures"`
 }
 
-// Brief leaves out what may be large.
-func (r PhaseResult) Brief() any {
-	r.Tail, r.Captures = "", map[string]*Captured{}
-	return r
-}
-
 // Healthcheck is the request of that name.
 type Healthcheck struct {
 	Op
@@ -204,12 +198,6 @@ type HealthcheckResult struct {
 	Tail            string  `json:"tail"`
 	Error           *Error  `json:"error"`
 	DurationSeconds float64 `json:"durationSeconds"`
-}
-
-// Brief leaves out what may be large.
-func (r HealthcheckResult) Brief() any {
-	r.Tail = ""
-	return r
 }
 
 // Wait is the request of that name.
