@@ -1,0 +1,128 @@
+"""A case: a Harbor task with ``trial.json`` (a partial Harbor TrialConfig) and ``expected.json`` (what came of it)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from multistep.sources.bundle import Bundle, Entry, tar_chunks
+
+from .options import Options
+
+TRIAL_FILE: Final = "trial.json"
+EXPECTED_FILE: Final = "expected.json"
+_OWNER_WRITE = 0o200
+_EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}  # by name of the case: git keeps no empty directory
+
+
+class CaseError(Exception):
+    """A case that cannot be run as it is; the text says why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case. table: its task.toml, {} when it cannot be read."""
+
+    directory: Path
+    options: Options
+    expected: Mapping[str, Any]
+    table: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What it is called: its directory."""
+        return self.directory.name
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the task is expected to be refused."""
+        return bool(self.expected["load_error"])
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Names of the task's steps, in order; () for a single-step task or one that cannot be read."""
+        steps = self.table.get("steps")
+        names = [each.get("name") if isinstance(each, dict) else None for each in steps] if isinstance(steps, list) else []
+        return tuple(names) if all(isinstance(name, str) for name in names) else ()
+
+    @property
+    def names_image(self) -> bool:
+        """Whether the task is to run in an image by name, which need not be in this cluster."""
+        environment = self.table.get("environment")
+        return isinstance(environment, dict) and bool(environment.get("docker_image"))
+
+    def extra_instructions(self) -> list[str]:
+        """The texts of the files that are named, then those written into trial.json (Harbor 0.25, load)."""
+        return [*map(self._text, self.options.extra_instruction_paths), *self.options.extra_instructions]
+
+    def _text(self, path: str) -> str:
+        place = self.directory / path
+        if not place.resolve().is_relative_to(self.directory.resolve()):
+            raise CaseError(f"{TRIAL_FILE}: extra_instruction_paths: {path!r} is not in the case's directory")
+        try:
+            return place.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CaseError(f"{TRIAL_FILE}: extra_instruction_paths: {path!r}: {error}") from error
+
+    def bundle(self) -> bytes:
+        """The task packed as it is, whatever it holds, with links as links; not what this program reads of the case."""
+        entries = dict(Bundle.from_directory(self.directory).entries)
+        for name in (TRIAL_FILE, EXPECTED_FILE):
+            entries.pop(name, None)
+        if self.name in _EMPTY_DIRECTORIES:
+            entries.setdefault(_EMPTY_DIRECTORIES[self.name], Entry("dir"))
+        out = io.BytesIO()
+        with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
+            for chunk in tar_chunks((path, _writable(entries[path])) for path in sorted(entries)):
+                stream.write(chunk)
+        return out.getvalue()
+
+
+def _writable(entry: Entry) -> Entry:
+    """A directory of cases may be read-only here, which is no part of the tasks: git keeps only whether a file is executable."""
+    return replace(entry, mode=entry.mode | _OWNER_WRITE)
+
+
+def is_case(directory: Path) -> bool:
+    """Whether a directory is meant to be a case."""
+    return directory.is_dir() and any((directory / name).is_file() for name in (TRIAL_FILE, EXPECTED_FILE))
+
+
+def find_cases(directory: Path) -> list[Path]:
+    """The directories of all cases in a directory, by name."""
+    return sorted(filter(is_case, directory.iterdir()))
+
+
+def read_case(directory: Path) -> Case:
+    """Read a case. Raises CaseError, also for a key of trial.json that this program does not know."""
+    expected = _json(directory / EXPECTED_FILE)
+    if not isinstance(expected, dict) or "load_error" not in expected or not (expected["load_error"] or "trial" in expected):
+        raise CaseError(f"{EXPECTED_FILE} must be an object with load_error and, unless that is set, trial")
+    try:
+        options = Options.model_validate(_json(directory / TRIAL_FILE))
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise CaseError("\n".join(f"{TRIAL_FILE}: {problem}" for problem in problems)) from None
+    return Case(directory, options, expected, _table(directory / "task.toml"))
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CaseError(f"{file.name}: {error}") from error
+
+
+def _table(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # to be refused, most likely, which is what the case is about

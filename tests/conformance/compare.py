@@ -1,0 +1,88 @@
+"""Whether two outcomes of a trial agree: what both recorded of it, not how it was reached.
+
+Compared are: refused or not; the kind of task; which steps ran and which did not; the trial's rewards and exception; of each
+step whether agent and verifier ran, its rewards, its exception, its artifacts and its manifest. Left out is what providers and
+the multi-step document decide otherwise: the files' places (only base names count), their order, the implicit
+/logs/artifacts entry, and the kind of a refusal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+Outcome = Mapping[str, Any]
+Files = Sequence[Mapping[str, Any]] | None
+
+_TOLERANCE = 1e-9
+_IMPLICIT_SOURCE = "/logs/artifacts"
+_STEP_FIELDS = ("name", "ran_agent", "ran_verifier", "exception_type")
+
+
+def differences(expected: Outcome, actual: Outcome) -> list[str]:
+    """A line for each thing in which they differ."""
+    if bool(expected["load_error"]) != bool(actual["load_error"]):
+        return [f"refused: expected {_refusal(expected)}, got {_refusal(actual)}"]
+    return [] if expected["load_error"] else list(_of_trial(expected, actual))
+
+
+def same_rewards(one: Mapping[str, float] | None, other: Mapping[str, float] | None) -> bool:
+    """Equal keys and, but for rounding, equal numbers; no result equals only no result."""
+    if one is None or other is None:
+        return one is other
+    return one.keys() == other.keys() and all(_close(one[key], other[key]) for key in one)
+
+
+def _of_trial(expected: Outcome, actual: Outcome) -> Iterator[str]:
+    want, got = expected["trial"], actual["trial"]
+    yield from _compared("kind", expected.get("kind"), actual.get("kind"))
+    yield from _compared("trial's rewards", want["rewards"], got["rewards"], same_rewards)
+    yield from _compared("trial's exception_type", want["exception_type"], got["exception_type"])
+    if expected.get("kind") == "multi-step":
+        yield from _compared("steps_run", expected["steps_run"], actual.get("steps_run"))
+        yield from _compared("steps_not_run", expected["steps_not_run"], actual.get("steps_not_run"))
+        for step, other in zip(expected["steps"], actual.get("steps") or [], strict=False):
+            yield from (f"step {step['name']}: {line}" for line in _of_step(step, other))
+
+
+def _of_step(want: Outcome, got: Outcome) -> Iterator[str]:
+    for field in _STEP_FIELDS:
+        yield from _compared(field, want[field], got.get(field))
+    yield from _compared("rewards", want["rewards"], got.get("rewards"), same_rewards)
+    yield from _compared("artifacts", _files(want["artifacts"]), _files(got.get("artifacts")))
+    yield from _compared("manifest", _manifest(want["manifest"]), _manifest(got.get("manifest")))
+
+
+def _compared(what: str, want: Any, got: Any, equal: Callable[[Any, Any], bool] = lambda a, b: bool(a == b)) -> Iterator[str]:
+    if not equal(want, got):
+        yield _line(what, want, got)
+
+
+def _line(what: str, want: object, got: object) -> str:
+    return f"{what}: expected {want!r}, got {got!r}"
+
+
+def _refusal(outcome: Outcome) -> str:
+    error = outcome["load_error"]
+    return f"yes ({': '.join(each for each in (error.get('type'), error.get('message')) if each)})" if error else "no"
+
+
+def _files(entries: Files) -> list[tuple[str, str, bool]]:
+    found = ((each["path"].rpartition("/")[2], each.get("sha256") or "", bool(each.get("executable"))) for each in entries or ())
+    return sorted(found)
+
+
+def _manifest(entries: Files) -> list[tuple[str, str]] | None:
+    if entries is None:
+        return None
+    return [(each["source"], each["status"]) for each in entries if each["source"] != _IMPLICIT_SOURCE]
+
+
+def _close(one: float, other: float) -> bool:
+    if one == other:
+        return True
+    try:
+        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    except OverflowError:  # an integer beyond any float, and not the same one
+        return False

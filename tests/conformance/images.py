@@ -1,0 +1,82 @@
+"""Images of cases: one for all whose environment/ is the same, built and taken into the cluster once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from .case import Case, CaseError
+
+REPOSITORY: Final = "localhost/multistep-conformance"
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+_DIGEST_LENGTH = 12
+_SHOWN_LINES = 12
+
+
+class Images:
+    """The images of a run, by case. Environments without a Dockerfile get the one that most cases share."""
+
+    def __init__(self, cases: Iterable[Case]) -> None:
+        self._contexts: dict[str, Path] = {}
+        self._images: dict[str, str] = {}
+        counts: dict[str, int] = {}
+        for case in cases:
+            if (context := case.directory / "environment") and (context / "Dockerfile").is_file():
+                name = f"{REPOSITORY}:{environment_digest(context)[:_DIGEST_LENGTH]}"
+                self._contexts.setdefault(name, context)
+                self._images[case.name] = name
+                counts[name] = counts.get(name, 0) + 1
+        self._common = max(counts, key=lambda name: counts[name], default=None)
+        self._failed: dict[str, str] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """All that are to be built."""
+        return list(self._contexts)
+
+    def of(self, case: Case) -> str | None:
+        """The image of a case; None if its task names none either. Raises CaseError when it could not be built."""
+        name = self._images.get(case.name) or (self._common if case.names_image else None)
+        if name in self._failed:
+            raise CaseError(f"its image could not be built:\n{self._failed[name]}")
+        return name
+
+    def build(self, name: str) -> bool:
+        """Build one and take it into the cluster; what is there already is kept."""
+        context = self._contexts[name]
+        for arguments in (("build", "--tag", name, str(context)), ("load", name)):
+            done = subprocess.run(
+                [sys.executable, "-m", "localkube", *arguments],
+                cwd=CHECKOUT,
+                env=os.environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+            if done.returncode != 0:
+                said = (done.stderr + done.stdout).rstrip().splitlines()
+                self._failed[name] = "\n".join(said[-_SHOWN_LINES:])
+                return False
+        return True
+
+
+def environment_digest(directory: Path) -> str:
+    """Of what a build would see: names, contents, links, and whether files are executable."""
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink():
+            kind, data = "link", os.fsencode(path.readlink())
+        elif path.is_file():
+            kind, data = "program" if path.stat().st_mode & 0o111 else "file", path.read_bytes()
+        else:
+            kind, data = "directory", b""
+        for part in (kind.encode(), os.fsencode(path.relative_to(directory)), data):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()

@@ -1,0 +1,79 @@
+"""What trial.json may say, under the names of Harbor's TrialConfig. A key that is not here is an error, never ignored."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+SHELL_AGENT = "oracle_agents:ShellAgent"
+ECHO_AGENT = "oracle_agents:EchoAgent"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class AgentOptions(_Table):
+    """agent. import_path: one of the two agents that stand in for real ones."""
+
+    name: Literal["oracle", "nop"] | None = None
+    import_path: Literal["oracle_agents:ShellAgent", "oracle_agents:EchoAgent"] | None = None
+    override_timeout_sec: float | None = None
+    max_timeout_sec: float | None = None
+    env: dict[str, str] = {}
+    user: str | int | None = None
+    resume_trajectory: bool = False
+
+    @model_validator(mode="after")
+    def _only_one(self) -> AgentOptions:
+        if self.name and self.import_path:
+            raise ValueError("must have only one of name and import_path")
+        return self
+
+
+class VerifierOptions(_Table):
+    """verifier."""
+
+    override_timeout_sec: float | None = None
+    max_timeout_sec: float | None = None
+    env: dict[str, str] = {}
+    disable: bool = False
+
+
+class EnvironmentOptions(_Table):
+    """environment. env: over the task's."""
+
+    env: dict[str, str] = {}
+
+
+class ArtifactOptions(_Table):
+    """One of artifacts; a string stands for its source. service: the trial's only container."""
+
+    source: str
+    destination: str | None = None
+    exclude: list[str] = []
+    service: Literal["main"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+
+class Options(_Table):
+    """A whole trial.json. note: for the reader; host_env: the environment of the process that runs the trial."""
+
+    note: str = ""
+    host_env: dict[str, str] = {}
+    agent: AgentOptions = AgentOptions()
+    verifier: VerifierOptions = VerifierOptions()
+    environment: EnvironmentOptions = EnvironmentOptions()
+    timeout_multiplier: float | None = None
+    agent_timeout_multiplier: float | None = None
+    verifier_timeout_multiplier: float | None = None
+    agent_setup_timeout_multiplier: float | None = None
+    environment_build_timeout_multiplier: float | None = None
+    artifacts: list[ArtifactOptions] = []
+    extra_instruction_paths: list[str] = []
+    extra_instructions: list[str] = []
