@@ -5,13 +5,16 @@ The multi-step document decides where it differs from Harbor 0.25: collected aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..api.task import ArtifactConfig
 from .operations import LOGS_ARTIFACTS
+
+_Owner: TypeAlias = tuple[str, str | None]  # source and destination: the same twice is one
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,17 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
 
     members: for each entry the paths found, relative to it ("" for the source itself); nothing for a missing source.
     The default place is the source's base name (the top for /logs/artifacts); one that meets another source's files
-    gives way to the full path, and if that is taken, too, to the full path below a numbered directory.
+    gives way to the full path, and if that is taken, too, to the full path below a numbered directory. (The store puts an
+    entry of its own first, for the manifest's place.)
     """
     taken = _Taken()
-    placed: dict[tuple[str, str | None], str] = {}
+    placed: dict[_Owner, str] = {}
     result = []
     for entry, found in zip(entries, members, strict=True):
-        key = (entry.source, entry.destination)
-        if key not in placed:
-            placed[key] = next(each for each in _candidates(entry) if taken.claim(each, found))
-        result.append(Placement(entry, placed[key]))
+        owner = (entry.source, entry.destination)
+        former = [placed[owner]] if owner in placed else []
+        placed[owner] = next(each for each in chain(former, _candidates(entry)) if taken.claim(each, found, owner))
+        result.append(Placement(entry, placed[owner]))
     return result
 
 
@@ -87,33 +91,35 @@ def _relative(source: str) -> str:
 
 
 class _Taken:
-    """The paths given away so far: files, and the directories above them."""
+    """The paths given away so far, and to whom: files, and the directories above them."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, None] = {}  # every destination and every path below one
-        self._above: dict[str, None] = {}  # directories that lead to a claim
+        self._claims: dict[str, _Owner] = {}  # every destination and every path below one
+        self._above: dict[str, set[_Owner]] = {}  # directories that lead to a claim
 
-    def claim(self, destination: str, found: Iterable[str]) -> bool:
-        """Take the paths that ``found`` gets below destination, if none of them meets an earlier one."""
+    def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
+        """Take the paths that ``found`` gets below destination, if none of them meets another owner's."""
         paths = [_join(destination, each) for each in found]
-        if destination in self._claims or any(self._meets(path) for path in paths):
+        if self._claims.get(destination, owner) != owner or any(self._meets(path, owner) for path in paths):
             return False
         for path in paths:
-            self._claims[path] = None
-            self._above.update(dict.fromkeys(map(str, PurePosixPath(path).parents)))
+            self._claims[path] = owner
+            for each in _parents(path):
+                self._above.setdefault(each, set()).add(owner)
         return True
 
-    def _meets(self, path: str) -> bool:
-        if path in ("", "."):
+    def _meets(self, path: str, owner: _Owner) -> bool:
+        if not path:
             return False
-        above = map(str, PurePosixPath(path).parents)
-        return path in self._claims or path in self._above or any(each in self._claims for each in above)
+        return bool(self._above.get(path, set()) - {owner}) or any(
+            self._claims.get(each, owner) != owner for each in (path, *_parents(path))
+        )
+
+
+def _parents(path: str) -> list[str]:
+    """The directories above a path, less the top, which all share."""
+    return [str(each) for each in PurePosixPath(path).parents][:-1]
 
 
 def _join(destination: str, path: str) -> str:
     return "/".join(part for part in (destination, path) if part)
-
-
-def sources(entries: Sequence[ArtifactConfig]) -> list[Mapping[str, Any]]:
-    """What the runner's download is asked for."""
-    return [{"path": entry.source, "exclude": list(entry.exclude)} for entry in entries]

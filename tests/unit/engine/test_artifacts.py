@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.task import ArtifactConfig
+from multistep.engine.artifacts import Placement, manifest, pass_entries, place
+from multistep.engine.operations import LOGS_ARTIFACTS
+
+FILE = ("",)
+Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, members found, destination
+
+
+def entry(source: str, destination: str | None = None, *exclude: str) -> ArtifactConfig:
+    return ArtifactConfig(source=source, destination=destination, exclude=list(exclude))
+
+
+def places(*entries: Entry) -> list[str]:
+    configs = [entry(each[0], each[2] if len(each) == 3 else None) for each in entries]
+    return [each.destination for each in place(configs, [each[1] for each in entries])]
+
+
+@pytest.mark.parametrize(
+    ("levels", "wanted"),
+    [
+        ((["/a"], ["/b"], ["/c"]), [LOGS_ARTIFACTS, "/a", "/b", "/c"]),
+        (([], [], []), [LOGS_ARTIFACTS]),
+        ((["/a"], ["/a"], []), [LOGS_ARTIFACTS, "/a", "/a"]),
+        ((["/a"], [LOGS_ARTIFACTS], []), ["/a", LOGS_ARTIFACTS]),
+        (([], [], [f"{LOGS_ARTIFACTS}/"]), [f"{LOGS_ARTIFACTS}/"]),
+        (([f"{LOGS_ARTIFACTS}/x"], [], []), [LOGS_ARTIFACTS, f"{LOGS_ARTIFACTS}/x"]),
+    ],
+)
+def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence[Sequence[str]], wanted: list[str]) -> None:
+    task, trial, step = ([entry(source) for source in level] for level in levels)
+    assert [each.source for each in pass_entries(task, trial, step)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        # base names
+        ([("/app/greet.sh", FILE)], ["greet.sh"]),
+        ([("/app/src/", ["", "a", "b/c"])], ["src"]),
+        ([("relative/x.txt", FILE)], ["x.txt"]),
+        ([("/", ["", "etc/hosts"])], ["root"]),
+        ([(LOGS_ARTIFACTS, ["", "x", "d/y"])], [""]),
+        ([("/app/x", FILE, "sub/y")], ["sub/y"]),
+        ([("/app/x", FILE, "sub/")], ["sub"]),
+        ([(LOGS_ARTIFACTS, ["", "x"], "published")], ["published"]),
+        # the full path on a conflict, the full path below a number on another
+        ([("/a/x", FILE), ("/b/x", FILE)], ["x", "b/x"]),
+        ([("/a/x", FILE), ("/b/x", FILE), ("/c/x", FILE, "c/x"), ("/c/x/", FILE)], ["x", "b/x", "c/x", "2/c/x"]),
+        ([("/b/x", FILE, "b"), ("/a/b", FILE), ("/b", FILE)], ["b", "a/b", "2/b"]),
+        ([("/a/d", ["", "x"]), ("/b/d", ["", "y"])], ["d", "b/d"]),  # directories are not merged
+        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # nor put into one another
+        ([("/x", FILE, "d/y"), ("/a/d", ["", "z"])], ["d/y", "a/d"]),
+        ([("/x", FILE, "d/y"), ("/a/d", FILE)], ["d/y", "a/d"]),  # a file cannot be where a directory has to be
+        ([(LOGS_ARTIFACTS, ["", "x"]), ("/app/x", FILE)], ["", "app/x"]),
+        ([(LOGS_ARTIFACTS, ["", "x"]), ("/app/y", FILE)], ["", "y"]),
+        ([(LOGS_ARTIFACTS, ["", "d", "d/x"]), ("/app/d", ["", "y"])], ["", "app/d"]),
+        ([("/app/x", FILE), (LOGS_ARTIFACTS, ["", "x"])], ["x", "logs/artifacts"]),
+        ([("/app/x", FILE), (LOGS_ARTIFACTS, ["", "y"])], ["x", ""]),
+        # the same source twice is one place, another destination another
+        ([("/a/x", FILE), ("/a/x", FILE)], ["x", "x"]),
+        ([("/a/x", FILE), ("/a/x", FILE, "y")], ["x", "y"]),
+        ([("/b/x", FILE), ("/a/x", FILE), ("/b/x", FILE), ("/a/x", FILE)], ["x", "a/x", "x", "a/x"]),
+        # what is missing takes nothing away
+        ([("/a/x", ()), ("/b/x", FILE)], ["x", "x"]),
+        ([("/b/x", FILE), ("/a/x", ())], ["x", "a/x"]),
+    ],
+)
+def test_places(entries: list[Entry], wanted: list[str]) -> None:
+    assert places(*entries) == wanted
+
+
+def test_a_source_twice_with_other_excludes_overwrites_nobody() -> None:
+    entries = [entry(LOGS_ARTIFACTS, None, "*.log"), entry("/app/x.log"), entry(LOGS_ARTIFACTS)]
+    found = [["", "a"], [""], ["", "a", "x.log"]]
+    assert [each.destination for each in place(entries, found)] == ["", "x.log", "logs/artifacts"]
+
+
+NAMES = st.sampled_from(["a", "b", "x", "root"])
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+SOURCES = st.sampled_from(["/", "/a", "/b", "/a/x", "/b/x", "/b/a", "/2", LOGS_ARTIFACTS, f"{LOGS_ARTIFACTS}/a"])
+
+
+def tree(files: list[str]) -> tuple[str, ...]:
+    """What a directory with these files is found to hold: it, every directory in it, every file that can be there."""
+    found: dict[str, None] = {"": None}
+    taken: set[str] = set()
+    for path in files:
+        above = [str(each) for each in PurePosixPath(path).parents][:-1]
+        if path not in found and not taken & set(above):
+            found.update(dict.fromkeys([*reversed(above), path]))
+            taken.add(path)
+    return tuple(found)
+
+
+TREES = st.just(()) | st.just(FILE) | st.lists(PATHS, min_size=1, max_size=3).map(tree)
+DESTINATIONS = st.none() | PATHS
+GIVEN = st.tuples(SOURCES, DESTINATIONS, TREES).map(
+    # a file in the place of /logs/artifacts is given a name by the store: the top is a directory
+    lambda each: (each[0], each[1], ("", "artifacts")) if each[:2] == (LOGS_ARTIFACTS, None) and each[2] == FILE else each
+)
+
+
+@given(st.lists(GIVEN, max_size=6))
+def test_no_two_sources_share_a_path_and_nothing_is_overwritten(given: list[tuple[str, str | None, tuple[str, ...]]]) -> None:
+    entries = [entry(source, destination) for source, destination, _ in given]
+    files: dict[str, str] = {}
+    directories: dict[str, set[str]] = {}
+    placements = place(entries, [found for _, _, found in given])
+    assert [each.entry for each in placements] == entries
+    for placement, (source, _, found) in zip(placements, given, strict=True):
+        for path in found:
+            here = str(PurePosixPath(placement.destination, path))
+            above = [str(each) for each in PurePosixPath(here).parents][:-1]
+            if any(each != path and (path == "" or each.startswith(f"{path}/")) for each in found):
+                above.append(here)
+            else:
+                assert files.setdefault(here, source) == source, f"{here}: of {files[here]} and of {source}"
+            for each in above:
+                directories.setdefault(each, set()).add(source)
+    for path in files.keys() & directories.keys():
+        assert directories[path] == {files[path]}, f"{path}: a file of {files[path]}, a directory of {directories[path]}"
+
+
+@given(st.lists(GIVEN, max_size=5))
+def test_places_are_relative_and_never_lead_out(given: list[tuple[str, str | None, tuple[str, ...]]]) -> None:
+    for placement in place([entry(s, d) for s, d, _ in given], [found for _, _, found in given]):
+        assert not placement.destination.startswith("/")
+        assert ".." not in placement.destination.split("/")
+
+
+def test_the_manifest_has_a_line_per_entry() -> None:
+    entries = [
+        entry(LOGS_ARTIFACTS),
+        entry("/app/d", None, "*.log"),
+        entry("/app/x.txt", None, "*.log"),
+        ArtifactConfig(source="/app/gone", service="main"),
+        entry("/dev/null"),
+    ]
+    placements = [Placement(each, name) for each, name in zip(entries, ["", "d", "x.txt", "gone", "null"], strict=True)]
+    lines = manifest(placements, ["directory", "directory", "file", "missing", "other"])
+    assert [tuple(line.values()) for line in lines] == [
+        (LOGS_ARTIFACTS, "artifacts", "directory", "ok", None, []),
+        ("/app/d", "artifacts/d", "directory", "ok", None, ["*.log"]),
+        ("/app/x.txt", "artifacts/x.txt", "file", "ok", None, []),
+        ("/app/gone", "artifacts/gone", "file", "failed", None, []),
+        ("/dev/null", "artifacts/null", "file", "failed", None, []),
+    ]
+    assert list(lines[0]) == ["source", "destination", "type", "status", "service", "exclude"]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.engine.templates import Unresolved, resolve
+
+VARIABLES = {"SET": "value", "EMPTY": "", "TEMPLATE": "${SET}"}
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("${SET}", "value"),
+        ("${SET:-default}", "value"),
+        ("${EMPTY}", ""),
+        ("${EMPTY:-default}", ""),  # set but empty is set
+        ("${UNSET:-default}", "default"),
+        ("${UNSET:-}", ""),
+        ("${UNSET:-a:-b}c}", "a:-b}c"),
+        ("${TEMPLATE}", "${SET}"),  # once is enough
+        ("", ""),
+        ("pre-${SET}", "pre-${SET}"),
+        ("${SET}-post", "${SET}-post"),
+        ("${SET}${SET}", "${SET}${SET}"),
+        ("${SET:+other}", "${SET:+other}"),
+        ("$SET", "$SET"),
+        ("${}", "${}"),
+        ("${SET", "${SET"),
+        (" ${SET}", " ${SET}"),
+        ("${SET}\n", "${SET}\n"),
+    ],
+)
+def test_a_value_is_a_template_only_as_a_whole(value: str, wanted: str) -> None:
+    assert resolve({"KEY": value}, VARIABLES) == {"KEY": wanted}
+
+
+def test_an_unset_variable_is_named_with_its_place() -> None:
+    with pytest.raises(Unresolved, match=r"KEY: variable 'UNSET' is not set.*\$\{UNSET:-default\}") as caught:
+        resolve({"KEY": "${UNSET}"}, VARIABLES)
+    assert (caught.value.key, caught.value.name) == ("KEY", "UNSET")
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(alphabet="$A{}:-x", max_size=12), max_size=4))
+def test_whatever_is_no_template_stays_as_it_is(env: dict[str, str]) -> None:
+    literal = {key: value for key, value in env.items() if not (value.startswith("${") and value.endswith("}"))}
+    assert resolve(literal, {}) == literal
