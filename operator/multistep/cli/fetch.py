@@ -42,7 +42,7 @@ def locate(uri: str) -> ServicePath | WebAddress:
         return WebAddress(uri)
     service, _, rest = parts.path.lstrip("/").partition("/")
     if parts.scheme != "service" or not parts.netloc or not service or not rest:
-        raise StoreError(f"results are at {uri!r}, which this version cannot read: it knows http(s):// and service://")
+        raise StoreError(f"results are at {_shown(uri)}, which this version cannot read: it knows http(s):// and service://")
     namespace, name = quote(parts.netloc, safe=""), quote(service, safe=":")
     return ServicePath(f"/api/v1/namespaces/{namespace}/services/{name}/proxy/{rest}")
 
@@ -79,7 +79,7 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
             async for chunk in source:
                 yield chunk
     except NotFound as error:
-        raise StoreError(f"there are no results at {uri}: they were removed, or the operator was: {error}") from error
+        raise StoreError(f"there are no results at {_shown(uri)}: they were removed, or the operator was") from error
 
 
 async def _get(url: str) -> AsyncGenerator[bytes, None]:
@@ -89,11 +89,17 @@ async def _get(url: str) -> AsyncGenerator[bytes, None]:
     try:
         async with aiohttp.ClientSession(timeout=limits, trust_env=True) as session, session.get(url) as response:
             if response.status != 200:
-                raise StoreError(f"GET {url} was answered with HTTP {response.status}: are the results still there?")
+                raise StoreError(f"GET {_shown(url)} was answered with HTTP {response.status}: are the results still there?")
             async for chunk in response.content.iter_any():
                 yield chunk
     except (aiohttp.ClientError, OSError) as error:
-        raise StoreError(f"GET {url}: {error or type(error).__name__}; can the operator be reached from here?") from error
+        raise StoreError(f"GET {_shown(url)}: {type(error).__name__}: can the operator be reached from here?") from error
+
+
+def _shown(uri: str) -> str:
+    """An address for a message: not whole, as whoever knows the path can read the results."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}/..."
 
 
 def _tell_left_out(unpacked: Unpacked) -> None:

@@ -21,7 +21,9 @@ RESULTS = "service://multistep/multistep-operator:8080/results/default/t.tar"
 RESULTS_PATH = "/api/v1/namespaces/multistep/services/multistep-operator:8080/proxy/results/default/t.tar"
 
 
-def status(phase: str, *steps: Mapping[str, Any], reason: str = "Because", message: str = "so it is", **fields: Any) -> dict[str, Any]:
+def status(
+    phase: str, *steps: Mapping[str, Any], reason: str = "Because", message: str = "so it is", **fields: Any
+) -> dict[str, Any]:
     """A trial's status, as the operator writes it."""
     holds = {
         "Complete": phase == "Complete",
@@ -41,7 +43,9 @@ def step(name: str, phase: str = "Complete", **fields: Any) -> dict[str, Any]:
     return {"name": name, "phase": phase, "startTime": START, **over, **fields}
 
 
-GOOD = status("Complete", step("a", rewards={"reward": 1}, gate=True), message="ran 1 steps", rewards={"reward": 1.0}, results=RESULTS)
+GOOD = status(
+    "Complete", step("a", rewards={"reward": 1}, gate=True), message="ran 1 steps", rewards={"reward": 1.0}, results=RESULTS
+)
 GATE = status("Complete", step("a", rewards={"reward": 0}, gate=False), message="stopped", rewards={"reward": 0.0}, results=RESULTS)
 RAISED = status(
     "Complete",
@@ -85,7 +89,7 @@ class CliCluster:
         """All objects of a kind."""
         return [each for (its, _), each in self.objects.items() if its == kind]
 
-    async def get_trial(self, namespace: str, name: str) -> Object:  # noqa: ARG002
+    async def get_trial(self, namespace: str, name: str) -> Object:
         if not self.reachable:
             raise Unavailable("no answer")
         if not self.installed:
@@ -98,14 +102,14 @@ class CliCluster:
     async def apply(self, manifest: Mapping[str, Any]) -> Object:
         return self._store(manifest)
 
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "") -> Object:  # noqa: ARG002
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "") -> Object:
         if self.create_fails:
             raise self.create_fails
         if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
             raise Conflict("exists", status=409)
         return self._store(manifest)
 
-    async def delete(self, resource: Resource, namespace: str | None, name: str) -> bool:  # noqa: ARG002
+    async def delete(self, resource: Resource, namespace: str | None, name: str) -> bool:
         return self.objects.pop((resource.kind, name), None) is not None
 
     async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
@@ -126,7 +130,7 @@ class CliCluster:
         yield self.served[path]
 
     @asynccontextmanager
-    async def connect(self, target: Target) -> AsyncIterator[CliCluster]:  # noqa: ARG002
+    async def connect(self, target: Target) -> AsyncIterator[CliCluster]:
         yield self
 
     def _store(self, manifest: Mapping[str, Any]) -> Object:

@@ -27,7 +27,11 @@ def test_a_good_task_is_a_table(task: Path, invoke: Invoke) -> None:
         ("[[steps]]\nmin_reward = 1", "steps[0].name", "is required, but missing"),
         ("[[steps]]\nname = 'a/b'", "steps[0].name", "must be one portable directory name, without '/'; got 'a/b'"),
         ("[[steps]]\nname = 'b'", "steps/b/", "is missing: each step has a directory"),
-        ("[[steps]]\nname = 'a'", "environment/Dockerfile", "is missing, and so are environment.docker_image and spec.environment.image"),
+        (
+            "[[steps]]\nname = 'a'",
+            "environment/Dockerfile",
+            "is missing, and so are environment.docker_image and spec.environment.image",
+        ),
         (TASK_TOML.replace("[[steps]]", "os = 'windows'\n[[steps]]"), "", "environment.os: windows is not supported; only linux"),
     ],
 )

@@ -65,7 +65,9 @@ def test_every_command_shows_examples(name: str, invoke: Invoke) -> None:
 def test_help_imports_nothing_heavy() -> None:
     heavy = "{'pydantic', 'aiohttp', 'kubernetes', 'rich', 'yaml', 'kopf'}"
     text = f"import sys; from multistep.cli import main, {', '.join(COMMANDS)}; sys.exit(str({heavy} & set(sys.modules) or ''))"
-    ended = subprocess.run([sys.executable, "-c", text], env={"PYTHONPATH": "operator"}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", text], env={"PYTHONPATH": "operator"}, capture_output=True, text=True, check=False
+    )
     assert ended.stderr.strip() == ""
 
 

@@ -1,0 +1,166 @@
+"""Following a trial: the lines, the table, the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from multistep.api.trial import TrialStatus, parse_status
+from multistep.cli import follow
+from multistep.cli.exits import TrialGone
+from multistep.cli.follow import describe
+from multistep.cli.outcome import is_over, outcome
+from multistep.cli.output import Progress, bytes_text, clean, seconds_text, trial_view
+from multistep.errors import Unavailable
+
+from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step
+
+
+def _status(document: Mapping[str, Any]) -> TrialStatus:
+    return parse_status({"status": dict(document)})
+
+
+PENDING = status("Pending", reason="ErrImagePull", message="no such image")
+SETUP = status("Running", step("a", "Setup"))
+AGENT = status("Running", step("a", "Agent"))
+ONE_DONE = status(
+    "Running", step("a", rewards={"x": 1, "y": 0.5}, durations={"agent": 0.3, "verifier": 150}, gate=True), step("b", "Setup")
+)
+ANEW = status(
+    "Pending", attempts=[{"number": 1, "reason": "NodeLost", "message": "n1 is gone"}], reason="PodStarting", message="attempt 2"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        (None, {}, ["Submitted"]),
+        (None, PENDING, ["Pending: ErrImagePull: no such image"]),
+        (PENDING, PENDING, []),
+        (PENDING, SETUP, ["step 1 a: Setup"]),
+        (SETUP, AGENT, ["step 1 a: Agent"]),
+        (AGENT, AGENT, []),
+        (AGENT, ONE_DONE, ["step 1 a: Complete, reward x=1, y=0.5, agent 0.3 s, verifier 2 min 30 s", "step 2 b: Setup"]),
+        (ONE_DONE, ANEW, ["attempt 1 was lost: NodeLost: n1 is gone", "Pending: PodStarting: attempt 2"]),
+        (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: ran 1 steps"]),
+        (AGENT, GATE, ["step 1 a: Complete, reward 0, gate not met", "Complete: stopped"]),
+        (AGENT, RAISED, ["step 1 a: Failed, reward -, AgentTimeoutError: too slow", "Complete: ended"]),
+        (PENDING, FAILED, ["Failed: InvalidSpec: no image"]),
+        (GOOD, GOOD, []),
+    ],
+)
+def test_what_is_new_is_told_once(old: Mapping[str, Any] | None, new: Mapping[str, Any], lines: list[str]) -> None:
+    before = _status(old) if old is not None else None
+    told = describe(before, _status(new))
+    assert told == ([] if new == {} else lines)
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "over"),
+    [(GOOD, 0, True), (GATE, 1, True), (RAISED, 1, True), (FAILED, 3, True), (AGENT, 0, False), ({}, 0, False)],
+)
+def test_exit_codes_of_trials(document: Mapping[str, Any], code: int, over: bool) -> None:
+    assert outcome(_status(document)).exit == code
+    assert is_over(_status(document)) == over
+
+
+def test_an_exception_of_the_trial_is_a_fault() -> None:
+    document = {**GOOD, "exception": {"type": "HealthcheckError", "message": "sick"}}
+    assert outcome(_status(document)).faults == ("trial: HealthcheckError: sick",)
+
+
+def _shown(document: Mapping[str, Any], now: datetime | None = None) -> list[str]:
+    console = Console(width=120, color_system=None)
+    with console.capture() as captured:
+        console.print(trial_view("t", _status(document), now=now))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_the_table_of_a_trial() -> None:
+    document = status(
+        "Complete",
+        step(
+            "scaffold",
+            rewards={"reward": 1},
+            gate=True,
+            durations={"agent": 12.345, "verifier": 0.5},
+            artifacts={"count": 3, "bytes": 1234567},
+        ),
+        step("implement", rewards={"correctness": 0.8, "style": 0.25}, gate=False),
+        step("document", "Failed", exception={"type": "AgentTimeoutError", "message": "stopped after 60 s"}),
+        message="ended after 3 steps",
+        rewards={"reward": 0.333333},
+        attempts=[{"number": 1, "reason": "NodeLost", "message": "n1 is gone"}],
+    )
+    assert _shown(document) == [
+        "STEP       PHASE     REWARD                        AGENT  VERIFIER  GATE     EXCEPTION          ARTIFACTS",
+        "scaffold   Complete  1                            12.3 s     0.5 s  met      -                  3 (1.23 MB)",
+        "implement  Complete  correctness=0.8, style=0.25       -         -  not met  -                  -",
+        "document   Failed    -                                 -         -  -        AgentTimeoutError  -",
+        "fault: implement: gate not met",
+        "fault: document: AgentTimeoutError: stopped after 60 s",
+        "attempt: 1 was lost: NodeLost: n1 is gone",
+        "t Complete, reward 0.3333: ended after 3 steps",
+    ]
+
+
+def test_the_table_while_it_runs() -> None:
+    shown = _shown(AGENT, now=datetime(2026, 1, 1, 0, 2, 5, tzinfo=UTC))
+    assert shown[1].startswith("a     Agent 2 min 5 s  -")
+    assert shown[-1] == "t Running: Because: so it is"
+
+
+def test_what_a_trial_says_cannot_command_the_terminal() -> None:
+    hostile = status("Complete", step("a\x1b[2J", rewards={"\x07": 1}), message="\x1b]0;x")
+    assert not {"\x1b", "\x07"} & set("".join(_shown(hostile)))
+    assert clean("a\tb\nc\x1b") == "a b c�"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 s"), (0.25, "0.25 s"), (59.96, "60 s"), (120, "2 min"), (125.4, "2 min 5 s"), (3600, "60 min"), (9000, "2.5 h")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2 * 10**12, "2e+03 GB")])
+def test_sizes_read_well(size: int, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+async def test_following_ends_with_the_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = CliCluster(story=[PENDING, AGENT, GOOD, FAILED])
+    with Progress("t") as progress:
+        assert await follow.follow(cluster, "default", "t", progress) == _status(GOOD)
+    assert capsys.readouterr().err.splitlines() == [
+        "Pending: ErrImagePull: no such image",
+        "step 1 a: Agent",
+        "step 1 a: Complete, reward 1",
+        "Complete: ran 1 steps",
+    ]
+
+
+@pytest.mark.parametrize(("story", "error"), [([AGENT, {"phase": "Deleted"}], TrialGone), ([AGENT], Unavailable)])
+async def test_following_ends_without_the_trial(story: list[dict[str, Any]], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await follow.follow(CliCluster(story=story), "default", "t", Progress("t"))
+
+
+async def test_an_absent_operator_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import asyncio
+
+    monkeypatch.setattr(follow, "UNHEARD_SECONDS", 0.0)
+
+    class Slow(CliCluster):
+        async def watch(self, *arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(0.05)
+            async for event in super().watch(*arguments, **options):
+                yield event
+
+    await follow.follow(Slow(story=[GOOD]), "default", "t", Progress("t"))
+    assert "nobody has taken up the trial yet" in capsys.readouterr().err

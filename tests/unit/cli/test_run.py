@@ -1,0 +1,273 @@
+"""`multistep run`, `show` and `results` against a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.api.trial import parse_trial
+from multistep.cli import fetch
+from multistep.cli.fetch import ServicePath, WebAddress, locate
+from multistep.cluster.watch import WatchEvent
+from multistep.errors import ClusterError, StoreError, Unavailable
+
+from .conftest import TASK_TOML, Invoke
+from .fakes import FAILED, GATE, GOOD, RAISED, RESULTS, RESULTS_PATH, CliCluster, status
+
+
+@pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (GATE, 1), (RAISED, 1), (FAILED, 3)])
+def test_the_exit_code_tells_how_it_ended(
+    task: Path, invoke: Invoke, cluster: CliCluster, end: Mapping[str, Any], code: int
+) -> None:
+    cluster.story = [status("Pending"), end]
+    assert invoke("run", task).exit_code == code
+
+
+def test_the_table_is_on_stdout_and_progress_on_stderr(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("run", task, "--name", "t")
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["STEP", "PHASE", "REWARD", "AGENT", "VERIFIER", "GATE", "EXCEPTION", "ARTIFACTS"],
+        ["a", "Complete", "1", "-", "-", "met", "-", "-"],
+        ["t", "Complete,", "reward", "1:", "ran", "1", "steps"],
+    ]
+    assert result.stderr.splitlines() == [
+        "trial t in namespace default",
+        "step 1 a: Complete, reward 1",
+        "Complete: ran 1 steps",
+    ]
+
+
+def test_json_is_one_document(task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    result = invoke("run", task, "-o", "json", "--results", tmp_path / "out", "--name", "t")
+    document = json.loads(result.stdout)
+    assert document.items() >= {"name": "t", "namespace": "default", "outcome": "Complete", "exitCode": 0}.items()
+    assert document["results"] == str(tmp_path / "out") and document["status"]["rewards"] == {"reward": 1.0}
+
+
+def test_what_is_made_for_a_trial_goes_with_it(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    assert invoke("run", task, "--name", "t", "--var", "KEY=s3cr3t", "-n", "evals").exit_code == 0
+    parts, secrets = cluster.of("ConfigMap"), cluster.of("Secret")
+    assert len(parts) == 1 and len(secrets) == 1
+    for each in (*parts, *secrets):
+        assert each["metadata"]["namespace"] == "evals"
+        assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == ["uid-t"]
+    trial = parse_trial(cluster.of("MultiStepTrial")[0])
+    reference = trial.spec.variables[0].value_from
+    assert reference is not None and reference.secret_key_ref is not None
+    assert (reference.secret_key_ref.name, reference.secret_key_ref.key) == ("t-variables", "KEY")
+    assert "s3cr3t" not in str(trial)
+
+
+def test_a_variable_may_come_from_the_environment(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "v")
+    assert invoke("run", task, "--var", "KEY").exit_code == 0
+    assert cluster.of("Secret")[0]["data"] == {"KEY": "dg=="}
+
+
+def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (task / "task.toml").write_text(TASK_TOML + '[verifier.env]\nA = "${KEY}"\n')
+    result = invoke("run", task)
+    assert result.exit_code == 2 and cluster.objects == {}
+    assert result.stderr == "error: verifier.env.A needs a variable: give --var KEY\n"
+    assert invoke("run", task, "--var-from-secret", "KEY=s:k").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--var", "MULTISTEP_NOT_SET"], "there is no such environment variable"),
+        (["--var", "a b=c"], "a name is made of letters"),
+        (["--results", "."], "is not empty"),
+        (["--results", "pyproject.toml"], "is not a directory"),
+        (["--name", "A"], "--name"),
+    ],
+)
+def test_bad_usage_makes_nothing(task: Path, invoke: Invoke, cluster: CliCluster, arguments: list[str], told: str) -> None:
+    result = invoke("run", task, *arguments)
+    assert result.exit_code == 2 and told in result.stderr
+    assert cluster.objects == {}
+
+
+def test_a_bad_task_is_refused_with_all_its_problems(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (task / "task.toml").write_text("artifacts = 3\n[[steps]]\n")
+    result = invoke("run", task)
+    assert result.exit_code == 2 and cluster.objects == {}
+    assert "  artifacts: should be a valid list; got 3\n  steps[0].name: is required, but missing\n" in result.stderr
+
+
+def test_without_verification_tests_may_be_missing(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (task / "steps/a/tests/test.sh").unlink()
+    assert invoke("run", task, "--agent", "nop").exit_code == 2
+    assert invoke("run", task, "--agent", "nop", "--no-verify").exit_code == 0
+    assert invoke("run", task, "--no-verify").exit_code == 2, "the oracle loads the task with all checks"
+
+
+def test_a_name_that_is_taken(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.put("MultiStepTrial", "t")
+    result = invoke("run", task, "--name", "t")
+    assert (result.exit_code, result.stderr) == (2, "error: there is a trial 't' already: delete it, or choose another --name\n")
+
+
+def test_no_cluster(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.reachable = False
+    assert invoke("run", task).exit_code == 4
+
+
+def test_no_kubeconfig(task: Path, invoke: Invoke) -> None:
+    result = invoke("run", task)
+    assert result.exit_code == 4
+    assert result.stderr.endswith("error: no kubeconfig names a cluster: set $KUBECONFIG, or use --kubeconfig and --context\n")
+
+
+def test_a_cluster_without_multistep(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.installed = False
+    result = invoke("run", task)
+    assert result.exit_code == 2 and "install Multistep" in result.stderr
+
+
+def test_a_refused_trial_leaves_nothing_behind(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.create_fails = ClusterError("spec is invalid", status=422)
+    result = invoke("run", task, "--var", "A=b")
+    assert (result.exit_code, result.stderr) == (2, "error: spec is invalid\n")
+    assert cluster.objects == {}
+
+
+def test_a_lost_answer_is_looked_up(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = cluster.create
+
+    async def lose(manifest: Mapping[str, Any], **options: Any) -> Any:
+        await create(manifest, **options)
+        raise Unavailable("connection reset")
+
+    monkeypatch.setattr(cluster, "create", lose)
+    assert invoke("run", task).exit_code == 0
+
+
+def test_a_deleted_trial_has_failed(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [{"phase": "Deleted"}]
+    result = invoke("run", task)
+    assert result.exit_code == 3 and "was deleted" in result.stderr
+
+
+def test_losing_the_cluster_tells_that_the_trial_goes_on(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [status("Running")]
+    result = invoke("run", task, "--name", "t")
+    assert result.exit_code == 4
+    assert (
+        "trial t goes on in the cluster; look: multistep show t -n default; delete: kubectl delete mst t -n default"
+        in result.stderr
+    )
+
+
+def test_control_c_tells_that_the_trial_goes_on(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> AsyncGenerator[WatchEvent, None]:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+        yield WatchEvent("DELETED", {})
+
+    monkeypatch.setattr(cluster, "watch", interrupted)
+    result = invoke("run", task, "--name", "t")
+    assert result.exit_code == 130 and result.stdout == ""
+    assert result.stderr.splitlines()[-1].startswith("trial t goes on in the cluster; look: multistep show t")
+
+
+def test_detached(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("run", task, "--detach")
+    assert result.exit_code == 0
+    assert re.fullmatch(r"my-task-oracle-\w{5}\n", result.stdout)
+    assert len(cluster.of("MultiStepTrial")) == 1
+
+
+def test_results_are_fetched(task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    assert invoke("run", task, "--results", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out/result.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(("end", "code"), [(GOOD, 4), (GATE, 1)])
+def test_lost_results_do_not_hide_the_outcome(
+    task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path, end: Mapping[str, Any], code: int
+) -> None:
+    cluster.story, cluster.served = [end], {}
+    result = invoke("run", task, "--results", tmp_path / "out")
+    assert result.exit_code == code and "Complete" in result.stdout
+    assert "error: results were not fetched: there are no results at service://multistep/..." in result.stderr
+
+
+def test_show(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
+    assert invoke("show", "t").stdout.endswith("t Complete, reward 1: ran 1 steps\n")
+    assert json.loads(invoke("show", "t", "-o", "json").stdout)["outcome"] == "Complete"
+    assert invoke("show", "other").exit_code == 2
+
+
+def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
+    result = invoke("results", "t", tmp_path / "out")
+    assert result.exit_code == 0 and result.stderr.endswith(f"1 files (2 B) are in {tmp_path / 'out'}\n")
+    again = invoke("results", "t", tmp_path / "out")
+    assert again.exit_code == 2 and "is not empty" in again.stderr
+    assert invoke("results", "t", tmp_path / "out", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(("document", "code", "told"), [(status("Running"), 2, "is Running"), (FAILED, 4, "has no results")])
+def test_there_are_no_results(
+    invoke: Invoke, cluster: CliCluster, tmp_path: Path, document: dict[str, Any], code: int, told: str
+) -> None:
+    cluster.put("MultiStepTrial", "t", status=document)
+    result = invoke("results", "t", tmp_path / "out")
+    assert result.exit_code == code and told in result.stderr
+
+
+def test_results_that_are_no_tar(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
+    cluster.served[RESULTS_PATH] = b"<html>"
+    assert invoke("results", "t", tmp_path / "out").exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        (RESULTS, ServicePath(RESULTS_PATH)),
+        ("http://127.0.0.1:8080/results/x", WebAddress("http://127.0.0.1:8080/results/x")),
+        ("service://a/b:80/x/%2e", ServicePath("/api/v1/namespaces/a/services/b:80/proxy/x/%2e")),
+    ],
+)
+def test_where_results_are(uri: str, place: object) -> None:
+    assert locate(uri) == place
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "service://ns", "service://ns/svc", "file:///etc/passwd", "http:///x", ""])
+def test_where_results_cannot_be(uri: str) -> None:
+    with pytest.raises(StoreError, match="cannot read"):
+        locate(uri)
+
+
+@pytest.mark.parametrize(("status_code", "told"), [(200, ""), (404, "HTTP 404")])
+async def test_results_over_http(status_code: int, told: str) -> None:
+    from aiohttp import web
+    from aiohttp.test_utils import TestServer
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status_code, body=b"body")
+
+    app = web.Application()
+    app.router.add_get("/results/t", answer)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/results/t"))
+        if told:
+            with pytest.raises(StoreError, match=told):
+                [chunk async for chunk in fetch._read(CliCluster(), url)]
+        else:
+            assert b"".join([chunk async for chunk in fetch._read(CliCluster(), url)]) == b"body"
