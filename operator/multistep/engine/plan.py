@@ -5,6 +5,7 @@ A plan is made from the task, the trial's spec and its variables alone. It holds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,12 +16,12 @@ from ..api.trial import TrialSpec
 from ..errors import InvalidSpec, InvalidTask
 from .artifacts import pass_entries
 from .templates import Unresolved, resolve
-from .timeouts import resolve_limit
+from .timeouts import real_limit, real_pause, resolve_limit
 
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
 Env = Mapping[str, str]
-_ROOT = {"root", "0", "0:0", "root:root"}
+_MOST_RETRIES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class TrialEnv:
 
 @dataclass(frozen=True)
 class Hook:
-    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds."""
+    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no limit."""
 
     command: str
     user: str
-    timeout: float
+    timeout: float | None
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ def make_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tria
         agent_env=_resolved("spec.agent.env", env.agent, env),
         solution_env=_attempt(config.solution.env, env),
         environment_env={**_resolved("environment.env", config.environment.env, env), **env.environment},
-        environment_files=layout.environment_files and _uses_image(config),
+        environment_files=_uploads_environment(config, layout),
         workdir=config.environment.workdir or "",
-        healthcheck=config.environment.healthcheck,
+        healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
         steps=tuple(_step_plan(config, layout, spec, env, index, step) for index, step in enumerate(steps)),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
@@ -172,12 +173,12 @@ def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tri
         instruction=instruction(files.instruction, spec.extra_instructions),
         workdir=files.workdir and not single,
         setup=files.setup and not single,
-        healthcheck=step.healthcheck,
+        healthcheck=_healthcheck(step.healthcheck),
         agent_user=_user(step.agent.user, config.agent.user, override=spec.agent.user),
         agent_timeout=_agent_timeout(config, spec, step),
         solution_directory=step.name if files.solution and not single else None,
         solve_script=solution.solve_script,
-        hooks=tuple(Hook(hook.command, _user(hook.user), hook.timeout_sec) for hook in _hooks(config, step)),
+        hooks=tuple(Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec)) for hook in _hooks(config, step)),
         verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
         min_reward=step.min_reward,
         artifacts=pass_entries(config.artifacts, [each.config() for each in spec.artifacts], step.artifacts),
@@ -221,8 +222,18 @@ def _agent_timeout(config: TaskConfig, spec: TrialSpec, step: StepConfig) -> flo
 
 
 def _start_timeout(config: TaskConfig, spec: TrialSpec) -> float:
-    multiplier = spec.environment_timeout_multiplier
-    return config.environment.build_timeout_sec * (spec.timeout_multiplier if multiplier is None else multiplier)
+    own = spec.environment_timeout_multiplier
+    limit = real_limit(config.environment.build_timeout_sec * (spec.timeout_multiplier if own is None else own))
+    return math.inf if limit is None else limit
+
+
+def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
+    """With numbers that can be told to the runner, whatever task.toml has."""
+    if check is None:
+        return None
+    times = ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec")
+    pauses = {name: real_pause(getattr(check, name)) for name in times}
+    return check.model_copy(update={**pauses, "retries": min(max(check.retries, 0), _MOST_RETRIES)})
 
 
 def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
@@ -245,6 +256,11 @@ def _uses_image(config: TaskConfig) -> bool:
     return bool(config.environment.docker_image)
 
 
+def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
+    """Files beside a mere image are content; beside a Dockerfile or a compose file they are what it is built from."""
+    return layout.environment_files and _uses_image(config) and not layout.dockerfile and layout.compose is None
+
+
 def _verifier_mode(config: TaskConfig, step: StepConfig) -> str:
     for verifier in (step.verifier, config.verifier):
         if verifier.environment_mode:
@@ -259,13 +275,30 @@ def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
 
 
 def isolation(plan: TrialPlan, default_user: str) -> Literal["User", "Shared"]:
-    """User: no agent of the trial is root or shares a verifier's user, so none can touch verdicts or runner; else Shared.
+    """User: no agent of the trial is root or a verifier's user, so none can touch verdicts or runner; else, or in doubt, Shared.
 
     default_user: whom a phase without a user of its own runs as.
     """
     agents = {step.agent_user or default_user for step in plan.steps}
-    verifiers = {step.verifier.user or default_user for step in plan.steps if step.verifier}
-    return "Shared" if agents & (verifiers | _ROOT) else "User"
+    others = {step.verifier.user or default_user for step in plan.steps if step.verifier} | {"0"}
+    return "Shared" if any(_may_be_one(agent, other) for agent in agents for other in others) else "User"
+
+
+def _may_be_one(user: str, other: str) -> bool:
+    """Whether two users may be the same. Only the image knows which uid a name has, but for root's."""
+    uids = [_uid(user), _uid(other)]
+    if None not in uids:
+        return uids[0] == uids[1]
+    return 0 not in uids and (uids != [None, None] or _name(user) == _name(other))
+
+
+def _uid(user: str) -> int | None:
+    name = _name(user)
+    return 0 if name == "root" else int(name) if name.isdecimal() else None
+
+
+def _name(user: str) -> str:
+    return user.partition(":")[0]
 
 
 def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:

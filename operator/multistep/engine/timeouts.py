@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+LONGEST_SECONDS = 1e9  # 31 years: beyond it a limit is none, and the runner's clock would overflow
+
 
 def resolve_limit(
     base: float | None,
@@ -21,5 +23,14 @@ def resolve_limit(
     if limit is None:
         return None
     factor = default_multiplier if multiplier is None else multiplier
-    seconds = min(limit, maximum or math.inf) * factor
-    return None if math.isnan(seconds) or math.isinf(seconds) else seconds
+    return real_limit(min(limit, maximum or math.inf) * factor)
+
+
+def real_limit(seconds: float) -> float | None:
+    """A limit that can be waited for: NaN and infinity, which task.toml may hold, are no limit."""
+    return seconds if math.isfinite(seconds) and seconds < LONGEST_SECONDS else None
+
+
+def real_pause(seconds: float) -> float:
+    """A pause that can be made."""
+    return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST_SECONDS)
