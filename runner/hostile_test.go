@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -27,6 +29,40 @@ func beRabbit() {
 		}
 		syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	}
+}
+
+// rabbit writes the smallest program there is that does the same as beRabbit, ten times as fast. On machines whose
+// code it is not, beRabbit has to do.
+func rabbit(path string) []string {
+	if runtime.GOARCH != "amd64" {
+		return helper("rabbit", path)
+	}
+	code := []byte{
+		0xb8, 57, 0, 0, 0, 0x0f, 0x05, // again: fork()
+		0x85, 0xc0, 0x75, 0x09, // jump to the end in the parent
+		0xb8, 112, 0, 0, 0, 0x0f, 0x05, // setsid()
+		0xeb, 0xec, // jump to again
+		0xb8, 231, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05, // exit_group(0)
+	}
+	const base, headers = 0x400000, 64 + 56
+	size := uint64(headers + len(code))
+	var elf bytes.Buffer
+	elf.WriteString("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	binary.Write(&elf, binary.LittleEndian, struct {
+		Type, Machine        uint16
+		Version              uint32
+		Entry, Phoff, Shoff  uint64
+		Flags                uint32
+		Ehsize, Phsize, Phes uint16
+		Unused               [3]uint16
+	}{2, 62, 1, base + headers, 64, 0, 0, 64, 56, 1, [3]uint16{}})
+	binary.Write(&elf, binary.LittleEndian, struct {
+		Type, Flags                                uint32
+		Offset, Vaddr, Paddr, Filesz, Memsz, Align uint64
+	}{1, 5, 0, base, base, size, size, 4096})
+	elf.Write(code)
+	check(os.WriteFile(path, elf.Bytes(), 0o755))
+	return []string{path}
 }
 
 // beHeadless ends its main thread only: the process looks like a zombie, and lives.

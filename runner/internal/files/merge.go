@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 	"syscall"
 
+	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/paths"
 	"multistep.dev/runner/internal/users"
 )
@@ -40,7 +43,10 @@ func (u *Upload) Close() error {
 
 // Merge moves everything from the stage into the target.
 func (u *Upload) Merge() error {
-	return u.mergeDirectory(".")
+	if err := u.mergeDirectory("."); err != nil {
+		return err
+	}
+	return u.lastModes()
 }
 
 func (u *Upload) mergeDirectory(name string) error {
@@ -66,69 +72,79 @@ func (u *Upload) mergeDirectory(name string) error {
 }
 
 func (u *Upload) merge(name string, isDirectory bool) error {
-	present, err := u.target.Lstat(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%.300q: %w", name, err)
-	}
 	if isDirectory {
-		return u.mergeInto(name, present)
+		return u.mergeInto(name)
 	}
-	if present != nil && present.IsDir() {
-		return fmt.Errorf("%.300q: a file would replace a directory", name)
+	err := u.move(name)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%.300q: it would replace a directory", name)
 	}
-	err = u.target.Rename(path.Join(u.name, name), name)
 	if errors.Is(err, syscall.EXDEV) { // something is mounted inside the target
-		err = u.carry(name)
+		return u.carry(name)
 	}
 	return err
 }
 
-// mergeInto merges a directory; what is there and no directory gives way to it.
-func (u *Upload) mergeInto(name string, present fs.FileInfo) error {
-	if present == nil || !present.IsDir() {
-		if err := u.replaceByDirectory(name, present); err != nil {
+// move renames from the stage into the target. Only an empty directory may be replaced, by another one.
+func (u *Upload) move(name string) error {
+	return u.target.Rename(path.Join(u.name, name), name)
+}
+
+// mergeInto merges a directory. One that is missing is moved whole; what is there and no directory gives way.
+func (u *Upload) mergeInto(name string) error {
+	present, err := u.target.Lstat(name)
+	if err == nil && !present.IsDir() {
+		if err := u.target.Remove(name); err != nil {
 			return err
 		}
+		present, err = nil, fs.ErrNotExist
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := u.move(name); !errors.Is(err, syscall.EXDEV) {
+			return err
+		}
+		if err := u.makeInTarget(name); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
 	}
 	if err := u.mergeDirectory(name); err != nil {
 		return err
 	}
-	mode, err := u.finalMode(name, present)
-	if err != nil || mode == keepMode {
-		return err
-	}
-	return u.target.Chmod(name, fileMode(mode))
+	return u.passMode(name, present == nil)
 }
 
-func (u *Upload) replaceByDirectory(name string, present fs.FileInfo) error {
-	if present != nil {
-		if err := u.target.Remove(name); err != nil {
-			return err
-		}
-	}
-	if err := u.target.Mkdir(name, stageMode); err != nil {
+func (u *Upload) makeInTarget(name string) error {
+	if err := u.target.Mkdir(name, stageMode); err != nil || u.owner.Own {
 		return err
-	}
-	if u.owner.Own {
-		return nil
 	}
 	return u.target.Lchown(name, u.owner.UID, u.owner.GID)
 }
 
-// finalMode is what a directory shall have in the target. One that was there keeps its mode when the stream had only
-// members below it.
-func (u *Upload) finalMode(name string, present fs.FileInfo) (int64, error) {
-	if mode, special := u.dirs[name]; special {
-		if mode == keepMode && (present == nil || !present.IsDir()) {
-			mode = 0o755
-		}
-		return mode, nil
+// passMode gives a directory of the target the staged one's mode. One that was there keeps its own when the stream had
+// only members below it.
+func (u *Upload) passMode(name string, fresh bool) error {
+	if u.dirs[name] == keepMode && !fresh {
+		return nil
 	}
 	info, err := u.stage.Lstat(name)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return unixMode(info.Mode()), nil
+	return u.target.Chmod(name, info.Mode())
+}
+
+// lastModes sets the modes that would have hindered ourselves, from the deepest directory to the highest.
+func (u *Upload) lastModes() error {
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.dirs))) {
+		if mode := u.dirs[name]; mode != keepMode {
+			if err := u.target.Chmod(name, fileMode(mode)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // carry copies a staged file or link to another filesystem, aside, and renames it there.
@@ -159,10 +175,7 @@ func (u *Upload) copyTo(name, aside string) error {
 		return err
 	}
 	_, err = io.CopyBuffer(struct{ io.Writer }{target}, struct{ io.Reader }{source}, u.buffer)
-	if err := errors.Join(err, own(target, u.owner), target.Chmod(info.Mode()), target.Close()); err != nil {
-		return err
-	}
-	return u.target.Chtimes(aside, info.ModTime(), info.ModTime())
+	return errors.Join(err, own(target, u.owner), target.Chmod(info.Mode()), kernel.SetTime(target, info.ModTime()), target.Close())
 }
 
 func (u *Upload) copyLink(name, aside string) error {

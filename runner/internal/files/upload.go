@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/users"
 )
 
@@ -20,16 +21,17 @@ type Upload struct {
 	stage  *os.Root
 	name   string // of the stage in the target
 	owner  users.User
-	dirs   map[string]int64 // modes of directories that cannot have them while staged; keepMode: as it is in the target
+	dirs   map[string]int64 // directories whose mode is still to be set, or, with keepMode, not to be changed in the target
 	parent string           // known to be there
 	buffer []byte
 }
 
 const (
-	keepMode    = -1
-	stageMode   = 0o700
-	copyBytes   = 128 << 10
-	maxNameSize = 64 << 10
+	keepMode     = -1
+	stageMode    = 0o700
+	implicitMode = 0o755
+	copyBytes    = 128 << 10
+	maxNameSize  = 64 << 10
 )
 
 // Unpack reads a tar stream into the stage.
@@ -103,7 +105,7 @@ func (u *Upload) parents(name string) error {
 	info, err := u.stage.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := u.makeDirectory(name); err != nil {
+		if err := errors.Join(u.makeDirectory(name), u.stage.Chmod(name, implicitMode)); err != nil {
 			return err
 		}
 		u.dirs[name] = keepMode
@@ -161,17 +163,21 @@ func (u *Upload) clear(name string) error {
 }
 
 func (u *Upload) file(name string, header *tar.Header, content io.Reader) error {
-	if err := u.clear(name); err != nil {
-		return err
+	file, err := u.newFile(name)
+	if errors.Is(err, fs.ErrExist) {
+		if err := u.clear(name); err != nil {
+			return err
+		}
+		file, err = u.newFile(name)
 	}
-	file, err := u.stage.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(u.fill(file, header, content), file.Close()); err != nil {
-		return err
-	}
-	return u.stage.Chtimes(name, header.ModTime, header.ModTime)
+	return errors.Join(u.fill(file, header, content), file.Close())
+}
+
+func (u *Upload) newFile(name string) (*os.File, error) {
+	return u.stage.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 func (u *Upload) fill(file *os.File, header *tar.Header, content io.Reader) error {
@@ -181,7 +187,10 @@ func (u *Upload) fill(file *os.File, header *tar.Header, content io.Reader) erro
 	if err := own(file, u.owner); err != nil { // before the mode: it takes setuid away
 		return err
 	}
-	return file.Chmod(fileMode(header.Mode & 0o7777))
+	if err := file.Chmod(fileMode(header.Mode & 0o7777)); err != nil {
+		return err
+	}
+	return kernel.SetTime(file, header.ModTime)
 }
 
 func (u *Upload) symlink(name, target string) error {

@@ -84,6 +84,9 @@ func (b *Body) Size() int64 { return b.size }
 // SHA256 is the digest of what came so far.
 func (b *Body) SHA256() string { return hex.EncodeToString(b.digest.Sum(nil)) }
 
+// Trailer is what the sender said at the end.
+func (b *Body) Trailer() Trailer { return *b.trailer }
+
 // Verify tells whether the whole body came as it was sent. To be asked at its end.
 func (b *Body) Verify() error {
 	switch {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
+	"unsafe"
 )
 
 // SelfExe is this program whatever became of its path: a root agent may have replaced the file.
@@ -40,6 +42,17 @@ func KeepDescriptors() error {
 		}
 	}
 	return err
+}
+
+// SetTime sets when an open file was changed and read: without its name, which may be somebody else's by now.
+func SetTime(file *os.File, when time.Time) error {
+	stamp := syscall.NsecToTimespec(when.UnixNano())
+	times := [2]syscall.Timespec{stamp, stamp}
+	_, _, errno := syscall.Syscall6(syscall.SYS_UTIMENSAT, file.Fd(), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("utimensat: %w", errno)
+	}
+	return nil
 }
 
 // Process is what /proc/PID/stat tells. That file is readable for everybody, also of undumpable processes.

@@ -8,6 +8,7 @@ import (
 
 	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -54,19 +55,29 @@ func (s *Session) upload(payload []byte) error {
 	if refusal != nil {
 		return s.refuse(refusal)
 	}
-	defer upload.Close()
+	record, refusal, err := s.receive(request.Op, upload)
+	upload.Close() // before the answer: who has it finds nothing of the stage
+	if err != nil {
+		return err
+	}
+	return s.answerRecord(record, refusal)
+}
+
+// receive asks for the body and takes it. An error means that the session broke.
+func (s *Session) receive(op wire.Op, upload *files.Upload) (records.Record, *wire.Error, error) {
 	if err := s.answer(struct {
 		OK      bool `json:"ok"`
 		Proceed bool `json:"proceed"`
 	}{answerOK, true}); err != nil {
-		return err
+		return records.Record{}, nil, err
 	}
 	body := frames.NewBody(s.frames)
 	failure := upload.Unpack(body)
 	if err := body.Rest(); err != nil {
-		return err
+		return records.Record{}, nil, err
 	}
-	return s.finishUpload(request.Op, upload, body, failure)
+	record, refusal := s.finishUpload(op, upload, body, failure)
+	return record, refusal, nil
 }
 
 func (s *Session) newUpload(request wire.Upload) (*files.Upload, *wire.Error) {
@@ -89,19 +100,19 @@ func (s *Session) newUpload(request wire.Upload) (*files.Upload, *wire.Error) {
 }
 
 // finishUpload merges what came, if it is what was sent and nobody else was faster.
-func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Body, failure error) error {
+func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Body, failure error) (records.Record, *wire.Error) {
 	if err := body.Verify(); err != nil {
 		failure = err // a broken stream explains what was wrong in it
 	}
 	if failure != nil {
-		return s.refuse(wire.Errorf(wire.CodeUpload, "%v", failure))
+		return records.Record{}, wire.Errorf(wire.CodeUpload, "%v", failure)
 	}
-	return s.answerRecord(s.Store.Once(op.ID, op.Op, func() (any, *wire.Error) {
+	return s.Store.Once(op.ID, op.Op, func() (any, *wire.Error) {
 		if err := upload.Merge(); err != nil {
 			return nil, wire.Errorf(wire.CodeUpload, "%v", err)
 		}
 		return wire.UploadResult{Size: body.Size(), SHA256: body.SHA256()}, nil
-	}))
+	})
 }
 
 func (s *Session) download(payload []byte) error {
