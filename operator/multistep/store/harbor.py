@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from .. import __version__
 from ..api.task import TaskConfig
 from ..api.trial import GROUP, PLURAL, VERSION, EnvVar, MultiStepTrial
 from ..engine.journal import AGENT, VERIFIER, Journal, StepRun
@@ -22,6 +22,7 @@ from ..engine.templates import Unresolved, resolve
 from .redact import MARK
 
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
+_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # without a default, which could be the secret itself
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 _AGENT_RESULT = dict.fromkeys(
     ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd", "model_usage", "rollout_details", "metadata")
@@ -63,7 +64,7 @@ def result_json(
         "source": None,
         "task_checksum": _digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": {"name": plan.agent_name, "version": __version__, "model_info": None},
+        "agent_info": {"name": plan.agent_name, "version": _own_version(), "model_info": None},
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
@@ -265,7 +266,15 @@ def _shown_value(variable: EnvVar) -> str:
     if variable.value_from is not None:
         return f"${{{variable.name}}}"
     value = variable.value or ""
-    return MARK if value and is_sensitive(variable.name) and not value.startswith("${") else value
+    return MARK if value and is_sensitive(variable.name) and not _TEMPLATE.fullmatch(value) else value
+
+
+def _own_version() -> str:
+    """The agents here are Multistep's own, so its version is theirs."""
+    try:
+        return version("multistep")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _uri(trial: MultiStepTrial) -> str:

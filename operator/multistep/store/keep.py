@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from ..api.task import ArtifactConfig
@@ -13,8 +15,8 @@ from ..engine.artifacts import Placement, manifest, place
 from ..engine.journal import Collected
 from ..engine.operations import LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER
 from ..errors import StoreError
-from .tar import Member, members
-from .tree import Skipped, TreeWriter, walk
+from .tar import Kind, Member, members
+from .tree import Skipped, TreeWriter, safe_parts, walk
 
 MAX_MEMBERS = 200_000  # of one collection; their names are held in memory to find the artifacts' places
 MAX_NOTES = 100
@@ -56,75 +58,75 @@ def keep(fd: int, target: Path, artifacts: Sequence[ArtifactConfig], types: Sequ
         raise StoreError(f"the runner told the types of {len(types)} sources, not of {len(LOGS) + len(artifacts)}")
     for name in (*_LOG_PLACES, "artifacts"):
         (target / name).mkdir()
-    placements = _placements(fd, artifacts, types)
-    places = [*_LOG_PLACES, *(f"artifacts/{each.destination}" for each in placements)]
-    sources = [*LOGS, *(each.source for each in artifacts)]
-    notes = _Notes()
-    with TreeWriter(target) as tree:
-        _unpack(fd, tree, _Sources(sources, types, places), notes)
+    sources = _Sources([*LOGS, *(each.source for each in artifacts)], types)
+    placements = _placements(fd, artifacts, sources)
+    notes = _unpack(fd, target, sources, [*_LOG_PLACES, *(f"artifacts/{each.destination}" for each in placements)])
     count, size = _measure(target / "artifacts")
-    shown = types[len(LOGS) :]
+    shown = tuple(types[len(LOGS) :])
     (target / "artifacts" / _MANIFEST).write_text(json.dumps(manifest(placements, shown), indent=2) + "\n")
-    return Kept(Collected(tuple(shown), count, size), notes.all())
+    return Kept(Collected(shown, count, size), notes.all())
 
 
 @dataclass(frozen=True)
 class _Sources:
-    """What was asked for, by index: the path in the container, what the runner found there, and its place here."""
+    """What was asked for, by index: the path in the container, and what the runner found there."""
 
     paths: Sequence[str]
     types: Sequence[str]
-    places: Sequence[str]
+
+    def index(self, name: str) -> int:
+        """Which source a member is of. Skipped if nobody asked for it."""
+        index = name.partition("/")[0]
+        if not (index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(self.types)):
+            raise Skipped("nobody asked for it")
+        return int(index)
+
+    def check(self, index: int, path: str, kind: Kind) -> None:
+        """Skipped for a member that is not what the runner said of its source."""
+        told = self.types[index]
+        if told not in ("file", "directory"):
+            raise Skipped(f"the runner said that the source is {told[:40]!r}")
+        if (told == "file" and (path or kind != "file")) or (told == "directory" and not path and kind != "directory"):
+            raise Skipped(f"the runner said that the source is a {told}")
+
+    def name_of(self, member: Member) -> str:
+        """The source of a member, for people."""
+        with suppress(Skipped):
+            return self.paths[self.index(member.name)]
+        return "?"
+
+    def wanted(self, member: Member) -> tuple[int, str]:
+        """Source of a member that is to be unpacked, and its path there ("" for the source itself). Raises Skipped."""
+        index = self.index(member.name)
+        # Made plain here: engine.artifacts.place would never find a place for an entry with the path ".".
+        path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
+        self.check(index, path, member.kind)
+        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # its place is the top, which only a directory can be
+        return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 
-def _unpack(fd: int, tree: TreeWriter, sources: _Sources, notes: _Notes) -> None:
-    for number, member in enumerate(members(fd)):
-        index, path = _located(member.name, sources.types)
-        source = sources.paths[index] if index is not None else "?"
-        try:
-            if number >= MAX_MEMBERS:
-                raise Skipped(f"there are more than {MAX_MEMBERS} files")
-            if index is None:
-                raise Skipped("nobody asked for it")
-            _check_type(sources.types[index], path, member)
-            path = _inside(sources.paths[index], sources.types[index], path)
-            tree.add(f"{sources.places[index]}/{path}" if path else sources.places[index], member, fd)
-        except Skipped as why:
-            notes.add(source, member.name, str(why))
-
-
-def _placements(fd: int, artifacts: Sequence[ArtifactConfig], types: Sequence[str]) -> list[Placement]:
-    found: list[list[str]] = [[] if kind not in ("file", "directory") else [""] for kind in types]
-    for _, (index, path) in zip(range(MAX_MEMBERS), _names(fd, types), strict=False):
-        if index is not None and index >= len(LOGS) and found[index]:
-            found[index].append(_inside(artifacts[index - len(LOGS)].source, types[index], path))
+def _placements(fd: int, artifacts: Sequence[ArtifactConfig], sources: _Sources) -> list[Placement]:
+    found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
+    for member in islice(members(fd), MAX_MEMBERS):
+        with suppress(Skipped):
+            index, path = sources.wanted(member)
+            if index >= len(LOGS):  # logs have places of their own
+                found[index].append(path)
     return place([_RESERVED, *artifacts], [[""], *found[len(LOGS) :]])[1:]
 
 
-def _names(fd: int, types: Sequence[str]) -> Iterator[tuple[int | None, str]]:
-    return (_located(member.name, types) for member in members(fd))
-
-
-def _located(name: str, types: Sequence[str]) -> tuple[int | None, str]:
-    """Which source a member is of, and its path there ("" for the source itself)."""
-    index, _, path = name.partition("/")
-    known = index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(types)
-    return (int(index) if known else None), path.rstrip("/")
-
-
-def _inside(source: str, kind: str, path: str) -> str:
-    """/logs/artifacts has the top as its place, which only a directory can be; a file there gets its name."""
-    is_top = source.rstrip("/") == LOGS_ARTIFACTS
-    return "artifacts" if kind == "file" and is_top and not path else path
-
-
-def _check_type(kind: str, path: str, member: Member) -> None:
-    if kind == "file" and (path or member.kind != "file"):
-        raise Skipped("the runner said that the source is a file")
-    if kind == "directory" and not path and member.kind != "directory":
-        raise Skipped("the runner said that the source is a directory")
-    if kind not in ("file", "directory"):
-        raise Skipped(f"the runner said that the source is {kind[:40]!r}")
+def _unpack(fd: int, target: Path, sources: _Sources, places: Sequence[str]) -> _Notes:
+    notes = _Notes()
+    with TreeWriter(target) as tree:
+        for number, member in enumerate(members(fd)):
+            try:
+                if number >= MAX_MEMBERS:
+                    raise Skipped(f"there are more than {MAX_MEMBERS} files")
+                index, path = sources.wanted(member)
+                tree.add(f"{places[index]}/{path}", member, fd)
+            except Skipped as why:
+                notes.add(sources.name_of(member), member.name, str(why))
+    return notes
 
 
 def _measure(directory: Path) -> tuple[int, int]:

@@ -124,7 +124,7 @@ class TreeWriter:
 
     def add(self, path: str, member: Member, source: int) -> None:
         """Write one member at a relative path. source: the file that holds its bytes. Raises Skipped, or OSError."""
-        parts = _parts(path)
+        parts = safe_parts(path)
         if member.kind == "other":
             raise Skipped("neither a file nor a directory nor a symbolic link")
         try:
@@ -195,8 +195,8 @@ class TreeWriter:
             self._parent = None
 
 
-def _parts(path: str) -> tuple[str, ...]:
-    """The names a path is made of. Skipped for one that leads out of the tree, or is too long."""
+def safe_parts(path: str) -> tuple[str, ...]:
+    """The names a path is made of, none for the top. Skipped for one that leads out of the tree, or is too long."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise Skipped("its path leads out of the results")

@@ -1,0 +1,17 @@
+"""A volume for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from multistep.store.volume import Volume
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Volume]:
+    volume = Volume(tmp_path / "results", 2)
+    yield volume
+    volume.close()

@@ -1,0 +1,99 @@
+"""Results over HTTP: for whoever shows the token, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from multistep.errors import StoreError
+from multistep.store import server
+from multistep.store.volume import TrialKey, Volume
+
+from .helpers import KEY, keep, member, opened, tar
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+async def client(volume: Volume) -> AsyncIterator[Client]:
+    app = web.Application()
+    server.add_routes(app, volume)
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+async def test_results_come_as_a_tar(volume: Volume, client: Client) -> None:
+    await keep(volume, tar(member("0/a", b"text")))
+    response = await client.get(volume.uri("", KEY))
+    assert response.status == 200
+    assert response.content_type == "application/x-tar"
+    assert "steps/one/agent/a" in opened(await response.read())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/results",
+        "/results/default",
+        "/results/default/trial-1/{uid}",
+        "/results/default/trial-1/{uid}/",
+        "/results/default/trial-1/{uid}/{token}x",
+        "/results/default/trial-1/{uid}/{token}/result.json",
+        "/results/default/trial-1/{uid}/" + "0" * 32,
+        "/results/default/trial-2/{uid}/{token}",
+        "/results/..%2Fx/trial-1/{uid}/{token}",
+        "/results/default/%2e%2e/{uid}/{token}",
+        "/results/default/trial-1/{uid}/%C3%A9",
+    ],
+)
+async def test_anything_else_is_not_found(volume: Volume, client: Client, path: str) -> None:
+    await keep(volume, tar(member("0/a", b"text")))
+    response = await client.get(path.format(uid=KEY.uid, token=volume.access(KEY)))
+    assert response.status == 404
+
+
+async def test_a_trial_without_results_is_not_found_even_with_its_token(volume: Volume, client: Client) -> None:
+    assert (await client.get(volume.uri("", KEY))).status == 404
+
+
+async def test_what_breaks_off_cannot_be_taken_for_whole(volume: Volume, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await keep(volume, tar(member("0/a", b"text")))
+
+    async def broken(_: TrialKey) -> AsyncGenerator[bytes, None]:
+        yield bytes(1024)
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(volume, "archive", broken)
+    with pytest.raises(aiohttp.ClientError):
+        await (await client.get(volume.uri("", KEY))).read()
+
+
+async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_DOWNLOADS", 2)
+    running: list[int] = []
+    most = 0
+
+    async def slow(_: TrialKey) -> AsyncGenerator[bytes, None]:
+        nonlocal most
+        running.append(1)
+        most = max(most, len(running))
+        await asyncio.sleep(0.02)
+        yield b"all"
+        running.pop()
+
+    await keep(volume, tar())
+    monkeypatch.setattr(volume, "archive", slow)
+    app = web.Application()
+    server.add_routes(app, volume)
+    async with TestClient(TestServer(app)) as client:
+        assert await asyncio.gather(*(_read(client, volume) for _ in range(6))) == [b"all"] * 6
+    assert most == 2
+
+
+async def _read(client: Client, volume: Volume) -> bytes:
+    return await (await client.get(volume.uri("", KEY))).read()

@@ -1,0 +1,249 @@
+"""A trial's directory over its life: attempts, the files at its end, its log, its archive, its removal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import tarfile
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from multistep.errors import StoreError
+from multistep.store.volume import TrialKey, Volume
+
+from .helpers import KEY, Step, keep, link, member, opened, snapshot, tar, trial_path
+
+OTHER = TrialKey("other", "trial-2", "11111111-2222-3333-4444-555555555555")
+
+
+async def archived(volume: Volume, key: TrialKey = KEY) -> bytes:
+    return b"".join([chunk async for chunk in volume.archive(key)])
+
+
+def names(volume: Volume) -> set[str]:
+    return {name for name in snapshot(trial_path(volume)) if not name.startswith(".")}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("..", "a", "u"), ("a", "..", "u"), ("a", "b", ".."), ("", "b", "u"), ("a/b", "c", "u"), (".x", "b", "u"), ("A", "b", "u")],
+)
+def test_a_key_is_never_a_way_out(parts: tuple[str, str, str]) -> None:
+    with pytest.raises(StoreError):
+        TrialKey(*parts)
+
+
+async def test_a_root_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="results directory"):
+        Volume(tmp_path / "file" / "results")
+
+
+async def test_a_download_past_its_limit_is_refused(volume: Volume) -> None:
+    with pytest.raises(StoreError, match="more than 10 bytes"):
+        async with volume.spool(KEY, max_bytes=10) as spool:
+            await spool.write(b"12345678901")
+
+
+async def test_a_spool_leaves_no_name_behind_not_even_while_it_is_used(volume: Volume) -> None:
+    async with volume.spool(KEY) as spool:
+        await spool.write(bytes(3_000_000))
+        await spool.flush()
+        assert [path.name for path in volume.root.iterdir()] == [".access-key"]
+
+
+async def test_an_earlier_attempt_is_kept_on_record(volume: Volume) -> None:
+    await keep(volume, tar(member("0/a", b"first")))
+    await volume.append_log(KEY, "the node was lost")
+    await volume.begin_attempt(KEY, 2)
+    await keep(volume, tar(member("0/a", b"second")), attempt=2)
+    before = snapshot(trial_path(volume))
+    await volume.begin_attempt(KEY, 2)
+    assert snapshot(trial_path(volume)) == before
+    assert before["attempts/1/steps/one/agent/a"][2] == b"first"
+    assert before["steps/one/agent/a"][2] == b"second"
+    assert "trial.log" in before
+
+
+async def test_a_collection_begins_its_attempt_and_a_late_one_is_refused(volume: Volume) -> None:
+    await keep(volume, tar(member("0/a", b"first")))
+    await keep(volume, tar(member("0/a", b"third")), attempt=3)
+    with pytest.raises(StoreError, match="attempt 1 is over"):
+        await keep(volume, tar(member("0/a", b"late")))
+    assert {"attempts/1/steps/one/agent/a", "steps/one/agent/a"} <= names(volume)
+
+
+async def test_an_attempt_whose_move_was_broken_off_is_moved_to_the_end(volume: Volume) -> None:
+    await keep(volume, tar(member("0/a", b"x")))
+    (trial_path(volume) / "attempts/1/steps").mkdir(parents=True)
+    await volume.begin_attempt(KEY, 2)
+    assert "attempts/1/steps.2/one/agent/a" in names(volume)
+
+
+async def test_the_end_writes_all_files_and_the_directories_of_started_steps(volume: Volume) -> None:
+    await volume.finish(KEY, {"result.json": b"{}", "exception.txt": b"x"}, ["steps/a/agent"])
+    await volume.finish(KEY, {"result.json": b"[]"}, ["steps/a/agent"])
+    assert names(volume) == {"result.json", "steps", "steps/a", "steps/a/agent"}
+    assert (trial_path(volume) / "result.json").read_bytes() == b"[]"
+
+
+async def test_the_end_removes_what_crashes_left(volume: Volume) -> None:
+    for name in (".work-1/steps", ".new-1x", ".redact-1x"):
+        path = trial_path(volume) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name.startswith(".work") else path.write_text("")
+    await volume.finish(KEY, {"result.json": b"{}"})
+    assert set(snapshot(trial_path(volume))) == {"result.json"}
+
+
+@pytest.mark.parametrize("files", [{"../x": b""}, {".attempt": b""}, {"steps/x": b""}])
+async def test_the_end_writes_no_other_files(volume: Volume, files: dict[str, bytes]) -> None:
+    with pytest.raises(StoreError, match="no file of a trial directory"):
+        await volume.finish(KEY, files)
+
+
+@pytest.mark.parametrize("place", ["../x", "/tmp/x", "steps/../../x"])
+async def test_the_end_makes_no_directory_elsewhere(volume: Volume, place: str) -> None:
+    with pytest.raises(StoreError, match="not below"):
+        await volume.finish(KEY, {}, [place])
+
+
+async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: Volume) -> None:
+    await volume.append_log(KEY, "left out\nsomething")
+    await volume.append_log(KEY, "left out\nsomething")
+    text = b"2020-01-01T00:00:00.000Z began\n9999-01-01T00:00:00.000Z ended\n"
+    for _ in range(2):
+        await volume.finish(KEY, {"trial.log": text})
+        lines = (trial_path(volume) / "trial.log").read_text().splitlines()
+        assert [line.partition(" ")[2] for line in lines] == ["began", "left out something", "ended"]
+
+
+async def test_redacting_reaches_earlier_attempts_too_and_nothing_there_is_no_error(volume: Volume) -> None:
+    await volume.redact(KEY, ["hunter2"])
+    await keep(volume, tar(member("0/a", b"is hunter2")))
+    await volume.begin_attempt(KEY, 2)
+    await volume.finish(KEY, {"trial.log": b"hunter2"})
+    await volume.redact(KEY, ["hunter2"])
+    found = snapshot(trial_path(volume))
+    assert found["attempts/1/steps/one/agent/a"][2] == b"is [REDACTED]"
+    assert b"hunter2" not in b"".join(each[2] for each in found.values())
+
+
+async def test_trials_are_listed_and_removed_with_what_crashed_removals_left(volume: Volume) -> None:
+    for key in (KEY, OTHER):
+        await keep(volume, tar(member("0/a", b"x")), key=key)
+    (volume.root / "lost+found/a/b").mkdir(parents=True)
+    (volume.root / ".removed-1/a/b").mkdir(parents=True)
+    assert set(volume.trials()) == {KEY, OTHER}
+    await volume.remove(KEY)
+    await volume.remove(KEY)
+    assert set(volume.trials()) == {OTHER}
+    assert {path.name for path in volume.root.iterdir()} == {".access-key", "lost+found", "other"}
+    assert not await volume.exists(KEY)
+
+
+async def test_an_archive_is_the_directory(volume: Volume, tmp_path: Path) -> None:
+    sent = tar(
+        member("0/big", bytes(600_000)), member("0/" + "n" * 200, b"x"), link("0/l", "/" + "t" * 200),
+        member("0/ünï", b"x"), member("0/" + os.fsdecode(b"\xff"), b"x", mode=0o755),
+    )  # fmt: skip
+    await keep(volume, sent)
+    await volume.begin_attempt(KEY, 1)
+    (trial_path(volume) / ".work-crashed").mkdir()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy.tar").write_bytes(await archived(volume))
+    with tarfile.open(tmp_path / "copy.tar") as archive:
+        archive.extractall(tmp_path / "copy", filter="fully_trusted")
+    (trial_path(volume) / ".work-crashed").rmdir()
+    assert snapshot(tmp_path / "copy") == snapshot(trial_path(volume))
+
+
+async def test_an_archive_of_nothing_is_an_error(volume: Volume) -> None:
+    with pytest.raises(StoreError, match="No such file"):
+        await archived(volume)
+
+
+async def test_an_archive_and_a_collection_of_any_size_take_little_memory(volume: Volume) -> None:
+    size = 48 * 2**20
+    head = member("0/big", b"")
+    async with volume.spool(KEY) as spool:
+        tracemalloc.start()
+        await spool.write(_sized(head, size))
+        for _ in range(size // 2**20):
+            await spool.write(bytes(2**20))
+        await spool.write(bytes(1024))
+        await volume.keep_step(KEY, spool, attempt=1, step=Step(), types=("directory", "directory"))
+        read = 0
+        async for chunk in volume.archive(KEY):
+            read += len(chunk)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert read > size
+    assert peak < 12 * 2**20
+
+
+def _sized(header: bytes, size: int) -> bytes:
+    info = tarfile.TarInfo.frombuf(header[:512], "utf-8", "surrogateescape")
+    info.size = size
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+async def test_a_file_that_shrinks_while_it_is_sent_keeps_the_archive_whole(volume: Volume) -> None:
+    await keep(volume, tar(member("0/big", b"x" * 3_000_000), member("1/z", b"x")))
+    chunks = volume.archive(KEY)
+    data = await anext(chunks)
+    os.truncate(trial_path(volume) / "steps/one/agent/big", 1000)
+    data += b"".join([chunk async for chunk in chunks])
+    assert opened(data)["steps/one/agent/big"].size in (1000, 3_000_000)
+    assert "steps/one/verifier/z" in opened(data)
+
+
+async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on, seen = threading.Event(), threading.Event(), []
+
+    def slow(fd: int, *_: object) -> None:
+        began.set()
+        go_on.wait(10)
+        seen.append(os.fstat(fd).st_nlink)  # would fail, or be another file, if the spool were closed by now
+
+    monkeypatch.setattr("multistep.store.volume.keep", slow)
+    task = asyncio.create_task(keep(volume, tar()))
+    await asyncio.to_thread(began.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == [0]
+
+
+async def test_tokens_differ_by_trial_survive_a_restart_and_are_all_it_takes(volume: Volume) -> None:
+    again = Volume(volume.root)
+    assert again.access(KEY) == volume.access(KEY) != volume.access(OTHER)
+    assert len(volume.access(KEY)) == 32
+    assert volume.grants(KEY, volume.access(KEY))
+    assert not any(volume.grants(KEY, shown) for shown in ("", volume.access(OTHER), "é"))
+    assert stat.S_IMODE((volume.root / ".access-key").stat().st_mode) == 0o600
+    assert volume.uri("http://operator:8080/", KEY) == f"http://operator:8080/results/{KEY}/{volume.access(KEY)}"
+    again.close()
+
+
+async def test_another_volume_has_another_key(volume: Volume, tmp_path: Path) -> None:
+    other = Volume(tmp_path / "other")
+    assert other.access(KEY) != volume.access(KEY)
+    other.close()
+
+
+async def test_a_damaged_key_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / ".access-key").write_bytes(b"")
+    with pytest.raises(StoreError, match="does not hold 32 bytes"):
+        Volume(tmp_path)
+
+
+async def test_free_bytes(volume: Volume) -> None:
+    assert volume.free_bytes() > 0
