@@ -6,14 +6,14 @@ from ..api.records import PhaseResult
 from ..engine.journal import AGENT
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.script import ending
+from ..engine.script import at_limit, ending
 
 
 def timed_out(step: StepPlan, result: PhaseResult) -> StepException | None:
     """AgentTimeoutError, if the limit was reached."""
     if not result.timed_out:
         return None
-    return StepException("AgentTimeoutError", f"the agent was stopped after its limit of {step.agent_timeout:g} s", AGENT)
+    return StepException("AgentTimeoutError", f"the agent was stopped {at_limit(step.agent_timeout)}", AGENT)
 
 
 def broken(result: PhaseResult) -> StepException | None:

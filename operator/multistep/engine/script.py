@@ -133,7 +133,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
     if run.exception is None:
         run.phase = AGENT
         run.fail((yield from _run_agent(scope, step, run, agent)))
-        yield from _collect_hooks(scope, step)
+        yield from _collect_hooks(scope, step, run)
         if step.verifier is not None and not _skips_verifier(scope.plan, run):
             run.phase = VERIFIER
             yield from _verify(scope, step, step.verifier, run)
@@ -205,8 +205,9 @@ def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -
     return (yield from agent(scope, step, run))
 
 
-def _collect_hooks(scope: Scope, step: StepPlan) -> Script[None]:
+def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
     for number, hook in enumerate(step.hooks):
+        run.phase = ARTIFACTS
         yield Start(
             scope.id(f"collect-hook-{number}"),
             ("bash", "-c", hook.command),
@@ -283,8 +284,7 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
     """A reward counts only if the verifier ended by itself, whatever its status; one written before a time limit does not."""
     if result.timed_out:
-        limit = f"after its limit of {verifier.timeout:g} s"
-        return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {limit}", VERIFIER))
+        return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_limit(verifier.timeout)}", VERIFIER))
     try:
         run.rewards = parse_reward_files(_captured(result, REWARD_JSON), _captured(result, REWARD_TXT))
     except RewardError as error:
@@ -325,6 +325,11 @@ def ending(result: PhaseResult) -> str:
     """How a phase ended, as the rest of a sentence."""
     text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail)
     return f"{text} (the container ran out of memory meanwhile)" if result.oom_kills else text
+
+
+def at_limit(seconds: float | None) -> str:
+    """When a phase was stopped; a runner may tell so of one that had no limit."""
+    return "at its limit" if seconds is None else f"after its limit of {seconds:g} s"
 
 
 def _ending(exit_code: int | None, signal: int | None, timed_out: bool, error: Fault | None, tail: str) -> str:

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from multistep.agents import AGENTS
+from multistep.api.content import Content
+from multistep.api.layout import StepLayout
+from multistep.api.trial import AgentSpec
+from multistep.engine.operations import Note, Start, Upload
+from multistep.engine.plan import TrialEnv
+from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play
+
+TASK = f"""{IMAGE}
+[environment.env]
+E = "environment"
+WHO = "environment"
+[solution.env]
+WHO = "solution"
+[[steps]]
+name = "a"
+[steps.agent]
+user = "alice"
+timeout_sec = 60
+"""
+AGENT_ENV = TrialEnv(agent={"A": "agent", "WHO": "agent"})
+
+
+def run(agent: str, results: Mapping[str, Mapping[str, Any]] | None = None, **options: Any) -> Played:
+    spec = {"agent": {"name": agent, **({"command": ["solve", "it"]} if agent == "command" else {})}, **options.pop("spec", {})}
+    return play(plan(options.pop("toml", TASK), spec, env=AGENT_ENV, **options), results)
+
+
+def outcome(played: Played) -> tuple[str, str] | None:
+    exception = played.journal.steps[0].exception
+    return exception and (exception.type, exception.phase)
+
+
+def phase(played: Played) -> list[str]:
+    """The operations of the agent's phase."""
+    return [each for each in played.ids if each in ("a/solution", "a/instruction", "a/agent")]
+
+
+def test_there_is_a_script_for_every_agent_of_the_spec() -> None:
+    assert set(AGENTS) == set(AgentSpec.model_fields["name"].annotation.__args__)  # type: ignore[union-attr]
+
+
+def test_the_oracle_uploads_the_solution_and_runs_it() -> None:
+    played = run("oracle")
+    assert phase(played) == ["a/solution", "a/agent"]
+    assert played.operation("a/solution") == Upload("1/a/solution", "/solution", Content("solution", "a"))
+    assert played.operation("a/agent") == Start(
+        "1/a/agent",
+        ("/solution/solve.sh",),
+        user="alice",
+        env={"E": "environment", "DEBIAN_FRONTEND": "noninteractive", "A": "agent", "WHO": "solution"},
+        timeout=60.0,
+        make_executable="/solution/solve.sh",
+        output="/logs/agent/oracle.txt",
+        exit_code_file="/logs/agent/exit-code.txt",
+    )
+
+
+def test_the_oracle_falls_back_on_the_tasks_solution() -> None:
+    played = run("oracle", steps={"a": StepLayout("do it")}, root=COMPLETE)
+    assert played.operation("a/solution").content == Content("solution", None)
+
+
+def test_the_oracle_of_a_single_step_task_has_the_roots_solution() -> None:
+    assert run("oracle", toml=IMAGE).operation("task/solution").content == Content("solution", None)
+
+
+@pytest.mark.parametrize(
+    ("agent", "results", "wanted"),
+    [
+        ("oracle", {}, None),
+        ("oracle", {"exitCode": 7}, None),
+        ("oracle", {"exitCode": None, "signal": 9}, None),
+        ("oracle", {"timedOut": True, "exitCode": None}, ("AgentTimeoutError", "agent")),
+        ("oracle", {"exitCode": None, "error": {"code": "NoSuchUser", "message": "x"}}, ("RuntimeError", "agent")),
+        ("command", {}, None),
+        ("command", {"exitCode": 7}, ("NonZeroAgentExitCodeError", "agent")),
+        ("command", {"exitCode": None, "signal": 9}, ("NonZeroAgentExitCodeError", "agent")),
+        ("command", {"timedOut": True, "exitCode": None}, ("AgentTimeoutError", "agent")),
+        ("command", {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "x"}}, ("RuntimeError", "agent")),
+    ],
+)
+def test_how_an_agent_ends(agent: str, results: Mapping[str, Any], wanted: object) -> None:
+    played = run(agent, {"a/agent": results})
+    assert outcome(played) == wanted
+    assert "a/verifier" in played.ids  # whatever the agent did
+
+
+@pytest.mark.parametrize("layout", [StepLayout("do it"), StepLayout("do it", solution=True)])
+def test_an_oracle_without_a_solution_is_a_step_error_and_verified_all_the_same(layout: StepLayout) -> None:
+    played = run("oracle", steps={"a": layout}, spec={"verifier": {"disable": False}})
+    assert outcome(played) == ("FileNotFoundError", "agent")
+    assert phase(played) == ["a/agent"]
+    assert isinstance(played.operation("a/agent"), Note)
+    assert "a/verifier" in played.ids
+    assert "agent" in played.journal.steps[0].durations
+
+
+def test_a_variable_of_the_solution_that_is_not_set_is_a_step_error() -> None:
+    played = run("oracle", toml=TASK.replace('"solution"', '"${UNSET}"'))
+    assert outcome(played) == ("ValueError", "agent")
+    assert isinstance(played.operation("a/agent"), Note)
+
+
+@pytest.mark.parametrize(("agent", "upload"), [("oracle", "solution"), ("command", "instruction")])
+def test_what_an_agent_needs_and_cannot_be_uploaded_is_a_step_error(agent: str, upload: str) -> None:
+    played = run(agent, {f"a/{upload}": FAULT})
+    assert outcome(played) == ("RuntimeError", "agent")
+    assert phase(played) == [f"a/{upload}"]
+
+
+def test_the_command_finds_its_instruction_in_a_file() -> None:
+    played = run("command", spec={"extraInstructions": ["more"]})
+    assert phase(played) == ["a/instruction", "a/agent"]
+    content = Content("file", name="instruction.md", text="do it\n\nmore")
+    assert played.operation("a/instruction") == Upload("1/a/instruction", "/run/multistep", content)
+    assert played.operation("a/agent") == Start(
+        "1/a/agent",
+        ("solve", "it"),
+        user="alice",
+        env={
+            "E": "environment",
+            "WHO": "agent",
+            "A": "agent",
+            "MULTISTEP_INSTRUCTION_FILE": "/run/multistep/instruction.md",
+        },
+        timeout=60.0,
+        output="/logs/agent/command.txt",
+        exit_code_file="/logs/agent/exit-code.txt",
+    )
+
+
+def test_nop_has_a_phase_in_which_nothing_runs() -> None:
+    played = run("nop")
+    assert phase(played) == ["a/agent"]
+    assert isinstance(played.operation("a/agent"), Note)
+    assert outcome(played) is None
+    assert played.journal.steps[0].durations["agent"] == 1.0
+
+
+def test_nothing_of_the_verifier_is_known_to_agent_setup_or_healthcheck() -> None:
+    toml = TASK + '[steps.verifier.env]\nSECRET = "x"\n[steps.healthcheck]\ncommand = "y"\n'
+    for agent in AGENTS:
+        played = run(agent, toml=toml, steps={"a": StepLayout("do it", workdir=True, setup=True, solution=True, solve_script=True)})
+        knowing = [each.id for each in played.operations if "SECRET" in getattr(each, "env", {})]
+        assert knowing == ["1/a/verifier"]
