@@ -62,9 +62,13 @@ func (o *output) copy() {
 			break
 		}
 	}
+	o.letGo()
+	o.pipe.Close() // not under the lock: it waits for drain to let go of the descriptor, and drain waits for the lock
+}
+
+func (o *output) letGo() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.pipe.Close()
 	o.dropFile()
 	o.buffer = nil
 }
