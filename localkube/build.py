@@ -1,4 +1,4 @@
-"""Builds the program that holds every part of Kubernetes, once, and keeps it in the cache by the digest of its inputs."""
+"""Builds the programs of Kubernetes, once, and keeps them in the cache by the digest of its inputs."""
 
 import hashlib
 import os
@@ -11,12 +11,13 @@ from localkube.config import KUBERNETES_VERSION, SOURCE_DIR
 from localkube.toolchain import find_go
 
 MODULE_DIR = SOURCE_DIR / "kube"
+_PROGRAMS = {"localkube": ".", "coredns": "./dns", "pause": "./pause"}
 _BUILD_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly")
 _KEPT_BUILDS = 2
 
 
 def ensure_binaries(cache_dir: Path) -> Path:
-    """The directory with `localkube` and `pause`, built now if the cache does not have it; its name is their digest."""
+    """The directory with the programs, built now if the cache does not have it; its name is their digest."""
     go = find_go(cache_dir, minimum=required_go_version(MODULE_DIR))
     version = capture([str(go), "version"]).strip()
     digest = inputs_digest(MODULE_DIR, [version, *_BUILD_FLAGS, *_linker_flags()])
@@ -56,20 +57,21 @@ def _linker_flags() -> list[str]:
 def _build(go: Path, directory: Path) -> None:
     say(f"building Kubernetes {KUBERNETES_VERSION} from source: about 4 to 6 minutes on 2 cores the first time,")
     say("20 seconds if only a little changed; it stays in the cache")
-    unfinished = directory.with_name(f"{directory.name}.{os.getpid()}")
+    unfinished = directory.with_name(f"{directory.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
     with step("  1/2 downloading Go modules (770 MB unpacked, about half a minute)"):
         stream([str(go), "mod", "download"], env=env, cwd=MODULE_DIR)
     with step("  2/2 compiling and linking (about 4 minutes)"):
         command = [str(go), "build", *_BUILD_FLAGS, "-ldflags", " ".join(_linker_flags())]
-        stream([*command, "-o", str(unfinished / "localkube"), "."], env=env, cwd=MODULE_DIR)
-        stream([*command, "-o", str(unfinished / "pause"), "./pause"], env=env, cwd=MODULE_DIR)
+        for program, package in _PROGRAMS.items():
+            stream([*command, "-o", str(unfinished / program), package], env=env, cwd=MODULE_DIR)
     unfinished.rename(directory)
 
 
 def _forget_old_builds(directory: Path) -> None:
-    """Keep those that were used last: one takes 100 MB."""
+    """Keep those that were used last: one takes 150 MB."""
     by_use = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in by_use[_KEPT_BUILDS:]:
         shutil.rmtree(old)

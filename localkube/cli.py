@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from localkube import build, cluster, components, images, node
+from localkube import cluster, components, images, node
 from localkube.commands import say
 from localkube.config import Config, load_config
 from localkube.errors import LocalkubeError
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         ("kubectl", _kubectl, "run kubectl against the cluster"),
     ):
         _add(commands, name, run, text).add_argument("command", nargs=argparse.REMAINDER)
-    _add(commands, "binary", _binary, "build the binary if need be and print its directory")
+    _add(commands, "binary", _binary, "build the programs if need be and print their directory")
     return parser
 
 
@@ -149,4 +149,4 @@ def _kubectl(config: Config, options: argparse.Namespace) -> None:
 
 
 def _binary(config: Config, _: argparse.Namespace) -> None:
-    print(build.ensure_binaries(config.paths.cache_dir))
+    print(cluster.ensure_binaries(config))

@@ -7,27 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localkube import build, components, health, node, packages, pki, settings_files
-from localkube.api import Api
 from localkube.commands import say, step, wait_until
 from localkube.config import Config
 from localkube.containerd import Containerd, ensure_pause_image
 from localkube.errors import Unhealthy
 from localkube.locking import exclusive
+from localkube.objects import ensure_objects
 from localkube.processes import Registry
 from localkube.volumes import ensure_volumes
 
 _PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
 _STOP_GRACE_SECONDS = 3.0
-_KUBELET_ACCESS_NAME = "localkube:apiserver-to-kubelet"
-_KUBELET_ACCESS = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRoleBinding",
-    "metadata": {"name": _KUBELET_ACCESS_NAME},
-    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
-    "subjects": [
-        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client"},
-    ],
-}
 
 
 @dataclass(frozen=True)
@@ -50,6 +40,12 @@ def up(config: Config) -> None:
         else:
             ensure_volumes(config, health.connect(config))
             say(f"the cluster is up already: {config.network.api_url}")
+
+
+def ensure_binaries(config: Config) -> Path:
+    """The directory of the programs, built now if need be; nothing is started."""
+    with exclusive(config.paths.lock):
+        return build.ensure_binaries(config.paths.cache_dir)
 
 
 def ensure_tools(config: Config) -> None:
@@ -122,7 +118,7 @@ def _start_components(config: Config) -> None:
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config)
     _wait(config, "apiserver", lambda: api.says_ok("/readyz"))
-    _configure(api, config)
+    ensure_objects(config, api)
 
 
 def _lay_out(config: Config, binaries: Path) -> None:
@@ -134,7 +130,8 @@ def _lay_out(config: Config, binaries: Path) -> None:
     paths.etcd.chmod(0o700)
     for part in _PARTS:
         _link(paths.bin / part, binaries / "localkube")
-    _link(paths.bin / "pause", binaries / "pause")
+    for program in ("coredns", "pause"):
+        _link(paths.bin / program, binaries / program)
     settings_files.write_all(config, pki.create(config))
     paths.binary_digest.write_text(binaries.name)
 
@@ -142,12 +139,6 @@ def _lay_out(config: Config, binaries: Path) -> None:
 def _link(link: Path, target: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(target)
-
-
-def _configure(api: Api, config: Config) -> None:
-    """Objects that the cluster needs from the beginning."""
-    api.apply(f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{_KUBELET_ACCESS_NAME}", _KUBELET_ACCESS)
-    ensure_volumes(config, api)
 
 
 def _wait_until_healthy(config: Config) -> None:

@@ -122,12 +122,17 @@ def proxy(config: Config) -> list[str]:
     return [str(config.paths.bin / "kube-proxy"), f"--config={config.paths.config / 'proxy.yaml'}"]
 
 
+def dns(config: Config) -> list[str]:
+    return [str(config.paths.bin / "coredns"), "-conf", str(config.paths.config / "Corefile")]
+
+
 COMPONENTS = (
     Component("containerd", containerd),
     Component("etcd", etcd),
     Component("apiserver", apiserver),
     Component("kubelet", kubelet),
     Component("proxy", proxy),
+    Component("dns", dns),
     Component("controller-manager", controller_manager),
     Component("scheduler", scheduler),
 )

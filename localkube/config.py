@@ -26,6 +26,7 @@ class Network:
     first_service_address: str = "10.96.0.1"
     dns_address: str = "10.96.0.10"
     api_port: int = 6443
+    dns_ready_port: int = 8181
 
     @property
     def api_url(self) -> str:

@@ -29,10 +29,11 @@ def unready(config: Config) -> list[str]:
         return ["containerd does not answer"]
     if not api.says_ok("/readyz"):
         return ["apiserver is not ready"]
-    return _unready_node(api, config.node_name)
+    return _unready_node(api, config)
 
 
-def _unready_node(api: Api, name: str) -> list[str]:
+def _unready_node(api: Api, config: Config) -> list[str]:
+    name = config.node_name
     try:
         found = api.get(f"/api/v1/nodes/{name}")
         api.get("/api/v1/namespaces/default/serviceaccounts/default")
@@ -42,6 +43,8 @@ def _unready_node(api: Api, name: str) -> list[str]:
         return [f"node {name} does not take pods yet"]
     if not api.says_ok(f"/api/v1/nodes/{name}/proxy/healthz"):
         return ["kubelet does not answer the apiserver"]
+    if not api.says_ok(f"/api/v1/nodes/http:{config.node_name}:{config.network.dns_ready_port}/proxy/ready"):
+        return ["dns is not ready"]
     return []
 
 

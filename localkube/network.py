@@ -37,11 +37,9 @@ def enter(network: Network) -> list[str]:
 
 
 def _inside_commands(network: Network) -> str:
-    """The DNS address is the node's although nothing listens there: lookups then fail at once, not after 10 seconds."""
     pod_prefix_length = network.pod_cidr.split("/")[1]
     return f"""\
 link set lo up
-address add {network.dns_address}/32 dev lo
 address add {network.api_address}/{network.link_prefix_length} dev {network.cluster_device}
 link set {network.cluster_device} up
 link add {network.bridge} type bridge

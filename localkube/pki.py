@@ -71,6 +71,7 @@ def certificates(config: Config) -> list[Certificate]:
         Certificate("controller-manager", "system:kube-controller-manager"),
         Certificate("scheduler", "system:kube-scheduler"),
         Certificate("proxy", "system:kube-proxy"),
+        Certificate("dns", "system:dns"),
         Certificate("admin", "kubernetes-admin", ("system:masters",)),
     ]
 

@@ -17,11 +17,12 @@ def write_all(config: Config, pki: Pki) -> None:
     directory = config.paths.config
     (directory / "cni").mkdir(parents=True, exist_ok=True)
     (directory / "containerd.toml").write_text(containerd(config))
+    (directory / "Corefile").write_text(corefile(config))
     _write(directory / "cni" / "10-bridge.conflist", cni(config.network))
     _write(directory / "kubelet.yaml", kubelet(config, pki))
     _write(directory / "proxy.yaml", proxy(config))
     _write(directory / "audit.yaml", AUDIT_POLICY)
-    for user in ("controller-manager", "scheduler", "kubelet", "proxy"):
+    for user in ("controller-manager", "scheduler", "kubelet", "proxy", "dns"):
         _write(directory / f"{user}.kubeconfig", kubeconfig(config.network, pki, user))
     _write(config.paths.kubeconfig, kubeconfig(config.network, pki, "admin"))
 
@@ -136,6 +137,26 @@ state = "/run/containerd"
     conf_dir = "{config.paths.config / "cni"}"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
+"""
+
+
+def corefile(config: Config) -> str:
+    """Names of the cluster; all others do not exist, and that is said at once."""
+    address = config.network.node_address
+    return f"""\
+. {{
+    bind {address}
+    ready {address}:{config.network.dns_ready_port}
+    errors
+    cache 5
+    kubernetes cluster.local in-addr.arpa ip6.arpa {{
+        kubeconfig {config.paths.config / "dns.kubeconfig"}
+        fallthrough in-addr.arpa ip6.arpa
+    }}
+    template ANY ANY {{
+        rcode NXDOMAIN
+    }}
+}}
 """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube import components, network, pki, settings_files, volumes
+from localkube import components, network, objects, pki, settings_files, volumes
 from localkube.config import Config, Network, Paths, load_config
 from localkube.health import takes_pods
 from localkube.pki import Pki
@@ -45,7 +45,7 @@ def test_every_file_is_written_and_can_be_parsed(config: Config, keys: Pki) -> N
     for file in config.paths.config.rglob("*"):
         if file.suffix == ".toml":
             tomllib.loads(file.read_text())
-        elif file.is_file():
+        elif file.suffix in {".yaml", ".conflist", ".kubeconfig"}:
             json.loads(file.read_text())
 
 
@@ -116,6 +116,13 @@ def test_addresses_agree_with_each_other() -> None:
     services = ipaddress.ip_network(net.service_cidr)
     assert ipaddress.ip_address(net.first_service_address) == services[1]
     assert ipaddress.ip_address(net.dns_address) in services
+
+
+def test_dns_is_a_service_at_the_address_that_pods_are_told(config: Config, keys: Pki) -> None:
+    net = config.network
+    assert settings_files.kubelet(config, keys)["clusterDNS"] == [objects.dns_service(net)["spec"]["clusterIP"]]
+    assert objects.dns_endpoints(net)["endpoints"][0]["addresses"] == [net.node_address]
+    assert f"bind {net.node_address}\n" in settings_files.corefile(config)
 
 
 def test_no_route_leads_out_of_the_namespace() -> None:

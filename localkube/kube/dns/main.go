@@ -1,0 +1,21 @@
+// Command dns is the cluster's DNS server: CoreDNS with the few plugins that a cluster without a way out can use. It is
+// a program of its own because CoreDNS defines global flags that the others must not have.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/template"
+)
+
+func main() {
+	// The order in which a request passes the plugins.
+	dnsserver.Directives = []string{"bind", "ready", "errors", "cache", "kubernetes", "template"}
+	coremain.Run()
+}
