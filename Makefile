@@ -5,8 +5,8 @@ MAKEFLAGS += --no-print-directory
 # Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`.
 export CLUSTER IMAGE_REPOSITORY CASES
 
-TARGETS := setup demo test lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
-.PHONY: help lock $(TARGETS)
+TARGETS := setup lock demo test lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
+.PHONY: help $(TARGETS)
 
 demo:         ## from nothing to a finished trial: cluster, image, operator, an example task
 test:         ## everything that CI checks: lint, unit tests, end-to-end tests on a real cluster
@@ -23,12 +23,10 @@ unit:         ## tests that need no cluster
 e2e:          ## deploy, then the end-to-end tests
 generate:     ## write the CRD from the models, and the chart's copy
 setup:        ## only the Python environment .venv
+lock:         ## pin the newest versions that pyproject.toml allows
 
 $(TARGETS):
 	@hack/dev $@
-
-lock:         ## pin the newest allowed versions of all packages
-	@hack/dev lock
 
 help:         ## this
 	@sed -n 's/^\([a-z0-9-]*\): *## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16

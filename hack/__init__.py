@@ -1,8 +1,8 @@
 """What the Makefile does: sets everything up, builds, deploys and checks. Standard library only, as nothing is installed yet.
 
-    cli         the targets, each a list of stages
-    stages      one line per stage with its seconds
-    python_env  .venv from locked packages       tools  Go, Helm, a C compiler
-    image       the operator's image             deployment  the chart in the cluster
-    checks      lint and tests                   trials  demo, run and the programs that need a deployed operator
+cli         the targets, each a list of stages
+stages      one line per stage with its seconds
+python_env  .venv from locked packages       tools  Go, Helm, a C compiler
+image       the operator's image             deployment  the chart in the cluster
+checks      lint and tests                   trials  demo, run and the programs that need a deployed operator
 """

@@ -39,13 +39,14 @@ def lint() -> None:
 
 def unit() -> None:
     """Tests that need no cluster."""
+    helm()
     image.ensure_runner()
     c_compiler()
     with stage("Go tests"):
         _go_test(ROOT / "runner")
     with stage("Python tests"):
         coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered")
-        _pytest("--ignore=tests/e2e", *coverage, "tests", env=_test_environment())
+        _pytest("--ignore=tests/e2e", *coverage, "tests", env=os.environ | _test_environment())
 
 
 def e2e() -> None:
@@ -74,10 +75,9 @@ def generate() -> None:
 
 def _test_environment() -> dict[str, str]:
     """What tests may want to know of this checkout."""
-    return os.environ | {
+    return {
         "MULTISTEP_TEST_IMAGE": f"{image.repository()}:{image.tag()}",
         "MULTISTEP_TEST_NAMESPACE": deployment.NAMESPACE,
-        "MULTISTEP_TEST_HELM": str(helm()),
     }
 
 

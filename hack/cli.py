@@ -1,9 +1,6 @@
 """The targets of the Makefile."""
 
-import os
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hack import checks, deployment, image, python_env, trials
 from hack.stages import Failure, say
@@ -47,19 +44,13 @@ def _cluster_down() -> None:
     targets.choose(load_config()).down()
 
 
-def _conformance() -> None:
-    cases = os.environ.get("CASES")
-    if not cases:
-        raise Failure("name a directory of cases: make conformance CASES=DIR")
-    trials.program("tests.conformance", [str(Path(cases).resolve())])
-
-
 def _deploy() -> None:
     print(f"export KUBECONFIG={deployment.deploy().kubeconfig}")
 
 
 _TARGETS: dict[str, Callable[[], object]] = {
     "setup": python_env.ensure,
+    "lock": python_env.lock,
     "demo": _with_python(trials.demo),
     "test": _with_python(checks.everything),
     "lint": _with_python(checks.lint),
@@ -71,11 +62,7 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "image": image.main,
     "deploy": _deploy,
     "run": _with_python(trials.run),
-    "bench": _with_python(lambda: trials.program("tests.bench")),
-    "chaos": _with_python(lambda: trials.program("tests.chaos")),
-    "conformance": _with_python(_conformance),
+    "bench": _with_python(trials.bench),
+    "chaos": _with_python(trials.chaos),
+    "conformance": _with_python(trials.conformance),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack import image
-from hack.places import ROOT
+from hack.places import ROOT, VENV
 from hack.stages import Failure, say, stage
-from hack.tools import helm
+from hack.tools import go, helm
 from localkube import targets
 from localkube.commands import capture, succeeds
 from localkube.config import load_config
@@ -34,10 +34,15 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for programs that work with the cluster; kubectl and helm are on the PATH."""
-        directories = [str(ROOT / ".venv" / "bin"), str(Path(self.kubectl).parent), str(helm().parent)]
+        """Variables for programs that work with the cluster: our programs, kubectl, helm and go are on the PATH."""
+        programs = [VENV / "bin" / "multistep", Path(self.kubectl), helm(), go()]
+        directories = [str(each.parent) for each in programs if each.is_absolute()]
         path = os.pathsep.join([*directories, os.environ.get("PATH", "")])
-        return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
+        return os.environ | {
+            "PATH": path,
+            "KUBECONFIG": str(self.kubeconfig),
+            "MULTISTEP_RUNNER": str(image.ensure_runner()),  # `multistep build` puts it into the images that it makes
+        }
 
     def run_kubectl(self, *arguments: str) -> str:
         return capture([self.kubectl, *arguments], env=os.environ | {"KUBECONFIG": str(self.kubeconfig)})

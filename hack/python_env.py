@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 
 from hack.places import CACHE, ROOT, VENV, cached, digest_of
-from hack.stages import stage
+from hack.stages import say, stage
 from hack.tools import apt_install
 from localkube.commands import capture, stream
 
 LOCK = ROOT / "requirements" / "dev.lock"
 TOOLS_LOCK = ROOT / "hack" / "tools.lock"
+_LOCKING = ("--upgrade", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header")
 _STAMP = VENV / ".made-of"
 
 
@@ -29,19 +30,34 @@ def ensure() -> None:
         _STAMP.write_text(wanted)
 
 
+def lock() -> None:
+    """Pin the newest versions that pyproject.toml and tools.in allow, with the hashes of their files."""
+    for source, output, *options in (
+        ("pyproject.toml", "requirements/operator.lock"),
+        ("pyproject.toml", "requirements/dev.lock", "--group", "dev"),
+        ("hack/tools.in", "hack/tools.lock"),
+    ):
+        uv("pip", "compile", "--quiet", *_LOCKING, *options, source, "--output-file", output, offline_first=False)
+        say(f"wrote {output}")
+
+
 def tools() -> Path:
     """The directory of programs that we build and install with, kept in the cache."""
     digest = digest_of([TOOLS_LOCK], sys.version, sys.executable)
     return cached("tools", digest, _install_tools) / "bin"
 
 
-def uv(*arguments: str) -> None:
+def uv(*arguments: str, offline_first: bool = True) -> None:
     """Run uv with our cache; without the network if that will do."""
     command = [str(tools() / "uv"), *arguments]
     env = _clean_environment() | {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
-    offline = subprocess.run([*command, "--quiet", "--offline"], env=env, cwd=ROOT, capture_output=True, check=False)
-    if offline.returncode:
-        stream(command, env=env, cwd=ROOT)
+    if offline_first and _succeeds([*command, "--quiet", "--offline"], env):
+        return
+    stream(command, env=env, cwd=ROOT)
+
+
+def _succeeds(command: list[str], env: dict[str, str]) -> bool:
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def _clean_environment() -> dict[str, str]:

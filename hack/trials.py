@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -12,17 +13,18 @@ from hack import deployment, image
 from hack.deployment import Cluster
 from hack.places import ROOT, VENV
 from hack.stages import Failure, say, stage
+from localkube.commands import capture
 
-_DEMO_TASK = "examples/hello-multi-step-advanced"
+_EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
 
 
 def demo() -> None:
     """Everything from nothing to a finished trial."""
     cluster = deployment.deploy()
-    with stage(f"multistep run {_DEMO_TASK}"):
-        command = ["run", _DEMO_TASK, "--agent", "oracle", "--results", _DEMO_RESULTS]
-        _run([str(VENV / "bin" / "multistep"), *command], cluster)
+    shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # of an earlier demo
+    with stage(f"multistep run {_EXAMPLE} --agent oracle"):
+        _run(["multistep", "run", _EXAMPLE, "--agent", "oracle", "--results", _DEMO_RESULTS], cluster)
     say(_next_steps(cluster))
 
 
@@ -41,12 +43,26 @@ def run() -> None:
             subprocess.run([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings, check=False)
 
 
-def program(module: str, arguments: Sequence[str] = ()) -> None:
-    """Run one of our programs (bench, chaos, conformance) against a deployed operator."""
-    if not any((ROOT / module.replace(".", "/")).with_suffix(end).exists() for end in ("", ".py")):
-        raise Failure(f"there is no {module.replace('.', '/')} in this checkout")
+def bench() -> None:
+    """What trials cost. The example's image is built as `multistep run` does it: the runner is in it."""
     cluster = deployment.deploy()
-    _run([str(VENV / "bin" / "python"), "-m", module, *arguments], cluster)
+    with stage(f"multistep build {_EXAMPLE}"):
+        example = capture([str(VENV / "bin" / "multistep"), "build", _EXAMPLE], env=cluster.environment, cwd=ROOT).strip()
+    operator = f"{image.repository()}:{image.tag()}"
+    _run(["python", "-m", "tests.bench", "--image", example, "--runner-in-image", "--operator-image", operator], cluster)
+
+
+def chaos() -> None:
+    """Trials while things break."""
+    _run(["python", "-m", "tests.chaos"], deployment.deploy())
+
+
+def conformance() -> None:
+    """A directory of cases, compared."""
+    cases = os.environ.get("CASES")
+    if not cases:
+        raise Failure("name a directory of cases: make conformance CASES=DIR")
+    _run(["python", "-m", "tests.conformance", str(Path(cases).resolve())], deployment.deploy())
 
 
 def _host_settings(image_name: str, results: Path, port: int) -> dict[str, str]:
@@ -67,7 +83,9 @@ def _free_port() -> Iterator[int]:
 
 
 def _run(command: Sequence[str], cluster: Cluster) -> None:
-    code = subprocess.run(command, env=cluster.environment, cwd=ROOT, check=False).returncode
+    """Run one of the programs of .venv."""
+    program = [str(VENV / "bin" / command[0]), *command[1:]]
+    code = subprocess.run(program, env=cluster.environment, cwd=ROOT, check=False).returncode
     if code:
         raise Failure(f"`{' '.join(command)}` ended with exit code {code}")
 
@@ -81,7 +99,7 @@ The results are in {_DEMO_RESULTS}. What to try next:
   kubectl get mst                       the trials
   kubectl describe mst NAME             one trial, with its Events
   multistep results NAME out/again      its results once more
-  multistep run {_DEMO_TASK} --agent nop
+  multistep run {_EXAMPLE} --agent nop
                                         an agent that does nothing: the first gate stops it
   make cluster-down                     stop the cluster and remove it
 """

@@ -1,0 +1,48 @@
+"""The chart as Helm renders it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.tools import helm
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "multistep"
+
+Object = dict[str, Any]
+Render = Callable[..., list[Object]]
+
+
+@pytest.fixture(scope="session")
+def program() -> str:
+    """Helm; `make unit` has built it, else it is built now."""
+    return str(helm())
+
+
+@pytest.fixture
+def render(program: str, tmp_path: Path) -> Render:
+    """What a release named multistep in multistep-system is made of, given values. Raises ValueError with Helm's words."""
+
+    def run(values: Object | None = None, *, release: str = "multistep") -> list[Object]:
+        file = tmp_path / "values.json"
+        file.write_text(json.dumps(values or {}))
+        command = [program, "template", release, str(CHART), "--namespace", "multistep-system", "--values", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ValueError(done.stderr)
+        return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+    return run
+
+
+def the(objects: list[Object], kind: str) -> Object:
+    """The only object of that kind."""
+    [found] = [each for each in objects if each["kind"] == kind]
+    return found
