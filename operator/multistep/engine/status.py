@@ -5,6 +5,7 @@ Status must always be writable, whatever a verifier wrote: messages, keys and nu
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,6 +28,9 @@ from .journal import Collected, Journal, StepRun
 MAX_MESSAGE_CHARACTERS = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_CHARACTERS = 128
+MAX_STATUS_BYTES = 256 * 1024  # an object may have 1.5 MiB, and the spec's inline task is part of it; 100 steps have 39 KB
+MAX_SHORT_CHARACTERS = 128  # of a message in a status that would have more
+LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 Phase = Literal["Pending", "Running", "Suspended", "Complete", "Failed"]
 
@@ -144,25 +148,57 @@ def step_run(step: StepStatus) -> StepRun:
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
-    """The status as the API server takes it; absent stands for null."""
+    """The status as the API server takes it; absent stands for null. One that would be too large tells less of the details."""
+    content = _dumped(status)
+    for shorten in (_shorter_attempts, _shorter_steps):
+        if len(json.dumps(content, ensure_ascii=False).encode()) <= MAX_STATUS_BYTES:
+            break
+        status = shorten(status)
+        content = _dumped(status)
+    return content
+
+
+def _dumped(status: TrialStatus) -> dict[str, Any]:
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def _shorter_attempts(status: TrialStatus) -> TrialStatus:
+    """Without the steps of earlier attempts."""
+    attempts = [each.model_copy(update={"steps": [], "message": _short(each.message or "")}) for each in status.attempts]
+    return status.model_copy(update={"attempts": attempts})
+
+
+def _shorter_steps(status: TrialStatus) -> TrialStatus:
+    """With one reward of each step: the results directory has all of them."""
+    return status.model_copy(update={"steps": [_shorter_step(each) for each in status.steps]})
+
+
+def _shorter_step(step: StepStatus) -> StepStatus:
+    exception = step.exception and step.exception.model_copy(update={"message": _short(step.exception.message)})
+    return step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1), "exception": exception})
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MAX_SHORT_CHARACTERS else f"{message[: MAX_SHORT_CHARACTERS - 3]}..."
+
+
 def bounded(message: str) -> str:
-    """A message that fits, its beginning and its end kept."""
-    clean = message.encode(errors="replace").decode()
+    """A message that fits, its beginning and its end kept. What a terminal would obey is not shown."""
+    clean = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
     if len(clean) <= MAX_MESSAGE_CHARACTERS:
         return clean
     half = MAX_MESSAGE_CHARACTERS // 2 - 3
     return f"{clean[:half]} ... {clean[-half:]}"
 
 
-def bounded_rewards(values: rewards.Rewards | None) -> dict[str, int | float] | None:
-    """Rewards that fit: integers beyond 2**53 become the nearest float, a key that does not fit is left out."""
+def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
+    """Rewards that fit: integers beyond 2**53 become the nearest float, a key that does not fit is left out, "reward" last."""
     if values is None:
         return None
-    kept = [(key, _number(value)) for key, value in values.items() if len(key) <= MAX_KEY_CHARACTERS and key.isprintable()]
-    return {key: value for key, value in kept[:MAX_REWARD_KEYS] if value is not None}
+    named = {key: _number(value) for key, value in values.items() if len(key) <= MAX_KEY_CHARACTERS and key.isprintable()}
+    kept = {key: value for key, value in named.items() if value is not None}
+    first = sorted(kept, key=lambda key: key != "reward")[:most]
+    return {key: value for key, value in kept.items() if key in first}
 
 
 def reward_text(values: Mapping[str, int | float] | None) -> str | None:
@@ -246,8 +282,8 @@ def _conditions(
 
 
 def _time(seconds: float) -> datetime:
-    """Whole seconds, as Kubernetes writes times."""
-    return datetime.fromtimestamp(math.floor(seconds), UTC)
+    """Whole seconds, as Kubernetes writes times; a runner's clock may say anything."""
+    return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)
 
 
 def _optional_time(seconds: float | None) -> datetime | None:

@@ -35,7 +35,7 @@ def run(agent: str, results: Mapping[str, Mapping[str, Any]] | None = None, **op
 
 def outcome(played: Played) -> tuple[str, str] | None:
     exception = played.journal.steps[0].exception
-    return exception and (exception.type, exception.phase)
+    return (exception.type, exception.phase) if exception else None
 
 
 def phase(played: Played) -> list[str]:

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.trial import MultiStepTrial, TrialStatus, parse_status, parse_trial
+from multistep.engine import status
+from multistep.engine.journal import AGENT, Collected, Journal, StepRun
+from multistep.engine.rewards import StepException
+from multistep.engine.status import MAX_REWARD_KEYS, MAX_STATUS_BYTES, bounded, bounded_rewards, reward_text, to_json
+
+NOW = 1_700_000_000.7
+THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
+    """A trial of generation 3, read back from the API server with this status."""
+    made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
+    return parse_trial({**made, "status": to_json(former) if former else {}})
+
+
+def run(name: str = "a", **fields: Any) -> StepRun:
+    return StepRun(name, **{"started_at": 10.0, "completed_at": 20.0, "phase": "artifacts", **fields})
+
+
+def holding(made: TrialStatus) -> dict[str, str]:
+    return {each.type: each.status for each in made.conditions}
+
+
+# -- conditions
+
+RUNNING = {"Complete": "False", "Failed": "False", "Ready": "False", "Reconciling": "True", "Stalled": "False"}
+COMPLETE = {"Complete": "True", "Failed": "False", "Ready": "True", "Reconciling": "False", "Stalled": "False"}
+FAILED = {"Complete": "False", "Failed": "True", "Ready": "False", "Reconciling": "False", "Stalled": "True"}
+EVERY = {
+    "Pending": status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
+    "Suspended": status.waiting(trial(), "Suspended", "Suspended", "told so", NOW),
+    "Begun": status.begun(trial(), 1, "t-1", "task", None, NOW),
+    "Running": status.running(trial(), Journal(), NOW),
+    "Complete": status.complete(trial(), Journal(), "uri", NOW),
+    "Failed": status.failed(trial(), "InvalidSpec", "no", NOW),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_conditions_are_a_jobs_and_kstatus_ones(name: str) -> None:
+    made = EVERY[name]
+    assert holding(made) == {"Complete": COMPLETE, "Failed": FAILED}.get(name, RUNNING)
+    assert made.observed_generation == 3
+    assert {each.observed_generation for each in made.conditions} == {3}
+    assert {each.last_transition_time for each in made.conditions} == {THEN}
+    (reason,) = {each.reason for each in made.conditions}
+    assert reason and " " not in reason
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    later = status.complete(trial(EVERY["Running"]), Journal(), None, NOW + 60)
+    changed = {each.type for each in later.conditions if each.last_transition_time != THEN}
+    assert changed == {"Complete", "Ready", "Reconciling"}
+    again = status.complete(trial(later), Journal(), None, NOW + 120)
+    assert [each.last_transition_time for each in again.conditions] == [each.last_transition_time for each in later.conditions]
+
+
+def test_the_same_situation_makes_the_same_status() -> None:
+    first = EVERY["Pending"]
+    again = status.waiting(trial(first), "Pending", "Unschedulable", "no node", NOW + 999)
+    assert to_json(again) == to_json(first)
+
+
+# -- the life of a trial
+
+
+def test_a_trial_that_begins_keeps_its_first_start() -> None:
+    first = status.begun(trial(), 1, "t-1", "org/task", None, NOW)
+    assert (first.phase, first.attempt, first.pod_name, first.task, first.start_time) == ("Pending", 1, "t-1", "org/task", THEN)
+    second = status.begun(trial(first), 1, "t-1-root", "org/task", "1000:1000", NOW + 60)
+    assert (second.pod_name, second.image_user, second.start_time, second.pod_uid) == ("t-1-root", "1000:1000", THEN, None)
+
+
+def test_a_running_trial_says_where_it_is() -> None:
+    journal = Journal(steps=[run("a"), run("b", completed_at=None, phase="verifier", timings={AGENT: (10.0, 12.34567)})])
+    made = status.running(trial(), journal, NOW, isolation="User", node_name="n1")
+    assert (made.phase, made.current_step, made.isolation, made.node_name) == ("Running", "b", "User", "n1")
+    assert made.conditions[0].message == "step 2: b"
+    assert [each.phase for each in made.steps] == ["Complete", "Verifier"]
+    assert made.steps[1].durations and made.steps[1].durations.agent == 2.346
+    assert made.steps[1].completion_time is None
+    assert status.running(trial(), Journal(), NOW).conditions[0].message == "preparing the environment"
+
+
+@pytest.mark.parametrize(
+    ("journal", "message"),
+    [
+        (Journal(), "ran 0 steps"),
+        (Journal(steps=[run(), run("b")], all_steps=True), "ran 2 steps"),
+        (
+            Journal(steps=[run(gate_failure="reward is 0, below min_reward 1")]),
+            "stopped after 1 steps: a: reward is 0, below min_reward 1",
+        ),
+        (Journal(steps=[run(gate_failure="low")], all_steps=True), "ran 1 steps"),
+        (Journal(steps=[run(exception=StepException("RuntimeError", "oh", "setup"))]), "ended after 1 steps with RuntimeError: oh"),
+        (Journal(steps=[run()], exception=StepException("OverflowError", "big")), "ended after 1 steps with OverflowError: big"),
+    ],
+)
+def test_a_complete_trial_says_how_it_went(journal: Journal, message: str) -> None:
+    made = status.complete(trial(EVERY["Running"]), journal, "uri", NOW)
+    assert (made.phase, made.conditions[0].reason, made.conditions[0].message) == ("Complete", "TrialComplete", message)
+    assert (made.current_step, made.completion_time, made.results) == (None, THEN, "uri")
+
+
+def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
+    exception = StepException("AgentTimeoutError", "slow", "agent")
+    journal = Journal(
+        steps=[run(rewards={"reward": 1}, exception=exception, collected=Collected(("file",), 2, 7), gate_passed=True)],
+        rewards={"reward": 0.51239},
+        exception=StepException("OverflowError", "big"),
+    )
+    made = to_json(status.complete(trial(), journal, None, NOW))
+    assert (made["rewards"], made["reward"], made["exception"]) == (
+        {"reward": 0.51239},
+        "0.5124",
+        {"type": "OverflowError", "message": "big"},
+    )
+    assert made["steps"] == [
+        {
+            "name": "a",
+            "phase": "Failed",
+            "rewards": {"reward": 1},
+            "exception": {"type": "AgentTimeoutError", "message": "slow", "phase": "agent"},
+            "startTime": "1970-01-01T00:00:10Z",
+            "completionTime": "1970-01-01T00:00:20Z",
+            "durations": {},
+            "artifacts": {"count": 2, "bytes": 7},
+            "gate": True,
+        }
+    ]
+
+
+@pytest.mark.parametrize(("rewards", "shown"), [({}, {"rewards": {}}), (None, {})])
+def test_no_keys_and_no_result_differ(rewards: dict[str, float] | None, shown: Mapping[str, Any]) -> None:
+    made = to_json(status.complete(trial(), Journal(steps=[run(rewards=rewards)], rewards=rewards), None, NOW))
+    for place in (made, made["steps"][0]):
+        assert {key: value for key, value in place.items() if key == "rewards"} == shown
+    assert parse_status({"status": made}).rewards == rewards
+
+
+def test_a_failed_trial_has_no_reward_and_keeps_its_steps() -> None:
+    journal = Journal(steps=[run(rewards={"reward": 1})], rewards={"reward": 1})
+    running = status.running(trial(), journal, NOW)
+    for made in (
+        status.failed(trial(running), "NodeLost", "gone", NOW, exception="HealthcheckError", results="uri"),
+        status.failed(trial(running), "NodeLost", "gone", NOW, exception="HealthcheckError", results="uri", journal=journal),
+    ):
+        assert (made.phase, made.rewards, made.reward, made.current_step) == ("Failed", None, None, None)
+        assert (made.completion_time, made.results) == (THEN, "uri")
+        assert made.exception and (made.exception.type, made.exception.message) == ("HealthcheckError", "gone")
+        assert [each.rewards for each in made.steps] == [{"reward": 1}]
+    assert status.failed(trial(), "DeadlineExceeded", "late", NOW).exception is None
+
+
+def test_a_lost_attempt_is_on_record_with_what_it_had() -> None:
+    begun = status.begun(trial(), 1, "t-1", "task", None, NOW)
+    running = status.running(trial(begun), Journal(steps=[run()]), NOW, pod_uid="p1", node_name="n")
+    lost = status.lost(trial(running), "Evicted", "for the node's sake", NOW + 60)
+    (attempt,) = lost.attempts
+    assert (attempt.number, attempt.pod_name, attempt.pod_uid, attempt.node_name) == (1, "t-1", "p1", "n")
+    assert (attempt.reason, attempt.message) == ("Evicted", "for the node's sake")
+    assert (attempt.start_time, [each.name for each in attempt.steps]) == (THEN, ["a"])
+    assert (lost.steps, lost.current_step) == ([], None)
+    again = status.begun(trial(lost), 2, "t-2", "task", None, NOW + 60)
+    assert (again.start_time, again.attempts, again.pod_uid) == (THEN, lost.attempts, None)
+    second = status.lost(trial(again), "Evicted", "again", NOW + 90).attempts
+    assert [each.number for each in second] == [1, 2]
+    assert second[1].start_time == second[0].end_time
+
+
+@given(
+    st.builds(
+        StepRun,
+        name=st.just("a"),
+        started_at=st.none() | st.integers(0, 2**31).map(float),
+        completed_at=st.none() | st.integers(0, 2**31).map(float),
+        phase=st.sampled_from(["setup", "agent"]),
+        rewards=st.none() | st.dictionaries(st.sampled_from("ab"), st.integers(-9, 9)),
+        exception=st.none() | st.builds(StepException, st.just("RuntimeError"), st.just("oh"), st.sampled_from(["", "agent"])),
+        collected=st.none() | st.builds(Collected, st.just(()), st.integers(0, 9), st.integers(0, 9)),
+        gate_passed=st.none() | st.booleans(),
+    )
+)
+def test_a_step_can_be_read_back_from_its_status(made: StepRun) -> None:
+    shown = status.step_status(made)
+    assert status.step_status(status.step_run(shown)).model_dump(exclude={"phase"}) == shown.model_dump(exclude={"phase"})
+
+
+# -- bounds
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        ("short", "short"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("Grüße 🎉", "Grüße 🎉"),
+        ("\x1b[31mred\x00\x7f\x85\ufffe", "?[31mred????"),
+        ("\ud800 alone", "? alone"),
+        ("x" * 1024, "x" * 1024),
+        ("a" * 2000 + "b" * 2000, "a" * 509 + " ... " + "b" * 509),
+    ],
+)
+def test_messages_are_bounded_and_shown_safely(message: str, wanted: str) -> None:
+    assert bounded(message) == wanted
+
+
+@given(st.text())
+def test_any_message_fits(message: str) -> None:
+    shown = bounded(message * 50)
+    assert len(shown) <= 1024
+    shown.encode()
+    assert bounded(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("rewards", "wanted"),
+    [
+        (None, None),
+        ({}, {}),
+        ({"a": 1, "b": 0.5}, {"a": 1, "b": 0.5}),
+        ({"a": 2**53 - 1, "b": -(2**53) + 1}, {"a": 2**53 - 1, "b": -(2**53) + 1}),
+        ({"a": 2**60 + 1}, {"a": float(2**60)}),
+        ({"a": 10**400, "b": 1}, {"b": 1}),
+        ({"a" * 128: 1, "b" * 129: 2}, {"a" * 128: 1}),
+        ({"": 1, "🎉": 2, "new\nline": 3, "\x00": 4, "\ud800": 5}, {"": 1, "🎉": 2}),
+    ],
+)
+def test_rewards_in_a_status_are_bounded(rewards: dict[str, float | int] | None, wanted: object) -> None:
+    assert bounded_rewards(rewards) == wanted
+
+
+def test_the_key_reward_is_kept_whatever_stands_before_it() -> None:
+    rewards = {f"k{number}": number for number in range(100)} | {"reward": 0.5}
+    shown = bounded_rewards(rewards)
+    assert shown and len(shown) == MAX_REWARD_KEYS
+    assert shown["reward"] == 0.5
+    assert list(shown)[:2] == ["k0", "k1"]
+
+
+@given(st.dictionaries(st.text(max_size=200), st.floats(allow_nan=False, allow_infinity=False) | st.integers(), max_size=80))
+def test_any_rewards_can_be_written(rewards: dict[str, float | int]) -> None:
+    shown = bounded_rewards(rewards)
+    assert shown is not None and len(shown) <= MAX_REWARD_KEYS
+    text = json.dumps(shown, allow_nan=False).encode()
+    assert json.loads(text) == shown
+    assert all(isinstance(value, float) or abs(value) < 2**53 for value in shown.values())
+
+
+@pytest.mark.parametrize(
+    ("rewards", "text"),
+    [
+        (None, None),
+        ({}, None),
+        ({"reward": 1}, "1"),
+        ({"reward": 0.123456, "other": 2}, "0.1235"),
+        ({"b": 1, "a": 0.5}, "a=0.5, b=1"),
+        ({"x" * 100: 1}, "x" * 60),
+    ],
+)
+def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: str | None) -> None:
+    assert reward_text(rewards) == text
+
+
+def hostile(number: int) -> StepRun:
+    """A step that is as large as a verifier and an agent can make it."""
+    rewards = {f"{number}-{key}-{'🎉' * 100}": 1e-300 for key in range(200)}
+    return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
+
+
+def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
+    journal = Journal(steps=[hostile(number) for number in range(100)], rewards=hostile(0).rewards)
+    made = trial()
+    for attempt in range(1, 6):
+        begun = status.begun(made, attempt, f"t-{attempt}", "task", None, NOW)
+        running = status.running(trial(begun), journal, NOW)
+        made = trial(status.lost(trial(running), "Evicted", "🎉" * 5000, NOW))
+    for last in (status.complete(made, journal, "uri", NOW), status.running(made, journal, NOW)):
+        content = to_json(last)
+        assert len(json.dumps(content, ensure_ascii=False).encode()) <= MAX_STATUS_BYTES
+        assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
+        assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
+        assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 5
+        assert to_json(parse_status({"status": content})) == content  # what was read is not written again
+
+
+def test_an_ordinary_trial_is_told_in_full() -> None:
+    steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
+    lost = status.lost(trial(status.running(trial(), Journal(steps=steps), NOW)), "Evicted", "x", NOW)
+    content = to_json(status.complete(trial(lost), Journal(steps=steps), "uri", NOW))
+    assert content["attempts"][0]["steps"] == content["steps"]
+    assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
+    assert len(json.dumps(content["steps"])) < 40_000
+
+
+@pytest.mark.parametrize(("seconds", "year"), [(-1e10, 1970), (0.0, 1970), (4e9, 2096), (2.0**53, 9999)])
+def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None:
+    shown = status.step_status(run(started_at=seconds, completed_at=seconds)).start_time
+    assert shown and shown.year == year
