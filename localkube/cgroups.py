@@ -21,6 +21,9 @@ def is_v2(root: Path = _ROOT) -> bool:
 
 def prepare(name: str, root: Path = _ROOT) -> Path:
     """Make the group for components; returns the file a process writes its pid to in order to join."""
+    for tree in _trees(root):
+        (tree / name).mkdir(parents=True, exist_ok=True)
+    _allow_all_processors(root / "cpuset", name)
     group = _tracking_tree(root) / name / "system"
     group.mkdir(parents=True, exist_ok=True)
     return group / "cgroup.procs"
@@ -36,6 +39,19 @@ def kill_all(name: str, root: Path = _ROOT) -> None:
 def members(name: str, root: Path = _ROOT) -> list[int]:
     """Pids of all processes in the group and the groups below it."""
     return _pids(_tracking_tree(root) / name)
+
+
+def _trees(root: Path) -> list[Path]:
+    """Where a group has a directory: with v1 in the tree of each controller, some of which are links to others."""
+    return [root] if is_v2(root) else sorted(tree for tree in root.iterdir() if tree.is_dir())
+
+
+def _allow_all_processors(tree: Path, name: str) -> None:
+    """A new group of v1's cpuset has no processors and no memory nodes, and could hold nothing."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        source, target = tree / file, tree / name / file
+        if source.exists() and not target.read_text().strip():
+            target.write_text(source.read_text())
 
 
 def _tracking_tree(root: Path) -> Path:
@@ -65,8 +81,7 @@ def _kill_once(group: Path) -> bool:
 
 def _remove(name: str, root: Path) -> bool:
     """Remove the group's directories from all trees, deepest first; True if none is left."""
-    trees = [root] if is_v2(root) else sorted(root.iterdir())
-    tops = [tree / name for tree in trees if (tree / name).is_dir()]
+    tops = [tree / name for tree in _trees(root) if (tree / name).is_dir()]
     for top in tops:
         for directory, _, _ in os.walk(top, topdown=False):
             try:

@@ -70,7 +70,7 @@ def kubelet(config: Config, pki: Pki) -> Document:
         "kubeAPIBurst": 200,
         # The machine's control groups are not ours to arrange: the pods' are kept in one of our own.
         "cgroupDriver": "cgroupfs",
-        "cgroupsPerQOS": False,
+        "cgroupsPerQOS": True,
         "cgroupRoot": f"/{config.cgroup}",
         "enforceNodeAllocatable": ["none"],
         "failCgroupV1": False,

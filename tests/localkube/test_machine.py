@@ -23,6 +23,15 @@ def test_with_cgroup_v1_membership_is_read_in_the_tree_of_pids(tmp_path: Path) -
     assert group == tmp_path / "pids/ours/system"
 
 
+def test_a_group_of_cgroup_v1_may_use_all_processors(tmp_path: Path) -> None:
+    for directory, content in {"cpuset": "0-1\n", "cpuset/ours": "\n"}.items():
+        (tmp_path / directory).mkdir()
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            (tmp_path / directory / file).write_text(content)
+    cgroups.prepare("ours", tmp_path)
+    assert (tmp_path / "cpuset/ours/cpuset.cpus").read_text() == "0-1\n"
+
+
 def test_with_cgroup_v2_there_is_one_tree(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     assert cgroups.prepare("ours", tmp_path) == tmp_path / "ours/system/cgroup.procs"
