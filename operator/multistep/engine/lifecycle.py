@@ -127,6 +127,12 @@ Rule: TypeAlias = Callable[[Situation], Decision | None]
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "RunContainerError"})
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "repository name not known", "insufficient_scope")
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_FILLED_ITS_DISK = (
+    "usage exceeds the total limit of containers",
+    "exceeded its local ephemeral storage limit",
+    "exceeds the limit",
+)
+_NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
 _STOPPED_FROM_INSIDE = 143  # the runner's status after SIGTERM, which anything in the container may send
 
 
@@ -185,15 +191,22 @@ def _pod_gone(s: Situation) -> Decision | None:
 
 
 def _pod_foreign(s: Situation) -> Decision | None:
-    if s.pod is not None and s.pod.owner_uid != s.trial.metadata.uid:
-        if s.pod.deleting:
-            return Wait("PodNameTaken", f"waiting for another pod named {s.pod.name} to go", seconds=2)
-        return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to somebody else; delete or rename it")
-    return None
+    if s.pod is None or s.pod.owner_uid == s.trial.metadata.uid:
+        return None
+    if s.pod.deleting or s.now < _attempt_start(s) + _NAME_TAKEN_SECONDS:
+        return Wait("PodNameTaken", f"waiting for another pod named {s.pod.name} to go", seconds=2)
+    return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to somebody else; delete or rename it")
 
 
 def _pod_unknown(s: Situation) -> Decision | None:
     return Adopt() if s.pod is not None and s.trial.status.pod_uid is None else None
+
+
+def _disk_filled(s: Situation) -> Decision | None:
+    """Evicted for its own limits, which its node's troubles come with a DisruptionTarget condition or other words for."""
+    if s.pod is None or s.pod.reason != "Evicted" or s.pod.disruption or s.trial.status.current_step is None:
+        return None
+    return PhaseDied("OutOfDiskError", s.pod.message) if any(each in s.pod.message for each in _FILLED_ITS_DISK) else None
 
 
 def _pod_taken(s: Situation) -> Decision | None:
@@ -260,6 +273,7 @@ RULES: tuple[Rule, ...] = (
     _pod_gone,
     _pod_foreign,
     _pod_unknown,
+    _disk_filled,
     _pod_taken,
     _container_ended,
     _cannot_start,
@@ -277,6 +291,13 @@ def failed_badly(trial: MultiStepTrial) -> bool:
     """Whether somebody may want to look at the pod: the trial Failed, or has an exception."""
     failed = any(each.type == "Failed" and each.status == "True" for each in trial.status.conditions)
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
+
+
+def _attempt_start(s: Situation) -> float:
+    """When the attempt began, or the trial."""
+    lost = s.trial.status.attempts
+    start = lost[-1].end_time if lost else s.trial.status.start_time
+    return start.timestamp() if start else s.now
 
 
 def _pod_removal(s: Situation) -> float | None:

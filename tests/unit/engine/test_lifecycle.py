@@ -1,0 +1,408 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.trial import (
+    AttemptStatus,
+    Condition,
+    MultiStepTrial,
+    StepException,
+    StepStatus,
+    TrialException,
+    TrialStatus,
+    parse_trial,
+)
+from multistep.engine import lifecycle
+from multistep.engine.lifecycle import (
+    Adopt,
+    Begin,
+    CleanUp,
+    CreatePod,
+    Decision,
+    Drive,
+    Fail,
+    LoseAttempt,
+    PhaseDied,
+    PodFacts,
+    Situation,
+    Wait,
+    decide,
+    next_deadline,
+)
+
+START = 1_000_000.0
+NOW = START + 100
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def trial(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
+    """A trial with uid "t" that began at START."""
+    made = {"metadata": {"name": "t", "uid": "t"}, "spec": {"task": {"inline": {"config": {}}}, **(spec or {})}}
+    return parse_trial(made).model_copy(update={"status": TrialStatus(**status)})
+
+
+def began(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
+    """One whose pod is known."""
+    return trial(spec, **{"attempt": 1, "pod_name": "t-1", "pod_uid": "p", "start_time": at(START), **status})
+
+
+def finished(spec: Mapping[str, Any] | None = None, kind: str = "Complete", **status: Any) -> MultiStepTrial:
+    conditions = [Condition(type=kind, status="True", last_transition_time=at(NOW), reason="x")]
+    return began(spec, **{"conditions": conditions, "completion_time": at(NOW - 10), **status})
+
+
+def pod(**changes: Any) -> PodFacts:
+    """A running pod of the trial."""
+    facts = {"name": "t-1", "uid": "p", "owner_uid": "t", "attempt": 1, "as_root": False, "phase": "Running", "created_at": START}
+    return PodFacts(**{**facts, "running": True, "scheduled_at": START, **changes})
+
+
+def starting(**changes: Any) -> PodFacts:
+    """One that does not run yet."""
+    return pod(**{"running": False, "phase": "Pending", "scheduled_at": NOW - 10, **changes})
+
+
+def ended(exit_code: int | None, exit_reason: str, **changes: Any) -> PodFacts:
+    return pod(running=False, terminated=True, exit_code=exit_code, exit_reason=exit_reason, phase="Failed", **changes)
+
+
+def after(trial: MultiStepTrial, facts: PodFacts | None, now: float = NOW, start_timeout: float = 60.0) -> Decision:
+    return decide(Situation(trial, facts, "t-1", now, start_timeout))
+
+
+IN_STEP = began(current_step="a", steps=[StepStatus(name="a")])
+AGAIN: dict[str, Any] = {"attempt": 2, "pod_name": "t-2", "pod_uid": None}
+LOST = [AttemptStatus(number=1, reason="Evicted", end_time=at(NOW - 0.4))]
+WITH_DEADLINE = {"activeDeadlineSeconds": 100}
+DEADLINE = Fail("DeadlineExceeded", "the trial was active for longer than spec.activeDeadlineSeconds = 100")
+GONE = LoseAttempt("PodDeleted", "pod t-1 was deleted by somebody else")
+FULL_DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+LOW_NODE = "The node was low on resource: memory. "
+TOO_SLOW = "pod t-1 did not start within environment.build_timeout_sec = 60"
+
+Row = tuple[MultiStepTrial, PodFacts | None, Decision]
+
+ROWS: dict[str, Row] = {
+    # before anything
+    "new": (trial(), None, Begin(1, "t-1")),
+    "suspended": (trial({"suspend": True}), None, Wait("Suspended", "spec.suspend is true; set it to false to begin")),
+    "suspended too late": (began({"suspend": True}), pod(), Drive()),
+    # the pod
+    "begun": (began(pod_uid=None), None, CreatePod()),
+    "begun again at once": (began(**AGAIN, attempts=LOST), None, Wait("BackingOff", "attempt 1 was lost: Evicted", 0.6)),
+    "begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 1)})]), None, CreatePod()),
+    "third attempt at once": (
+        began(**AGAIN, attempts=[LOST[0], LOST[0].model_copy(update={"number": 2})]),
+        None,
+        Wait("BackingOff", "attempt 2 was lost: Evicted", 1.6),
+    ),
+    "lost without a time": (began(**AGAIN, attempts=[AttemptStatus(number=1)]), None, CreatePod()),
+    "made before a crash": (began(pod_uid=None), pod(), Adopt()),
+    "deleted": (began(), None, GONE),
+    "replaced": (began(), pod(uid="other"), GONE),
+    "being deleted": (began(), pod(deleting=True), GONE),
+    "somebody else's": (
+        began(pod_uid=None, start_time=at(NOW - 60)),
+        pod(owner_uid="x"),
+        Fail("PodNameTaken", "a pod named t-1 exists and belongs to somebody else; delete or rename it"),
+    ),
+    "somebody else's at first": (
+        began(pod_uid=None, start_time=at(NOW - 59)),
+        pod(owner_uid="x"),
+        Wait("PodNameTaken", "waiting for another pod named t-1 to go", 2),
+    ),
+    "somebody else's at first, again": (
+        began(pod_uid=None, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 59)})]),
+        pod(owner_uid="x"),
+        Wait("PodNameTaken", "waiting for another pod named t-1 to go", 2),
+    ),
+    "somebody else's, going": (
+        began(pod_uid=None),
+        pod(owner_uid="x", deleting=True),
+        Wait("PodNameTaken", "waiting for another pod named t-1 to go", 2),
+    ),
+    # outside causes
+    "preempted": (IN_STEP, pod(disruption="PreemptionByScheduler", message="by q"), LoseAttempt("PreemptionByScheduler", "by q")),
+    "disrupted without a word": (
+        IN_STEP,
+        pod(disruption="DeletionByTaintManager"),
+        LoseAttempt("DeletionByTaintManager", "pod t-1 was disrupted: DeletionByTaintManager"),
+    ),
+    "evicted for the node's sake": (
+        IN_STEP,
+        ended(137, "Error", reason="Evicted", message=LOW_NODE),
+        LoseAttempt("Evicted", LOW_NODE),
+    ),
+    "evicted for the node's sake, by condition": (
+        IN_STEP,
+        ended(137, "Error", reason="Evicted", message=FULL_DISK, disruption="TerminationByKubelet"),
+        LoseAttempt("TerminationByKubelet", FULL_DISK),
+    ),
+    "node shut down": (
+        IN_STEP,
+        ended(None, "", reason="NodeShutdown"),
+        LoseAttempt("NodeShutdown", "pod t-1 failed: NodeShutdown"),
+    ),
+    "container lost with its node": (
+        IN_STEP,
+        ended(255, "Unknown"),
+        LoseAttempt("ContainerEnded", "the trial's container ended with status 255 (Unknown)"),
+    ),
+    "ended before the first step": (
+        began(),
+        ended(137, "OOMKilled"),
+        LoseAttempt("ContainerEnded", "the trial's container ended with status 137 (OOMKilled) before the first step"),
+    ),
+    # what a phase does to itself
+    "out of memory": (
+        IN_STEP,
+        ended(137, "OOMKilled"),
+        PhaseDied(
+            "OutOfMemoryError", "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit"
+        ),
+    ),
+    "killed from inside": (
+        IN_STEP,
+        ended(143, ""),
+        PhaseDied(
+            "ContainerKilledError",
+            "the trial's container ended with status 143 (no reason given): something in it stopped process 1",
+        ),
+    ),
+    "filled its disk": (IN_STEP, ended(137, "Error", reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", FULL_DISK)),
+    "filled its disk, as a container": (
+        IN_STEP,
+        pod(reason="Evicted", message='Container main exceeded its local ephemeral storage limit "1Gi". '),
+        PhaseDied("OutOfDiskError", 'Container main exceeded its local ephemeral storage limit "1Gi". '),
+    ),
+    "filled its disk before the first step": (
+        began(),
+        ended(137, "Error", reason="Evicted", message=FULL_DISK),
+        LoseAttempt("Evicted", FULL_DISK),
+    ),
+    # starting
+    "no such image": (
+        began(),
+        starting(waiting_reason="ErrImagePull", waiting_message="x: not found"),
+        Fail("ImagePullFailed", "x: not found; check spec.environment.image and its credentials", "EnvironmentStartError"),
+    ),
+    "no access to the image": (
+        began(),
+        starting(waiting_reason="ImagePullBackOff", waiting_message="Insufficient_Scope"),
+        Fail("ImagePullFailed", "Insufficient_Scope; check spec.environment.image and its credentials", "EnvironmentStartError"),
+    ),
+    "the registry is away": (
+        began(),
+        starting(waiting_reason="ErrImagePull", waiting_message="i/o timeout"),
+        Wait("ErrImagePull", "i/o timeout", 30),
+    ),
+    "an impossible image": (
+        began(),
+        starting(waiting_reason="InvalidImageName"),
+        Fail("InvalidImageName", "pod t-1: InvalidImageName", "EnvironmentStartError"),
+    ),
+    "too slow": (
+        began(),
+        starting(scheduled_at=NOW - 60),
+        Fail("EnvironmentStartTimeout", TOO_SLOW, "EnvironmentStartTimeoutError"),
+    ),
+    "too slow, with a reason": (
+        began(),
+        starting(scheduled_at=NOW - 60, waiting_reason="ErrImagePull", waiting_message="i/o timeout"),
+        Fail("EnvironmentStartTimeout", f"{TOO_SLOW}; last: ErrImagePull i/o timeout", "EnvironmentStartTimeoutError"),
+    ),
+    "unschedulable for long": (
+        began(),
+        starting(scheduled_at=None, unschedulable="0/1 nodes are available"),
+        Wait("Unschedulable", "0/1 nodes are available", 30),
+    ),
+    "not seen by the scheduler": (began(), starting(scheduled_at=None), Wait("PodStarting", "", 30)),
+    "making the container": (began(), starting(waiting_reason="ContainerCreating"), Wait("ContainerCreating", "", 30)),
+    "nearly too slow": (began(), starting(scheduled_at=NOW - 50), Wait("PodStarting", "", 10)),
+    "running": (began(), pod(), Drive()),
+    "running and slow once": (began(), pod(scheduled_at=START - 9999), Drive()),
+    # the deadline
+    "before the deadline": (began(WITH_DEADLINE, start_time=at(NOW - 99)), pod(), Drive()),
+    "at the deadline": (began(WITH_DEADLINE), pod(), DEADLINE),
+    "at the deadline, without a pod": (began(WITH_DEADLINE, pod_uid=None), None, DEADLINE),
+    "a deadline before the start": (trial(WITH_DEADLINE), None, Begin(1, "t-1")),
+    # the end
+    "complete": (finished(), pod(), CleanUp(0.0, None)),
+    "complete, pod gone": (finished(), None, CleanUp(None, None)),
+    "complete, pod going": (finished(), pod(deleting=True), CleanUp(None, None)),
+    "complete, another's pod": (finished(), pod(owner_uid="x"), CleanUp(None, None)),
+    "complete after the deadline": (finished(WITH_DEADLINE), None, CleanUp(None, None)),
+    "pod kept a while": (finished({"podTTLSecondsAfterFinished": 30}), pod(), CleanUp(20.0, None)),
+    "pod kept long enough": (finished({"podTTLSecondsAfterFinished": 5}), pod(), CleanUp(0.0, None)),
+    "trial kept a while": (finished({"ttlSecondsAfterFinished": 30}), None, CleanUp(None, 20.0)),
+    "trial kept long enough": (finished({"ttlSecondsAfterFinished": 0}), pod(), CleanUp(0.0, 0.0)),
+    "pod kept for ever": (finished({"podCleanup": "Never"}), pod(), CleanUp(None, None)),
+    "pod kept on failure: success": (finished({"podCleanup": "OnSuccess"}), pod(), CleanUp(0.0, None)),
+    "pod kept on failure: Failed": (finished({"podCleanup": "OnSuccess"}, "Failed"), pod(), CleanUp(None, None)),
+    "pod kept on failure: exception": (
+        finished({"podCleanup": "OnSuccess"}, exception=TrialException(type="X")),
+        pod(),
+        CleanUp(None, None),
+    ),
+    "pod kept on failure: a step's exception": (
+        finished({"podCleanup": "OnSuccess"}, steps=[StepStatus(name="a", exception=StepException(type="X"))]),
+        pod(),
+        CleanUp(None, None),
+    ),
+    "finished without a time": (finished({"ttlSecondsAfterFinished": 5}, completion_time=None), pod(), CleanUp(None, None)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_decided(name: str) -> None:
+    situation, facts, wanted = ROWS[name]
+    decision = after(situation, facts)
+    assert decision == _near(decision, wanted)
+
+
+def _near(decision: Decision, wanted: Decision) -> Decision:
+    """Times are whole seconds in a status, so waits are compared roughly."""
+    if isinstance(decision, Wait) and isinstance(wanted, Wait) and decision.seconds is not None and wanted.seconds is not None:
+        assert decision.seconds == pytest.approx(wanted.seconds, abs=1e-3)
+        return Wait(wanted.reason, wanted.message, decision.seconds)
+    return wanted
+
+
+def test_every_decision_and_every_rule_is_in_the_table() -> None:
+    assert {type(wanted) for _, _, wanted in ROWS.values()} == set(get_args(Decision))
+    deciding = set()
+    for situation, facts, _ in ROWS.values():
+        here = Situation(situation, facts, "t-1", NOW, 60.0)
+        deciding.add(next((rule for rule in lifecycle.RULES if rule(here) is not None), None))
+    assert deciding == {None, *lifecycle.RULES}
+
+
+def test_waiting_for_a_slow_start_never_becomes_a_busy_loop() -> None:
+    decision = after(began(), starting(scheduled_at=NOW - 59.9))
+    assert isinstance(decision, Wait) and decision.seconds == 1.0
+
+
+def test_a_start_without_a_limit_waits_for_ever() -> None:
+    assert after(began(), starting(scheduled_at=0.0), start_timeout=float("inf")) == Wait("PodStarting", "", 30.0)
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(1, 1), (2, 2), (3, 4), (7, 60), (100, 60)])
+def test_attempts_wait_longer_each_time(attempts: int, seconds: float) -> None:
+    lost = [AttemptStatus(number=number, reason="x", end_time=at(NOW)) for number in range(1, attempts + 1)]
+    decision = after(began(**AGAIN, attempts=lost), None)
+    assert isinstance(decision, Wait) and decision.seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("due", "wanted"),
+    [
+        (CleanUp(None, None), None),
+        (CleanUp(0.0, None), None),
+        (CleanUp(5.0, None), 5.0),
+        (CleanUp(0.0, 7.0), 7.0),
+        (CleanUp(5.0, 7.0), 5.0),
+        (CleanUp(9.0, 7.0), 7.0),
+    ],
+)
+def test_clean_up_looks_again_when_the_next_removal_is_due(due: CleanUp, wanted: float | None) -> None:
+    assert due.next == wanted
+
+
+@pytest.mark.parametrize(
+    ("situation", "wanted"),
+    [
+        (began(), None),
+        (trial(WITH_DEADLINE), None),
+        (began(WITH_DEADLINE, start_time=at(NOW - 30)), 70.0),
+        (began(WITH_DEADLINE, start_time=at(NOW - 300)), 0.0),
+    ],
+)
+def test_the_next_deadline(situation: MultiStepTrial, wanted: float | None) -> None:
+    assert next_deadline(situation, NOW) == wanted
+
+
+TIMES = st.none() | st.floats(0, 2 * START)
+DATES = st.none() | st.integers(0, 2 * int(START)).map(float).map(at)
+REASONS = st.sampled_from(["", "Evicted", "OOMKilled", "ErrImagePull", "InvalidImageName"])
+WORDS = st.sampled_from(["", "not found", FULL_DISK])
+PODS = st.builds(
+    PodFacts,
+    name=st.just("t-1"),
+    uid=st.sampled_from("pq"),
+    owner_uid=st.sampled_from(["t", "", "x"]),
+    attempt=st.integers(0, 3),
+    as_root=st.booleans(),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+    created_at=st.floats(0, 2 * START),
+    scheduled_at=TIMES,
+    unschedulable=WORDS,
+    deleting=st.booleans(),
+    disruption=REASONS,
+    reason=REASONS,
+    message=WORDS,
+    waiting_reason=REASONS,
+    waiting_message=WORDS,
+    running=st.booleans(),
+    ready=st.booleans(),
+    terminated=st.booleans(),
+    exit_code=st.none() | st.integers(0, 255),
+    exit_reason=REASONS,
+)
+CONDITIONS = st.lists(
+    st.builds(
+        Condition,
+        type=st.sampled_from(["Complete", "Failed", "Ready"]),
+        status=st.sampled_from(["True", "False", "Unknown"]),
+        last_transition_time=st.just(at(NOW)),
+        reason=st.just("x"),
+    ),
+    max_size=2,
+)
+STATUSES = st.builds(
+    TrialStatus,
+    conditions=CONDITIONS,
+    attempt=st.none() | st.integers(1, 3),
+    pod_name=st.just("t-1"),
+    pod_uid=st.sampled_from([None, "p"]),
+    start_time=DATES,
+    completion_time=DATES,
+    current_step=st.sampled_from([None, "a"]),
+    attempts=st.lists(st.builds(AttemptStatus, number=st.integers(1, 3), end_time=DATES), max_size=3),
+)
+SPECS = st.fixed_dictionaries(
+    {},
+    optional={
+        "suspend": st.booleans(),
+        "activeDeadlineSeconds": st.integers(1, 1000),
+        "podCleanup": st.sampled_from(["Always", "OnSuccess", "Never"]),
+        "podTTLSecondsAfterFinished": st.integers(0, 1000),
+        "ttlSecondsAfterFinished": st.integers(0, 1000),
+    },
+)
+
+
+@given(SPECS, STATUSES, st.none() | PODS, st.floats(0, 2 * START), st.floats(0, 1000) | st.just(float("inf")))
+def test_decide_is_total(
+    spec: Mapping[str, Any], status: TrialStatus, facts: PodFacts | None, now: float, start_timeout: float
+) -> None:
+    situation = Situation(trial(spec).model_copy(update={"status": status}), facts, "t-1", now, start_timeout)
+    decision = decide(situation)
+    assert isinstance(decision, get_args(Decision))
+    assert decide(situation) == decision
+    if isinstance(decision, Wait) and decision.seconds is not None:
+        assert decision.seconds > 0
+    if isinstance(decision, Fail | LoseAttempt):
+        assert decision.reason and " " not in decision.reason and decision.message
+    if isinstance(decision, Drive):
+        assert facts is not None and facts.running and facts.owner_uid == "t" and facts.uid == status.pod_uid
+    if isinstance(decision, PhaseDied):
+        assert status.current_step is not None
