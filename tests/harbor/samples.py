@@ -1,0 +1,164 @@
+"""Trials as the operator leaves them on its volume, one of each kind, made by the code that the operator uses."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.task import TaskConfig, task_from_dict
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.engine.journal import Journal, StepRun
+from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.engine.rewards import StepException
+from multistep.store import harbor
+from multistep.store.volume import TrialKey, Volume
+
+BEGIN = 1_800_000_000.0
+DIGEST = "sha256:" + "ab" * 32
+SECRET = "hunter2-hunter2"
+SPEC: dict[str, Any] = {
+    "task": {"bundle": {"configMaps": ["t"], "digest": DIGEST}},
+    "environment": {"env": [{"name": "LANG", "value": "C"}]},
+    "agent": {
+        "name": "command",
+        "command": ["/bin/true"],
+        "env": [
+            {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            {"name": "AUTH", "value": SECRET},
+            {"name": "MODE", "value": "fast"},
+        ],
+        "timeoutSeconds": 5,
+        "timeoutMultiplier": 2,
+    },
+    "verifier": {"env": [{"name": "TOKEN", "value": SECRET}], "maxTimeoutSeconds": 60},
+    "artifacts": [{"source": "/app/out", "destination": "out", "exclude": ["*.log"]}],
+    "extraInstructions": ["Be quick."],
+}
+LAYOUT = StepLayout(instruction="do it", tests=True, test_script=True)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One finished trial. outputs: files of each step's download, by member name."""
+
+    name: str
+    journal: Journal
+    steps: tuple[str, ...] = ("scaffold", "it's done $HOME ü")
+    failure: StepException | None = None
+    spec: Mapping[str, Any] = field(default_factory=lambda: SPEC)
+    attempts: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def config(self) -> TaskConfig:
+        steps = [{"name": name, "artifacts": ["/app/greet.sh"]} for name in self.steps]
+        return task_from_dict({"environment": {"docker_image": "i"}, "steps": steps, "task": {"name": "org/sample"}})
+
+    @property
+    def env(self) -> TrialEnv:
+        return TrialEnv(agent={"API_KEY": SECRET, "AUTH": SECRET, "MODE": "fast"}, verifier={"TOKEN": SECRET})
+
+    def plan(self) -> TrialPlan:
+        layout = TaskLayout(steps={step.name: LAYOUT for step in self.config.steps or ()}, root=LAYOUT)
+        return make_plan(self.config, layout, self.trial().spec, self.env, name="sample")
+
+    def trial(self) -> MultiStepTrial:
+        number = sum(self.name.encode())
+        uid = f"00000000-0000-4000-8000-{number:012d}"
+        return parse_trial(
+            {
+                "metadata": {"name": self.name, "namespace": "default", "uid": uid},
+                "spec": self.spec,
+                "status": {"startTime": "2027-01-15T07:59:00Z", "attempts": list(self.attempts)},
+            }
+        )
+
+
+def run(name: str, start: float, **changes: Any) -> StepRun:
+    """A step that ran for 10 s."""
+    timings = {"agent": (start + 1, start + 5), "verifier": (start + 5, start + 8), "artifacts": (start + 8, start + 9)}
+    return StepRun(**{"name": name, "started_at": start, "completed_at": start + 10, "timings": timings, **changes})
+
+
+def journal(*steps: StepRun, **changes: Any) -> Journal:
+    """A trial of these steps."""
+    return Journal(**{"steps": list(steps), "started_at": BEGIN, "finished": True, **changes})
+
+
+TIMEOUT = StepException("AgentTimeoutError", "the agent was stopped after its limit of 5 s", "agent")
+NO_REWARD = StepException("RewardFileNotFoundError", "the verifier wrote neither", "verifier")
+UNHEALTHY = StepException("HealthcheckError", "environment.healthcheck: failed after 3 attempts", "healthcheck")
+SETUP = StepException("RuntimeError", "setup.sh exited with status 1", "setup")
+FIRST, SECOND = "scaffold", "it's done $HOME ü"
+
+SAMPLES = (
+    Sample(
+        "rewards",
+        journal(
+            run(FIRST, BEGIN, rewards={"reward": 1, "style": 0.5}), run(SECOND, BEGIN + 10, rewards={}), rewards={"reward": 0.5}
+        ),
+    ),
+    Sample("exceptions", journal(run(FIRST, BEGIN, rewards={"reward": 0.0}, exception=TIMEOUT), rewards={"reward": 0.0})),
+    Sample("no-reward", journal(run(FIRST, BEGIN, exception=NO_REWARD))),
+    Sample("early-stop", journal(run(FIRST, BEGIN, rewards={"reward": 0}, gate_failure="reward is 0"), rewards={"reward": 0})),
+    Sample("setup", journal(run(FIRST, BEGIN, timings={"setup": (BEGIN, BEGIN + 1)}, exception=SETUP))),
+    Sample("single-step", journal(run("task", BEGIN, rewards={"reward": 1.0}), rewards={"reward": 1.0}), steps=()),
+    Sample("single-step-timeout", journal(run("task", BEGIN, exception=TIMEOUT), exception=TIMEOUT), steps=()),
+    Sample("environment", journal(exception=UNHEALTHY, broken=True)),
+    Sample(
+        "failed",
+        Journal(),
+        failure=StepException("EnvironmentStartTimeoutError", "pod p did not start within 600 s"),
+        attempts=({"number": 1, "reason": "NodeLost", "message": "gone", "endTime": "2027-01-15T07:59:30Z"},),
+    ),
+    Sample("huge", journal(run(FIRST, BEGIN, rewards={"reward": 10**40, "\ud800": -1e300}), rewards={"reward": 10**40})),
+    Sample("inline", journal(), spec={"task": {"inline": {"config": {}}}, "verifier": {"disable": True}}),
+)
+
+
+def make_results(root: Path) -> dict[str, Path]:
+    """All samples on a new volume; where each is, by name."""
+    volume = Volume(root, 2)
+    try:
+        return asyncio.run(_make_all(volume))
+    finally:
+        volume.close()
+
+
+async def _make_all(volume: Volume) -> dict[str, Path]:
+    return {sample.name: await _make(volume, sample) for sample in SAMPLES}
+
+
+async def _make(volume: Volume, sample: Sample) -> Path:
+    plan, trial = sample.plan(), sample.trial()
+    key = TrialKey("default", trial.metadata.name, trial.metadata.uid)
+    await volume.begin_attempt(key, len(sample.attempts) + 1)
+    for step in plan.steps:
+        for done in sample.journal.steps:
+            if done.name == step.name and "artifacts" in done.timings:
+                async with volume.spool(key) as spool:
+                    await spool.write(_download())
+                    types = ["directory"] * 3 + ["missing"] * (len(step.artifacts) - 1)
+                    attempt = len(sample.attempts) + 1
+                    done.collected = await volume.keep_step(key, spool, attempt=attempt, step=step, types=types)
+    now = BEGIN + 30
+    written = harbor.files(plan, trial, sample.journal, now, failure=sample.failure)
+    await volume.finish(key, written, harbor.directories(plan, sample.journal))
+    await volume.redact(key, harbor.secrets(sample.env, sample.config))
+    return volume.root / str(key)
+
+
+def _download() -> bytes:
+    files = {"0/command.txt": f"said {SECRET}", "1/test-stdout.txt": "1 passed", "1/reward.json": '{"reward": 1}', "2/x": "data"}
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return data.getvalue()

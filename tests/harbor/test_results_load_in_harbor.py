@@ -1,0 +1,92 @@
+"""What the operator writes is what Harbor 0.25's own models and viewer read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harbor.environment import harbor_python
+from tests.harbor.samples import FIRST, SAMPLES, SECOND, SECRET, make_results
+
+LOAD = Path(__file__).with_name("load_results.py")
+Loaded = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A jobs directory as Harbor's viewer wants it, with every sample in one job."""
+    top = tmp_path_factory.mktemp("harbor")
+    for name, path in make_results(top / "results").items():
+        shutil.copytree(path, top / "jobs/job" / name)
+    return top / "jobs"
+
+
+@pytest.fixture(scope="module")
+def loaded(jobs: Path) -> Loaded:
+    done = subprocess.run([harbor_python(), LOAD, jobs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: Loaded = json.loads(done.stdout)
+    return found
+
+
+def test_every_sample_loads_and_its_config_is_the_one_in_its_result(loaded: Loaded) -> None:
+    assert set(loaded) == {sample.name for sample in SAMPLES}
+    assert all(each["same_config"] for each in loaded.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards", "steps", "cause"),
+    [
+        ("rewards", {"reward": 0.5}, [FIRST, SECOND], None),
+        ("exceptions", {"reward": 0.0}, [FIRST], "agent_exhausted_budget"),
+        ("no-reward", None, [FIRST], "verifier_failed"),
+        ("early-stop", {"reward": 0}, [FIRST], None),
+        ("setup", None, [FIRST], "unclassified"),
+        ("single-step", {"reward": 1.0}, None, None),
+        ("single-step-timeout", None, None, "agent_exhausted_budget"),
+        ("environment", None, None, "sandbox_failed"),
+        ("failed", None, None, "sandbox_failed"),
+        ("huge", {"reward": 10**40}, [FIRST], None),
+        ("inline", None, None, None),
+    ],
+)
+def test_rewards_steps_and_causes_are_what_harbor_says_they_are(
+    loaded: Loaded, name: str, rewards: object, steps: list[str] | None, cause: str | None
+) -> None:
+    result = loaded[name]["result"]
+    found = result["step_results"]
+    assert (result["verifier_result"] or {}).get("rewards") == rewards
+    assert (found and [step["step_name"] for step in found]) == steps
+    assert loaded[name]["failure_cause"] == cause
+
+
+@pytest.mark.parametrize("name", [sample.name for sample in SAMPLES])
+def test_exception_txt_is_there_with_a_trials_own_exception_only(loaded: Loaded, name: str) -> None:
+    assert loaded[name]["exception_txt"] == (loaded[name]["result"]["exception_info"] is not None)
+
+
+def test_a_step_has_all_that_harbor_knows_of_one(loaded: Loaded) -> None:
+    first, second = loaded["rewards"]["result"]["step_results"]
+    assert set(first["agent_result"].values()) == {None}
+    assert first["agent_execution"] == {"started_at": "2027-01-15T08:00:01Z", "finished_at": "2027-01-15T08:00:05Z"}
+    assert second["verifier_result"] == {"rewards": {}}
+    assert loaded["setup"]["result"]["step_results"][0]["agent_result"] is None
+
+
+def test_the_viewer_shows_every_step(loaded: Loaded) -> None:
+    for shown in loaded["rewards"]["viewer"]:
+        assert shown["verifier-output"]["stdout"] == "1 passed"
+        assert shown["verifier-output"]["reward"] == {"reward": 1}
+        assert [file["path"] for file in shown["artifacts"]["files"]] == ["x"]
+    assert loaded["single-step"]["viewer"][0]["verifier-output"]["stdout"] == "1 passed"
+
+
+def test_no_secret_is_left_anywhere(jobs: Path) -> None:
+    texts = {path: path.read_text() for path in jobs.rglob("*") if path.is_file()}
+    assert not [path for path, text in texts.items() if SECRET in text]
+    assert any("said [REDACTED]" in text for text in texts.values())

@@ -1,0 +1,104 @@
+"""Harbor's files as dicts and texts; that Harbor itself loads them is tests/harbor's business."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from multistep.api.task import TaskConfig, VerifierConfig
+from multistep.engine.journal import Journal, StepRun
+from multistep.engine.plan import TrialEnv
+from multistep.engine.rewards import StepException
+from multistep.store import harbor
+from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
+
+BY_NAME = {sample.name: sample for sample in SAMPLES}
+
+
+def result(sample: Sample, failure: StepException | None = None) -> dict[str, object]:
+    return harbor.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30, failure=failure or sample.failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "sensitive"),
+    [("API_KEY", True), ("secret", True), ("GH_TOKEN", True), ("MAX_TOKENS", False), ("TOKENS_TOKEN", True), ("PASSWD", False),
+     ("AWS_CREDENTIALS", True), ("AUTHOR", True), ("MODE", False)],
+)  # fmt: skip
+def test_names_that_look_like_a_secrets(name: str, sensitive: bool) -> None:
+    assert harbor.is_sensitive(name) is sensitive
+
+
+def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_tables() -> None:
+    config = TaskConfig(verifier=VerifierConfig(env={"A_KEY": "${VALUE}", "B_KEY": "${UNSET}", "C_KEY": "${UNSET:-default}"}))
+    env = TrialEnv(
+        variables={"VALUE": "resolved", "SOME_KEY": "only a variable"},
+        environment={"ENV_KEY": "environment's"},
+        agent={"AGENT_KEY": "agent's", "FORCE_AUTH": " True ", "USE_KEY": "1", "EMPTY_KEY": "", "MODE": "fast"},
+        verifier={"TOKEN": "verifier's"},
+    )
+    assert harbor.secrets(env, config) == {"resolved", "default", "agent's", "verifier's"}
+
+
+def test_no_value_of_a_secret_is_in_the_config() -> None:
+    spec = {**SPEC, "agent": {"name": "nop", "env": [{"name": "A_KEY", "value": "${B}"}, {"name": "C_KEY", "value": "${B:-x}"}]}}
+    sample = Sample("s", Journal(), spec=spec)
+    assert harbor.config_json(sample.plan(), sample.trial())["agent"]["env"] == {"A_KEY": "${B}", "C_KEY": "[REDACTED]"}
+    whole = Sample("s", Journal())
+    assert SECRET.encode() not in b"".join(harbor.files(whole.plan(), whole.trial(), Journal(), BEGIN).values())
+
+
+def test_a_failed_trial_has_no_reward_and_the_failure_as_its_exception() -> None:
+    sample = Sample("s", journal(run("scaffold", BEGIN), rewards={"reward": 1}))
+    failed = result(sample, StepException("EnvironmentStartError", "no such image"))
+    assert failed["verifier_result"] is None
+    assert failed["exception_info"] == {
+        "exception_type": "EnvironmentStartError",
+        "exception_message": "no such image",
+        "exception_traceback": "EnvironmentStartError: no such image\n",
+        "occurred_at": "2027-01-15T08:00:30.000Z",
+    }
+
+
+def test_a_trial_error_in_the_middle_leaves_the_steps_in_place() -> None:
+    steps = (run("scaffold", BEGIN, rewards={"reward": 1}), StepRun(name="second", started_at=BEGIN + 10))
+    found = result(Sample("s", journal(*steps, exception=StepException("RuntimeError", "x"), broken=True)))
+    assert [step["step_name"] for step in found["step_results"]] == ["scaffold", "second"]  # type: ignore[attr-defined]
+    assert found["step_results"][1]["agent_result"] is None  # type: ignore[index]
+
+
+def test_the_checksum_is_the_bundles_digest_or_of_the_inline_text() -> None:
+    assert result(BY_NAME["rewards"])["task_checksum"] == DIGEST
+    inline = result(BY_NAME["inline"])["task_checksum"]
+    assert str(inline).startswith("sha256:") and inline == result(BY_NAME["inline"])["task_checksum"]
+
+
+def test_the_environments_setup_is_the_last_attempts() -> None:
+    sample = Sample("s", journal(run("scaffold", BEGIN)), attempts=({"number": 1, "endTime": "2027-01-15T07:59:30Z"},))
+    assert result(sample)["environment_setup"] == {
+        "started_at": "2027-01-15T07:59:30.000Z",
+        "finished_at": "2027-01-15T08:00:00.000Z",
+    }
+
+
+def test_directories_are_those_of_started_steps_or_the_roots() -> None:
+    started = BY_NAME["early-stop"]
+    assert harbor.directories(started.plan(), started.journal) == ["steps/scaffold/agent", "steps/scaffold/verifier"]
+    single = BY_NAME["single-step"]
+    assert harbor.directories(single.plan(), single.journal) == ["agent", "verifier", "artifacts"]
+
+
+def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
+    sample = Sample("s", journal(run("scaffold", BEGIN, rewards={"\ud800\n": 1}, exception=StepException("E", "a\n\udcff"))))
+    files = harbor.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
+    texts = {name: data.decode() for name, data in files.items()}
+    assert json.loads(texts["result.json"])["step_results"][0]["verifier_result"] == {"rewards": {"?\n": 1}}
+    assert all(line.startswith("2027-") for line in texts["trial.log"].splitlines())
+
+
+def test_the_log_tells_in_order_what_happened() -> None:
+    sample = BY_NAME["early-stop"]
+    lines = harbor.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
+    assert lines == sorted(lines, key=lambda line: line.split()[0])
+    assert any("the gate was not passed: reward is 0" in line for line in lines)
+    assert lines[-1].endswith('the trial ended; rewards: {"reward": 0}')
