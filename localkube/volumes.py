@@ -16,11 +16,13 @@ def ensure_volumes(config: Config, api: Api) -> None:
     phases = _phases(api)
     for number in range(config.volume_count):
         name = f"local-{number}"
+        directory = config.paths.node_var_lib / "localkube-volumes" / name
         if phases.get(name) == "Released":
             api.delete(f"/api/v1/persistentvolumes/{name}")
-            shutil.rmtree(config.paths.node_var_lib / "localkube-volumes" / name, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, exist_ok=True)
         if phases.get(name) not in ("Available", "Bound"):
-            api.apply(f"/api/v1/persistentvolumes/{name}", volume(name, config.volume_gibibytes))
+            api.apply(f"/api/v1/persistentvolumes/{name}", volume(name, config.volume_gibibytes, config.node_name))
 
 
 def storage_class() -> dict[str, Any]:
@@ -37,8 +39,9 @@ def storage_class() -> dict[str, Any]:
     }
 
 
-def volume(name: str, gibibytes: int) -> dict[str, Any]:
+def volume(name: str, gibibytes: int, node: str) -> dict[str, Any]:
     """The size is a promise only: nothing limits what is written."""
+    on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -48,7 +51,9 @@ def volume(name: str, gibibytes: int) -> dict[str, Any]:
             "capacity": {"storage": f"{gibibytes}Gi"},
             "accessModes": ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"],
             "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": f"{_NODE_DIRECTORY}/{name}", "type": "DirectoryOrCreate"},
+            # local, not hostPath: only then the kubelet gives it to the pod's fsGroup.
+            "local": {"path": f"{_NODE_DIRECTORY}/{name}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
         },
     }
 
