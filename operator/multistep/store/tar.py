@@ -6,7 +6,7 @@ The stream comes out of a hostile container. The standard library's reader holds
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,7 +102,7 @@ def _member(block: bytes, extended: Mapping[str, bytes], offset: int, size: int)
         name=os.fsdecode(name),
         kind="directory" if kind == "file" and name.endswith(b"/") else kind,
         mode=_number(block[100:108]) & 0o777,  # no setuid, setgid, sticky bit
-        mtime=_time(extended["mtime"]) if "mtime" in extended else float(_number(block[136:148])),
+        mtime=_time(float, extended["mtime"]) if "mtime" in extended else _time(_number, block[136:148]),
         target=os.fsdecode(extended.get("linkpath") or _text(block[157:257])),
         offset=offset,
         size=size,
@@ -137,10 +137,11 @@ def _decimal(text: bytes) -> int:
     return int(text)
 
 
-def _time(text: bytes) -> float:
+def _time(read: Callable[[bytes], float], text: bytes) -> float:
+    """Seconds; 1970 for what a file cannot have: a time is no reason to refuse one."""
     try:
-        value = float(text)
-    except ValueError:
+        value = read(text)
+    except (ValueError, StoreError):
         return 0.0
     return value if abs(value) < 2**33 else 0.0
 

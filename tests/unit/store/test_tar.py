@@ -92,6 +92,30 @@ def test_refuses_what_makes_no_sense(data: bytes, why: str) -> None:
         read(data)
 
 
+def _dated(record: bytes, field: bytes = b"00000000012\0") -> bytes:
+    header = bytearray(member("0/a"))
+    header[136:148] = field
+    extended = b"%d mtime=%s\n" % (len(record) + 10, record)
+    return tar(member("x", extended, kind=b"x") if record else b"", _signed(header))
+
+
+@pytest.mark.parametrize(
+    ("data", "mtime"),
+    [
+        (_dated(b""), 10.0),
+        (_dated(b"12.5"), 12.5),
+        (_dated(b"-1.25"), -1.25),
+        (_dated(b"nan"), 0.0),
+        (_dated(b"soon"), 0.0),
+        (_dated(b"1e300"), 0.0),
+        (_dated(b"", b"\x80" + b"\x0f" * 11), 0.0),
+        (_dated(b"", b"\xff" * 12), 0.0),
+    ],
+)
+def test_no_time_is_a_reason_to_refuse_a_file(data: bytes, mtime: float) -> None:
+    assert [each.mtime for each in read(data)] == [mtime]
+
+
 @st.composite
 def _damaged(draw: st.DrawFn) -> bytes:
     data = bytearray(tar(member("0/a", b"text"), member("0/" + "b" * 200, b"x"), link("0/l", "y" * 150), directory("1/")))
