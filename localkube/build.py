@@ -55,15 +55,15 @@ def _linker_flags() -> list[str]:
 
 
 def _build(go: Path, directory: Path) -> None:
-    say(f"building Kubernetes {KUBERNETES_VERSION} from source: about 4 to 6 minutes on 2 cores the first time,")
+    say(f"building Kubernetes {KUBERNETES_VERSION} from source: about 7 minutes on 2 free cores the first time,")
     say("20 seconds if only a little changed; it stays in the cache")
     unfinished = directory.with_name(f"{directory.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
-    with step("  1/2 downloading Go modules (770 MB unpacked, about half a minute)"):
+    with step("  1/2 downloading Go modules (0.8 GB unpacked, about half a minute)"):
         stream([str(go), "mod", "download"], env=env, cwd=MODULE_DIR)
-    with step("  2/2 compiling and linking (about 4 minutes)"):
+    with step("  2/2 compiling and linking (about 6 minutes, silent)"):
         command = [str(go), "build", *_BUILD_FLAGS, "-ldflags", " ".join(_linker_flags())]
         for program, package in _PROGRAMS.items():
             stream([*command, "-o", str(unfinished / program), package], env=env, cwd=MODULE_DIR)

@@ -21,7 +21,7 @@ def create(network: Network) -> None:
     capture(["ip", "link", "set", network.host_device, "up"])
     inside = ["ip", "-netns", network.namespace, "-batch", "-"]
     capture(inside, stdin=_inside_commands(network))
-    capture([*enter(network), "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    capture([*enter(network), "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"])
 
 
 def remove(network: Network) -> None:
