@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"sync"
 
 	"multistep.dev/runner/internal/paths"
 	"multistep.dev/runner/internal/users"
@@ -80,16 +81,26 @@ func Remove(name string) error {
 	return removeAll(root, base)
 }
 
-// maxCaptured is how much the captures of one phase may have together, so that its record fits into a frame.
-const maxCaptured = 8 << 20
+// Captures reads files, and never more than a budget in all: every record is told in one frame, at each hello.
+type Captures struct {
+	mu   sync.Mutex
+	left int64
+}
 
-// Capture reads files. One that is missing, no regular file, or behind somebody's link is nil.
-func Capture(wanted []wire.File) map[string]*wire.Captured {
-	captured, left := make(map[string]*wire.Captured, len(wanted)), int64(maxCaptured)
+// NewCaptures has room for budget bytes.
+func NewCaptures(budget int64) *Captures {
+	return &Captures{left: budget}
+}
+
+// Read reads files. One that is missing, no regular file, or behind somebody's link is nil.
+func (c *Captures) Read(wanted []wire.File) map[string]*wire.Captured {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	captured := make(map[string]*wire.Captured, len(wanted))
 	for _, file := range wanted {
-		content := capture(file.Path, min(file.MaxBytes, left))
+		content := capture(file.Path, min(file.MaxBytes, c.left))
 		if captured[file.Path] = content; content != nil {
-			left -= int64(len(content.Base64))
+			c.left -= int64(len(content.Base64))
 		}
 	}
 	return captured

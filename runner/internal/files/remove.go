@@ -1,12 +1,14 @@
 package files
 
 import (
+	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path"
+
+	"multistep.dev/runner/internal/paths"
 )
 
 const (
@@ -18,8 +20,8 @@ const (
 // empty removes all contents of a directory.
 func empty(root *os.Root) (err error) {
 	for range removeAttempts {
-		remover := remover{root: root}
-		if err = remover.contents(".", 0); err == nil {
+		remover := remover{top: root}
+		if err = remover.all(func() error { return remover.contents(root, ".", 0) }); err == nil {
 			return nil
 		}
 	}
@@ -29,8 +31,8 @@ func empty(root *os.Root) (err error) {
 // removeAll removes name, whatever it is; links themselves, not what they lead to.
 func removeAll(root *os.Root, name string) (err error) {
 	for range removeAttempts {
-		remover := remover{root: root}
-		if err = remover.remove(name, 0); err == nil {
+		remover := remover{top: root}
+		if err = remover.all(func() error { return remover.remove(root, name, name, 0) }); err == nil {
 			return nil
 		}
 	}
@@ -38,60 +40,79 @@ func removeAll(root *os.Root, name string) (err error) {
 }
 
 type remover struct {
-	root  *os.Root
-	moved int
+	top   *os.Root
+	moved []string // from the depths, to be removed once we are back at the top
 }
 
-func (r *remover) remove(name string, depth int) error {
-	err := r.root.Remove(name)
+func (r *remover) all(first func() error) error {
+	err := first()
+	for err == nil && len(r.moved) > 0 {
+		name := r.moved[len(r.moved)-1]
+		r.moved = r.moved[:len(r.moved)-1]
+		err = r.remove(r.top, name, name, 0)
+	}
+	return err
+}
+
+// remove removes name in parent; where is its path from the top.
+func (r *remover) remove(parent *os.Root, name, where string, depth int) error {
+	err := parent.Remove(name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if info, bad := r.root.Lstat(name); bad != nil || !info.IsDir() {
+	info, bad := parent.Lstat(name)
+	if bad != nil || !info.IsDir() {
 		return err
 	}
 	if depth > maxRemoveDepth {
-		return r.moveUp(name)
+		return r.moveUp(where)
 	}
-	if err := r.contents(name, depth); err != nil {
+	directory, err := r.enter(parent, name, info)
+	if err != nil {
 		return err
 	}
-	return r.root.Remove(name)
-}
-
-// moveUp takes a deep directory to the top and removes it from there.
-func (r *remover) moveUp(name string) error {
-	r.moved++
-	up := fmt.Sprintf(".multistep-removed-%d", r.moved)
-	if err := r.root.Rename(name, up); err != nil {
+	defer directory.Close()
+	if err := r.contents(directory, where, depth); err != nil {
 		return err
 	}
-	return r.remove(up, 0)
+	return parent.Remove(name)
 }
 
-func (r *remover) contents(name string, depth int) error {
+func (r *remover) enter(parent *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
+	if info.Mode().Perm()&0o700 != 0o700 && os.Getuid() != 0 { // the owner took its own rights away
+		if err := parent.Chmod(name, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	return paths.Enter(parent, name, info)
+}
+
+func (r *remover) moveUp(where string) error {
+	up := ".multistep-removed-" + rand.Text()
+	if err := r.top.Rename(where, up); err != nil {
+		return err
+	}
+	r.moved = append(r.moved, up)
+	return nil
+}
+
+func (r *remover) contents(directory *os.Root, where string, depth int) error {
 	for {
-		names, err := r.list(name)
+		names, err := someNames(directory)
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		for _, child := range names {
-			if err := r.remove(path.Join(name, child), depth+1); err != nil {
+		for _, name := range names {
+			if err := r.remove(directory, name, path.Join(where, name), depth+1); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// list is some of what is in a directory.
-func (r *remover) list(name string) ([]string, error) {
-	directory, err := r.root.Open(name)
-	if errors.Is(err, fs.ErrPermission) { // not root, and the owner took its own rights away
-		if err := r.root.Chmod(name, 0o700); err != nil {
-			return nil, err
-		}
-		directory, err = r.root.Open(name)
-	}
+// someNames is some of what is in a directory, nothing if nothing is.
+func someNames(root *os.Root) ([]string, error) {
+	directory, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ const (
 // ErrBroken means that nothing after this point of the stream can be understood.
 var ErrBroken = errors.New("broken framing")
 
+// ErrTooLarge means that nothing was written, as no frame may be so large.
+var ErrTooLarge = errors.New("the answer is too large")
+
 // Reader reads frames. The payload of a frame is read from the Reader itself, to its io.EOF.
 type Reader struct {
 	stream *bufio.Reader
@@ -101,7 +104,7 @@ func WriteJSON(stream io.Writer, kind byte, value any) error {
 		return err
 	}
 	if len(payload) > MaxJSON {
-		return fmt.Errorf("an answer of %d bytes (limit %d)", len(payload), MaxJSON)
+		return fmt.Errorf("%w: %d bytes (limit %d)", ErrTooLarge, len(payload), MaxJSON)
 	}
 	return Write(stream, kind, payload)
 }

@@ -30,22 +30,26 @@ type output struct {
 	buffer    []byte
 }
 
-// newOutput begins to copy and returns the end to write to.
+// newOutput begins to copy to file, which it closes in any case, and returns the end to write to.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
+	o := &output{file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes)}
 	var ends [2]int
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
+		o.dropFile()
 		return nil, -1, err
 	}
 	// Only our end must not block: the other one belongs to programs that do not expect it.
-	if err := syscall.SetNonblock(ends[0], true); err != nil {
-		return nil, -1, err
+	err := syscall.SetNonblock(ends[0], true)
+	o.pipe = os.NewFile(uintptr(ends[0]), "output")
+	if err == nil {
+		o.conn, err = o.pipe.SyscallConn()
 	}
-	pipe := os.NewFile(uintptr(ends[0]), "output")
-	conn, err := pipe.SyscallConn()
 	if err != nil {
+		o.dropFile()
+		o.pipe.Close()
+		syscall.Close(ends[1])
 		return nil, -1, err
 	}
-	o := &output{pipe: pipe, conn: conn, file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes)}
 	go o.copy()
 	return o, ends[1], nil
 }

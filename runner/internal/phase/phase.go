@@ -35,6 +35,7 @@ type Host struct {
 	DefaultUser string
 	Workdir     string
 	Env         []string
+	Captures    *files.Captures
 	Null        *os.File // opened before anybody could put a fifo in its place
 }
 
@@ -55,7 +56,7 @@ func (h *Host) Run(request wire.Start) wire.PhaseResult {
 	} else if err := h.run(request, &result); err != nil {
 		result.Error = err
 	}
-	result.Captures = files.Capture(request.Captures)
+	result.Captures = h.Captures.Read(request.Captures)
 	result.OOMKills = oom.Since(kills)
 	result.DurationSeconds = time.Since(began).Seconds()
 	return result

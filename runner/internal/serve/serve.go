@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/peer"
 	"multistep.dev/runner/internal/phase"
@@ -30,6 +31,8 @@ const (
 	// garbagePercent keeps the heap small: it is the trial's memory.
 	garbagePercent = 40
 	runtimeDir     = "/run/multistep"
+	// captureBudget leaves room for all else that a hello tells: a third more when encoded, of a frame's 16 MiB.
+	captureBudget = 4 << 20
 )
 
 // Main is the command `runner serve`.
@@ -95,7 +98,8 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 	rand.Read(instance)
 	return &session.Runner{
 		Host: &phase.Host{
-			Reaper: reap.New(), Users: users.System, DefaultUser: defaultUser, Workdir: workdir, Env: os.Environ(), Null: null,
+			Reaper: reap.New(), Users: users.System, DefaultUser: defaultUser, Workdir: workdir, Env: os.Environ(),
+			Captures: files.NewCaptures(captureBudget), Null: null,
 		},
 		Store: records.NewStore(), Version: version, Instance: hex.EncodeToString(instance),
 		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),

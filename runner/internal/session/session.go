@@ -133,7 +133,11 @@ func (s *Session) dispatch(op wire.Op, payload []byte) error {
 }
 
 func (s *Session) answer(value any) error {
-	return frames.WriteJSON(s.stream, frames.JSON, value)
+	err := frames.WriteJSON(s.stream, frames.JSON, value)
+	if errors.Is(err, frames.ErrTooLarge) { // a caller that gets no answer would ask for ever
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	return err
 }
 
 func (s *Session) refuse(reason *wire.Error) error {

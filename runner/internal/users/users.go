@@ -69,14 +69,14 @@ func (d Database) user(name string) (User, error) {
 	if user, found := d.find(func(u User) bool { return u.Name == name }); found {
 		return user, nil
 	}
-	uid, err := strconv.ParseInt(name, 10, 64)
-	if err != nil || uid < 0 || uid > maxID {
+	uid, err := parseID(name)
+	if err != nil {
 		return User{}, NoSuchUser{fmt.Sprintf("%s has no user %q", d.Passwd, name)}
 	}
-	if user, found := d.byID(int(uid)); found {
+	if user, found := d.byID(uid); found {
 		return user, nil
 	}
-	return User{UID: int(uid), Home: "/"}, nil
+	return User{UID: uid, Home: "/"}, nil
 }
 
 func (d Database) byID(uid int) (User, bool) {
@@ -89,9 +89,9 @@ func (d Database) find(fits func(User) bool) (user User, found bool) {
 		if len(fields) < 6 || fields[0] == "" {
 			return true
 		}
-		uid, err1 := strconv.ParseUint(fields[2], 10, 32)
-		gid, err2 := strconv.ParseUint(fields[3], 10, 32)
-		user = User{UID: int(uid), GID: int(gid), Name: fields[0], Home: fields[5]}
+		uid, err1 := parseID(fields[2])
+		gid, err2 := parseID(fields[3])
+		user = User{UID: uid, GID: gid, Name: fields[0], Home: fields[5]}
 		if user.Home == "" {
 			user.Home = "/"
 		}
@@ -105,19 +105,26 @@ func (d Database) find(fits func(User) bool) (user User, found bool) {
 }
 
 func (d Database) group(name string) (int, error) {
-	id, err := strconv.ParseInt(name, 10, 64)
-	found := false
+	gid, err := parseID(name)
 	eachLine(d.Group, func(fields []string) bool {
-		if len(fields) >= 3 && fields[0] == name {
-			gid, bad := strconv.ParseUint(fields[2], 10, 32)
-			id, err, found = int64(gid), bad, true
+		if len(fields) < 3 || fields[0] != name {
+			return true
 		}
-		return !found
+		gid, err = parseID(fields[2])
+		return false
 	})
-	if err != nil || id < 0 || id > maxID {
+	if err != nil {
 		return 0, NoSuchUser{fmt.Sprintf("%s has no group %q", d.Group, name)}
 	}
-	return int(id), nil
+	return gid, nil
+}
+
+func parseID(text string) (int, error) {
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err == nil && id > maxID {
+		err = strconv.ErrRange
+	}
+	return int(id), err
 }
 
 // groupsOf returns the user's own group and those that /etc/group lists it in.
@@ -127,8 +134,8 @@ func (d Database) groupsOf(user User) []int {
 		if len(fields) < 4 || user.Name == "" || !slices.Contains(strings.Split(fields[3], ","), user.Name) {
 			return true
 		}
-		if gid, err := strconv.ParseUint(fields[2], 10, 32); err == nil && !slices.Contains(groups, int(gid)) {
-			groups = append(groups, int(gid))
+		if gid, err := parseID(fields[2]); err == nil && !slices.Contains(groups, gid) {
+			groups = append(groups, gid)
 		}
 		return true
 	})

@@ -123,7 +123,7 @@ type Start struct {
 
 // Check refuses what cannot be meant.
 func (s Start) Check() error {
-	paths := []string{s.ExitCodeFile, s.MakeExecutable}
+	paths := append([]string{s.ExitCodeFile, s.MakeExecutable}, s.Remove...)
 	if s.Output != nil {
 		paths = append(paths, s.Output.Path)
 		if s.Output.Path == "" || s.Output.MaxBytes < 0 {

@@ -1,0 +1,43 @@
+package files
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestWhatIsNestedVeryDeepIsRemoved(t *testing.T) {
+	directory := t.TempDir()
+	dig(t, directory, 5000)
+	root, err := os.OpenRoot(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	began := time.Now()
+	if err := removeAll(root, "d"); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(time.Since(began))
+	if err := empty(root); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(directory); len(left) != 0 {
+		t.Error(left)
+	}
+}
+
+// dig nests directories. Package os would ask for the working directory at each level.
+func dig(t *testing.T, directory string, depth int) {
+	t.Helper()
+	t.Chdir(directory)
+	for range depth {
+		if err := syscall.Mkdir("d", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		syscall.Mkdir("e", 0o500)
+		syscall.Chdir("d")
+	}
+	syscall.Chdir(directory)
+}

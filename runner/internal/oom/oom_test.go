@@ -1,0 +1,37 @@
+package oom
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestKillsAreFoundInEveryKindOfCgroup(t *testing.T) {
+	for name, each := range map[string]struct {
+		self, file, content string
+		wanted              int64
+	}{
+		"v2":                    {"0::/\n", "memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n", 2},
+		"v2, below":             {"0::/a/b\n", "a/b/memory.events", "oom_kill 4\n", 4},
+		"v2, told the host's":   {"0::/kubepods/x\n", "memory.events", "oom_kill 1\n", 1},
+		"v1":                    {"5:cpu,memory:/\n0::/\n", "memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5},
+		"v1, told the host's":   {"4:memory:/kubepods/x\n", "memory/memory.oom_control", "oom_kill 6\n", 6},
+		"nothing":               {"0::/\n", "other", "", -1},
+		"v1 of an older kernel": {"4:memory:/\n", "memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", -1},
+		"not even that":         {"", "memory.events", "oom_kill 1\n", -1},
+		"a number that is none": {"0::/\n", "memory.events", "oom_kill x\n", -1},
+	} {
+		mount := t.TempDir()
+		self := filepath.Join(t.TempDir(), "cgroup")
+		os.WriteFile(self, []byte(each.self), 0o644)
+		os.MkdirAll(filepath.Dir(filepath.Join(mount, each.file)), 0o755)
+		os.WriteFile(filepath.Join(mount, each.file), []byte(each.content), 0o644)
+		got := count(self, mount)
+		if (got == nil) != (each.wanted < 0) || (got != nil && *got != each.wanted) {
+			t.Error(name, got)
+		}
+	}
+	if Since(nil) != nil {
+		t.Error("unknown stays unknown")
+	}
+}
