@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(
         jobs=options.jobs,
         limit_seconds=options.limit,
+        namespace=options.namespace,
         keep=options.keep,
         say=lambda text: print(text, file=sys.stderr, flush=True),
         told=lambda report: _tell(report, options.outcomes),
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_at_least_one, default=DEFAULT_JOBS, metavar="N", help="cases at once (%(default)s)")
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="only cases of such names; may be repeated")
     parser.add_argument("--limit", type=float, default=DEFAULT_LIMIT_SECONDS, metavar="SECONDS", help="of each case (%(default)s)")
+    parser.add_argument("--namespace", default="", metavar="NAME", help="name of the run's own namespace (a random one)")
     parser.add_argument("--keep", action="store_true", help="keep the run's namespace, with all trials")
     parser.add_argument("--outcomes", type=Path, metavar="DIR", help="write what came of each case to DIR/NAME.json")
     return parser

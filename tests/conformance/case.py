@@ -20,11 +20,22 @@ from .options import Options
 TRIAL_FILE: Final = "trial.json"
 EXPECTED_FILE: Final = "expected.json"
 _OWNER_WRITE = 0o200
-_EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}  # by name of the case: git keeps no empty directory
+# What copies of known cases lose on their way, by name of the case: git keeps no empty directory, and where links cannot be
+# made it leaves a file that holds the target.
+_EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}
+_LINK_TARGETS: Final = {"workdir-symlink": "real.txt", "load-link-out-of-task": "/etc/passwd"}
 
 
 class CaseError(Exception):
     """A case that cannot be run as it is; the text says why."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A bundle. restored: paths that this copy of the case had lost, and that were made again."""
+
+    data: bytes
+    restored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,8 +61,9 @@ class Case:
     def declared(self) -> tuple[str, ...]:
         """Names of the task's steps, in order; () for a single-step task or one that cannot be read."""
         steps = self.table.get("steps")
-        names = [each.get("name") if isinstance(each, dict) else None for each in steps] if isinstance(steps, list) else []
-        return tuple(names) if all(isinstance(name, str) for name in names) else ()
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            return ()
+        return tuple(str(step.get("name")) for step in steps)
 
     @property
     def names_image(self) -> bool:
@@ -72,18 +84,28 @@ class Case:
         except (OSError, UnicodeDecodeError) as error:
             raise CaseError(f"{TRIAL_FILE}: extra_instruction_paths: {path!r}: {error}") from error
 
-    def bundle(self) -> bytes:
-        """The task packed as it is, whatever it holds, with links as links; not what this program reads of the case."""
-        entries = dict(Bundle.from_directory(self.directory).entries)
+    def packed(self) -> Packed:
+        """The task as a bundle: as it is, whatever it holds, with links as links; not what this program reads of the case."""
+        entries = {path: _writable(entry) for path, entry in Bundle.from_directory(self.directory).entries.items()}
         for name in (TRIAL_FILE, EXPECTED_FILE):
             entries.pop(name, None)
-        if self.name in _EMPTY_DIRECTORIES:
-            entries.setdefault(_EMPTY_DIRECTORIES[self.name], Entry("dir"))
+        lost = _lost(self.name, entries)
+        entries |= lost
         out = io.BytesIO()
         with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
-            for chunk in tar_chunks((path, _writable(entries[path])) for path in sorted(entries)):
+            for chunk in tar_chunks((path, entries[path]) for path in sorted(entries)):
                 stream.write(chunk)
-        return out.getvalue()
+        return Packed(out.getvalue(), tuple(lost))
+
+
+def _lost(case: str, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    found = {}
+    if (directory := _EMPTY_DIRECTORIES.get(case)) and directory not in entries:
+        found[directory] = Entry("dir")
+    if target := _LINK_TARGETS.get(case):
+        files = (path for path, entry in entries.items() if entry.kind == "file" and entry.data == target.encode())
+        found |= {path: Entry("link", 0o777, target=target) for path in files}
+    return found
 
 
 def _writable(entry: Entry) -> Entry:

@@ -22,7 +22,7 @@ from multistep.cli.outcome import holds, is_over
 from multistep.cli.unpack import unpack
 from multistep.cluster.client import Client
 from multistep.cluster.resources import NAMESPACES
-from multistep.errors import MultistepError, Unavailable
+from multistep.errors import MultistepError, NotFound, Unavailable
 from multistep.sources.bundle import digest_of
 
 from .case import Case, CaseError, read_case
@@ -64,10 +64,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run. jobs: cases at once; limit_seconds: of each; keep: leave the namespace."""
+    """How to run. jobs: cases at once; limit_seconds: of each; namespace: a new one's name, "" for any; keep: leave it."""
 
     jobs: int = DEFAULT_JOBS
     limit_seconds: float = DEFAULT_LIMIT_SECONDS
+    namespace: str = ""
     keep: bool = False
     say: Callable[[str], None] = field(default=print)
     told: Callable[[Report], None] = field(default=lambda _: None)  # as soon as a case is over
@@ -81,6 +82,7 @@ async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
         settings.say(f"image {name}")
         await asyncio.to_thread(images.build, name)
     async with await Client.connect() as client, _namespace(client, settings) as namespace:
+        await _require_trials(client, namespace)
         runner = _Runner(client, namespace, images, settings)
         reports += await asyncio.gather(*(runner.report(number, case) for number, case in enumerate(cases)))
     return sorted(reports, key=lambda report: report.name)
@@ -99,7 +101,7 @@ def _read(directories: Sequence[Path], told: Callable[[Report], None]) -> tuple[
 
 @asynccontextmanager
 async def _namespace(client: Client, settings: Settings) -> AsyncIterator[str]:
-    name = f"conformance-{secrets.token_hex(4)}"
+    name = settings.namespace or f"conformance-{secrets.token_hex(4)}"
     await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     settings.say(f"namespace {name}")
     try:
@@ -107,6 +109,13 @@ async def _namespace(client: Client, settings: Settings) -> AsyncIterator[str]:
     finally:
         if not settings.keep:
             await client.delete(NAMESPACES, None, name)
+
+
+async def _require_trials(client: Client, namespace: str) -> None:
+    try:
+        await client.list_trials(namespace)
+    except NotFound as error:
+        raise NotFound("the cluster knows no MultiStepTrial: install Multistep in it, by `make deploy` for one") from error
 
 
 class _Runner:
@@ -135,16 +144,15 @@ class _Runner:
         return report
 
     async def _attempt(self, case: Case, trial: str) -> Report:
-        await self._submit(case, trial)
+        packed = case.packed()
+        await self._submit(case, trial, packed.data)
         status = await self._ended(trial)
         found = refusal(status) or await self._outcome(case, status)
         lines = differences(case.expected, found)
         verdict = Verdict.DIFFER if lines else Verdict.AGREE
-        remark = _remark(found)
-        return Report(case.name, verdict, lines=lines, remark=remark, outcome=found)
+        return Report(case.name, verdict, lines=lines, remark=_remark(found, packed.restored), outcome=found)
 
-    async def _submit(self, case: Case, trial: str) -> None:
-        packed = case.bundle()
+    async def _submit(self, case: Case, trial: str, packed: bytes) -> None:
         digest = digest_of(packed)
         parts = bundle_config_maps(packed, trial, digest, self._namespace)
         bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": digest}
@@ -216,9 +224,11 @@ def _expects_trial_exception(case: Case) -> bool:
     return not case.is_refusal and case.expected["trial"]["exception_type"] is not None
 
 
-def _remark(found: Mapping[str, Any]) -> str:
+def _remark(found: Mapping[str, Any], restored: Sequence[str]) -> str:
     refused = found["load_error"]
-    return f"refused: {refused['type']}: {refused['message']}" if refused else ""
+    told = [f"this copy of the case had lost {', '.join(restored)}: made again"] if restored else []
+    told += [f"refused: {refused['type']}: {refused['message']}"] if refused else []
+    return "; ".join(told)
 
 
 def _whereabouts(status: TrialStatus) -> str:

@@ -1,0 +1,2 @@
+#!/bin/bash
+ls -A /logs/agent > /data/seen

@@ -1,0 +1,3 @@
+#!/bin/bash
+echo verifier >> log.txt
+echo 1 > /logs/verifier/reward.txt

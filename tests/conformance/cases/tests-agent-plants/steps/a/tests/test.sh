@@ -1,0 +1,9 @@
+#!/bin/bash
+J=
+chk() { local n=$1 v=0; shift; "$@" >/dev/null 2>&1 && v=1; J="$J${J:+, }\"$n\": $v"; }
+eq() { [ "$1" = "$2" ]; }
+put() { echo "{$J}" > /logs/verifier/reward.json; }
+chk alone eq "$(ls -A /tests)" test.sh
+chk no_verdict test ! -e /logs/verifier/reward.txt
+J="$J, \"reward\": 0.25"
+put

@@ -1,0 +1,3 @@
+#!/bin/bash
+echo log > /logs/verifier/log.txt
+echo 1 > /logs/verifier/reward.txt

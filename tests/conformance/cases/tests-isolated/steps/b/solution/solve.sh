@@ -1,0 +1,2 @@
+#!/bin/bash
+ls -A /tests /logs/verifier > /data/agent-saw

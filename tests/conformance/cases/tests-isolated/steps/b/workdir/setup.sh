@@ -1,0 +1,1 @@
+ls -A /tests /logs/verifier > /data/setup-saw

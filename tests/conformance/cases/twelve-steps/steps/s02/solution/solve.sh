@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s02 >> /data/order

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s04 >> /data/order

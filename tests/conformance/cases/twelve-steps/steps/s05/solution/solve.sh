@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s05 >> /data/order

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s06 >> /data/order

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s07 >> /data/order

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s08 >> /data/order

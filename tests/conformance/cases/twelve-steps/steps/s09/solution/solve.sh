@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s09 >> /data/order

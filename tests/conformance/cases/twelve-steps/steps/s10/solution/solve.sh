@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s10 >> /data/order

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s11 >> /data/order

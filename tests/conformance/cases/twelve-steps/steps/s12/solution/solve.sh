@@ -1,0 +1,2 @@
+#!/bin/bash
+echo s12 >> /data/order

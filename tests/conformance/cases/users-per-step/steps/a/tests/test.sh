@@ -1,0 +1,9 @@
+#!/bin/bash
+J=
+chk() { local n=$1 v=0; shift; "$@" >/dev/null 2>&1 && v=1; J="$J${J:+, }\"$n\": $v"; }
+eq() { [ "$1" = "$2" ]; }
+put() { echo "{$J}" > /logs/verifier/reward.json; }
+chk agent eq "$(cat /data/agent-a)" alice
+chk verifier eq "$(id -un)" alice
+chk output eq "$(stat -c %U /logs/verifier/test-stdout.txt)" alice
+put

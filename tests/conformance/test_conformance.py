@@ -1,0 +1,52 @@
+"""The project's own cases, all of them in one run on the cluster that KUBECONFIG names; then a test for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from .__main__ import ensure_kubeconfig
+from .case import find_cases
+from .report import brief, summary
+from .run import Report, Settings, Verdict, run
+
+CASES = Path(__file__).parent / "cases"
+RUN_SECONDS = 900  # the first test waits for the whole run
+
+pytestmark = pytest.mark.timeout(RUN_SECONDS)
+
+
+def _write_line(config: pytest.Config) -> Callable[[str], None]:
+    """To the terminal at once: a run of minutes without a word looks like one that hangs."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    assert capture is not None and terminal is not None
+
+    def write(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line(line)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def reports(request: pytest.FixtureRequest) -> Mapping[str, Report]:
+    """What came of the cases that were chosen (with -k, say), by name."""
+    items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.function is test_case)
+    chosen = [CASES / str(item.callspec.id) for item in items]
+    write = _write_line(request.config)
+    ensure_kubeconfig()
+    settings = Settings(say=write, told=lambda report: write("\n".join(brief(report))))
+    found = asyncio.run(run(chosen, settings))
+    write("\n".join(summary(found)))
+    return {report.name: report for report in found}
+
+
+@pytest.mark.parametrize("case", find_cases(CASES), ids=lambda case: case.name)
+def test_case(case: Path, reports: Mapping[str, Report]) -> None:
+    report = reports[case.name]
+
+    assert report.verdict is Verdict.AGREE, "\n".join(report.lines)
