@@ -56,7 +56,7 @@ class FakeCluster:
         """The kubelet started the pod."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
-        self.set_pod_status(namespace, name, phase="Running")
+        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[{"name": "main", "state": {"running": {}}}])
         return runner
 
     def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:
@@ -194,8 +194,9 @@ class FakeCluster:
         """The pod with the conditions the kubelet's probe would have set by now."""
         runner = self.runners.get(pod["metadata"]["uid"])
         ready = runner is not None and runner.ready and pod.get("status", {}).get("phase") == "Running"
-        conditions = [{"type": "Ready", "status": str(ready)}]
-        return {**pod, "status": {"conditions": conditions, **pod.get("status", {})}}
+        status = pod.get("status", {})
+        conditions = [{"type": "Ready", "status": str(ready)}, *status.get("conditions", [])]
+        return {**pod, "status": {**status, "conditions": conditions}}
 
 
 def _key(manifest: Mapping[str, Any]) -> Key:

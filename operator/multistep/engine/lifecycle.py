@@ -151,10 +151,7 @@ def _finished(s: Situation) -> Decision | None:
 
 
 def _past_deadline(s: Situation) -> Decision | None:
-    limit, start = s.trial.spec.active_deadline_seconds, s.trial.status.start_time
-    if limit is None or start is None or s.now < start.timestamp() + limit:
-        return None
-    return Fail("DeadlineExceeded", f"the trial was active for longer than spec.activeDeadlineSeconds = {limit}")
+    return deadline_exceeded(s.trial, s.now)
 
 
 def _suspended(s: Situation) -> Decision | None:
@@ -314,6 +311,14 @@ def _seconds_left(s: Situation, ttl: float | None) -> float | None:
     if ttl is None or end is None:
         return None
     return max(0.0, end.timestamp() + ttl - s.now)
+
+
+def deadline_exceeded(trial: MultiStepTrial, now: float) -> Fail | None:
+    """What follows when the trial's own deadline has passed; None while it has not."""
+    if next_deadline(trial, now) != 0:
+        return None
+    limit = trial.spec.active_deadline_seconds
+    return Fail("DeadlineExceeded", f"the trial was active for longer than spec.activeDeadlineSeconds = {limit}")
 
 
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:

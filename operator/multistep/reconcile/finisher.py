@@ -37,7 +37,7 @@ class Finisher:
         """Complete the results of a trial and return their URI. May be called again. failure: why the trial is Failed."""
         key = self.key(trial)
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
-        await self._volume.finish(key, files, [run.name for run in journal.steps])
+        await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))
         return self._volume.uri(self._settings.results_url, key)
 

@@ -100,7 +100,8 @@ class _Look:
             return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
         except SourceError as error:
             if error.transient:
-                return await self._wait("TaskUnavailable", str(error), seconds=10)
+                late = lifecycle.deadline_exceeded(self._trial, self._r.clock())
+                return await (self._act(late) if late else self._wait("TaskUnavailable", str(error), seconds=10))
             return await self._fail("InvalidSpec", f"spec.task: {error}")
 
     async def _refuse(self, error: InvalidSpec) -> float | None:

@@ -286,6 +286,12 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
     assert deciding == {None, *lifecycle.RULES}
 
 
+@pytest.mark.parametrize("rule", lifecycle.RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_can_be_asked_about_any_situation(rule: lifecycle.Rule) -> None:
+    answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
+    assert None in answers and any(answers)
+
+
 def test_waiting_for_a_slow_start_never_becomes_a_busy_loop() -> None:
     decision = after(began(), starting(scheduled_at=NOW - 59.9))
     assert isinstance(decision, Wait) and decision.seconds == 1.0

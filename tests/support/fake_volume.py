@@ -1,0 +1,85 @@
+"""A results volume in memory with the calls the reconciler makes of multistep.store.volume.Volume, and faults around each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+from multistep.engine.journal import Collected
+from multistep.store.volume import Step, TrialKey
+from tests.support.faults import Faults
+
+
+@dataclass
+class FakeSpool:
+    """A download."""
+
+    data: bytearray = field(default_factory=bytearray)
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+
+@dataclass
+class Results:
+    """What is kept of one trial. steps: digest of what was collected, by name; earlier: the same of earlier attempts."""
+
+    attempt: int = 0
+    steps: dict[str, str] = field(default_factory=dict)
+    earlier: dict[int, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+    redacted: set[str] = field(default_factory=set)
+
+    def begin(self, attempt: int) -> None:
+        assert attempt >= self.attempt, "an earlier attempt after a later one"
+        if attempt > self.attempt > 0:
+            self.earlier[self.attempt], self.steps = self.steps, {}
+        self.attempt = attempt
+
+
+class FakeVolume:
+    """results: by uid of the trial."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.results: dict[str, Results] = {}
+
+    @asynccontextmanager
+    async def spool(self, key: TrialKey, max_bytes: int | None = None) -> AsyncIterator[FakeSpool]:
+        self.faults.point("volume spool")
+        yield FakeSpool()
+
+    async def keep_step(self, key: TrialKey, spool: FakeSpool, *, attempt: int, step: Step, types: Sequence[str]) -> Collected:
+        with self._write(f"keep_step {step.name}"):
+            found = self._of(key)
+            found.begin(attempt)
+            found.steps[step.name] = hashlib.sha256(bytes(spool.data)).hexdigest()
+        return Collected(tuple(types[2:]), len(types), len(spool.data))
+
+    async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
+        with self._write(f"begin_attempt {attempt}"):
+            self._of(key).begin(attempt)
+
+    async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
+        with self._write("finish"):
+            self._of(key).files = dict(files)
+            self._of(key).directories = list(directories)
+
+    async def redact(self, key: TrialKey, secrets: Iterable[str]) -> None:
+        with self._write("redact"):
+            self._of(key).redacted |= set(secrets)
+
+    def uri(self, base: str, key: TrialKey) -> str:
+        return f"{base}/results/{key}"
+
+    def _of(self, key: TrialKey) -> Results:
+        return self.results.setdefault(key.uid, Results())
+
+    @contextmanager
+    def _write(self, what: str) -> Iterator[None]:
+        self.faults.point(f"volume {what} before")
+        yield
+        self.faults.point(f"volume {what} after")

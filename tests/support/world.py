@@ -1,0 +1,231 @@
+"""A whole world for the reconciler: cluster, runners and volume in memory, and a clock that goes as fast as things happen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from multistep.api.trial import API_VERSION, KIND, TrialStatus, parse_status
+from multistep.cluster.edge import Cluster, Object
+from multistep.metrics import Metrics
+from multistep.reconcile.reconciler import Reconciler
+from multistep.reconcile.workqueue import FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS
+from multistep.settings import Settings
+from multistep.store.volume import Volume
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_runner import FakeRunner, Json
+from tests.support.fake_volume import FakeVolume, Results
+from tests.support.faults import Faults, Killed
+from tests.support.played import rewarded
+
+KEY = ("default", "t")
+START = 1_700_000_000.0
+Events = Literal["prompt", "dropped", "duplicated", "delayed"]
+
+FILES = {
+    f"steps/{step}/{path}": text
+    for step in "abc"
+    for path, text in {"instruction.md": f"do {step}\n", "tests/test.sh": "true\n", "solution/solve.sh": "true\n"}.items()
+} | {"steps/a/workdir/setup.sh": "true\n", "tests/helper.sh": "true\n"}
+
+CONFIG: Json = {
+    "artifacts": ["/app/out"],
+    "environment": {"docker_image": "img", "healthcheck": {"command": "true"}},
+    "verifier": {"collect": [{"command": "true"}]},
+    "steps": [{"name": "a", "min_reward": 0.5}, {"name": "b", "healthcheck": {"command": "true"}}, {"name": "c"}],
+}
+
+REWARDS = {"a": rewarded(txt="1"), "b": rewarded(json='{"reward": 0.5, "style": 1}'), "c": rewarded(txt="0")}
+
+
+def manifest(spec: Mapping[str, Any] | None = None, config: Json | None = None, files: Mapping[str, str] | None = None) -> Object:
+    task = {"inline": {"config": CONFIG if config is None else config, "files": dict(FILES if files is None else files)}}
+    metadata = {"name": KEY[1], "namespace": KEY[0], "uid": "trial-uid", "generation": 1}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {"task": task, **(spec or {})}}
+
+
+@dataclass
+class World:
+    """One trial and everything around it.
+
+    durations: seconds a phase takes, by "STEP/OPERATION" (else it ends as soon as somebody waits for it). results: of
+    phases, by the same. events: what becomes of the news that a pod changed. wrap: puts something around the cluster.
+    """
+
+    trial: Object = field(default_factory=manifest)
+    durations: Mapping[str, float] = field(default_factory=dict)
+    results: Mapping[str, Json] = field(default_factory=dict)
+    user: int = 0
+    pods_run: bool = True
+    events: Events = "prompt"
+    faults: Faults = field(default_factory=Faults)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    volume: FakeVolume | Volume | None = None
+    wrap: Callable[[FakeCluster], Cluster] | None = None
+
+    def __post_init__(self) -> None:
+        self.now = START
+        self.looks = 0
+        self.errors: list[Exception] = []
+        self.waits: list[float | None] = []
+        self.metrics = Metrics()
+        self.cluster = FakeCluster(make_runner=self._make_runner, pods_run=self.pods_run, faults=self.faults)
+        self.volume = self.volume or FakeVolume(self.faults)
+        self.cluster.put(self.trial)
+        self.reconciler = self.fresh()
+        self._failures = 0
+
+    def fresh(self) -> Reconciler:
+        """An operator that was just started: it remembers nothing."""
+        cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
+        settings = Settings(**{"poll_seconds": 60.0, "linger_seconds": 0.0, **self.settings})
+        return Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now)  # type: ignore[arg-type]
+
+    # -- what goes on
+
+    async def look(self, times: int = 1) -> float | None:
+        """Look at the trial, as the queue does: after an error again, later each time. An operator that dies is replaced."""
+        wait: float | None = None
+        for _ in range(times):
+            self.looks += 1
+            try:
+                wait = await self.reconciler.reconcile(KEY)
+                self._failures = 0
+            except Killed:
+                self.reconciler, wait = self.fresh(), 1.0
+            except Exception as error:
+                self.errors.append(error)
+                wait = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**self._failures)
+                self._failures += 1
+        self.waits.append(wait)
+        return wait
+
+    async def run(self, until: Callable[[], object] | None = None, most: int = 400) -> None:
+        """Let time pass from one thing that happens to the next, until nothing more will, or until says so."""
+        wait = await self.look(2 if self.events == "duplicated" else 1)
+        while not (until and until()):
+            assert self.looks < most, f"no end in sight after {most} looks: {self.status.phase}, {self.errors[-1:]}"
+            ends = self._next_end()
+            if wait is None and ends is None:
+                return
+            wait = await self._pass(wait, ends)
+
+    async def _pass(self, wait: float | None, ends: float | None) -> float | None:
+        """To the next end of a phase or to the next look, whichever comes first."""
+        if ends is None or (wait is not None and self.now + wait < ends):
+            assert wait is not None
+            self.now += wait
+            return await self.look()
+        left = None if wait is None else self.now + wait - ends
+        self.now = max(self.now, ends)
+        self.end_phases()
+        if self.events == "dropped" and left is not None:
+            return left
+        if self.events == "delayed":
+            self.now += 7.0
+        return await self.look(2 if self.events == "duplicated" else 1)
+
+    def end_phases(self) -> None:
+        """End what is over by now."""
+        for runner in self.cluster.runners.values():
+            for record in list(runner.records.values()):
+                if record["state"] == "running" and record["startedAt"] + self._duration(record["id"]) <= self.now:
+                    runner.end(record["id"])
+
+    def _next_end(self) -> float | None:
+        ends = [
+            record["startedAt"] + self._duration(record["id"])
+            for key, pod in self.cluster.objects.items()
+            if key[0] == "Pod" and pod["status"].get("phase") == "Running" and pod["metadata"]["uid"] in self.cluster.runners
+            for record in self.cluster.runners[pod["metadata"]["uid"]].records.values()
+            if record["state"] == "running"
+        ]
+        return min(ends, default=None)
+
+    def _duration(self, id: str) -> float:
+        return self.durations.get(id.split("/", 1)[1], 0.0)
+
+    def _make_runner(self, pod: Object) -> FakeRunner:
+        results = {f"{step}/verifier": result for step, result in REWARDS.items()} | dict(self.results)
+        runner = TimedRunner(
+            pod["metadata"]["uid"],
+            results={f"{attempt}/{id}": result for attempt in range(1, 6) for id, result in results.items()},
+            files={"/logs/agent": {"log.txt": b"agent"}, "/app/out": b"out"},
+            clock=lambda: self.now,
+        )
+        runner.is_over = lambda id: runner.records[id]["startedAt"] + self._duration(id) <= self.now
+        as_root = any((each.get("securityContext") or {}).get("runAsUser") == 0 for each in pod["spec"]["containers"])
+        if self.user and not as_root:
+            runner.user = {"uid": self.user, "gid": self.user, "name": "agent", "home": "/home/agent"}
+        return runner
+
+    # -- what is there
+
+    @property
+    def object(self) -> Object:
+        return copy.deepcopy(self.cluster.objects[KIND, *KEY])
+
+    @property
+    def status(self) -> TrialStatus:
+        return parse_status(self.object)
+
+    @property
+    def kept(self) -> Results:
+        assert isinstance(self.volume, FakeVolume)
+        return self.volume.results["trial-uid"]
+
+    @property
+    def pods(self) -> list[str]:
+        return [name for kind, _, name in self.cluster.objects if kind == "Pod"]
+
+    @property
+    def condition(self) -> tuple[str, str, str]:
+        """The condition that tells how it is: type, reason and message."""
+        held = next(each for each in self.status.conditions if each.status == "True")
+        return held.type, held.reason, held.message
+
+    @property
+    def runner(self) -> FakeRunner:
+        """The only runner there was, or the last one."""
+        return list(self.cluster.runners.values())[-1]
+
+    @property
+    def execs(self) -> int:
+        return sum(len(each.streams) for each in self.cluster.runners.values())
+
+    @property
+    def status_writes(self) -> int:
+        return sum(each.startswith("apply_status") for each in self.cluster.writes)
+
+    def pod_status(self, **status: Any) -> None:
+        """Something happened to the only pod."""
+        (name,) = self.pods
+        self.cluster.set_pod_status(KEY[0], name, **status)
+
+    def change_trial(self, **spec: Any) -> None:
+        """The user changed the spec."""
+        trial = self.object
+        self.cluster.put({**trial, "spec": {**trial["spec"], **spec}})
+
+
+class TimedRunner(FakeRunner):
+    """Its phases end when their time has come, and somebody looks."""
+
+    is_over: Callable[[str], bool]
+
+    def _known(self, op: str, id: str) -> Json:
+        self.finish = "on_wait" if id in self.records and self.is_over(id) else "manual"
+        return super()._known(op, id)
+
+
+def timeless(value: Any) -> Any:
+    """A status or result without what differs from one run to the next: times and durations."""
+    if isinstance(value, Mapping):
+        return {key: timeless(each) for key, each in value.items() if not _is_time(key)}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+def _is_time(key: str) -> bool:
+    return key == "durations" or key.endswith(("Time", "_at"))
