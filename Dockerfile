@@ -45,7 +45,8 @@ FROM ${PYTHON_IMAGE}
 COPY --from=runner /runner /multistep/runner
 COPY --from=packages /opt/multistep /opt/multistep
 COPY --from=program /program /opt/multistep
-ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# LOGNAME: kopf asks for the user's name, and this user (like one that a cluster chooses) is not in /etc/passwd.
+ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp LOGNAME=multistep
 WORKDIR /tmp
 USER 65532:65532
 EXPOSE 8080

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack import image
-from hack.places import ROOT, VENV
+from hack.places import CACHE, ROOT, VENV
 from hack.stages import Failure, say, stage
 from hack.tools import go, helm
 from localkube import targets
 from localkube.commands import capture, succeeds
 from localkube.config import load_config
 from localkube.errors import CommandFailed
+from localkube.locking import exclusive
 
 NAMESPACE = "multistep-system"
 RELEASE = "multistep"
@@ -61,12 +62,14 @@ def ensure_cluster() -> Cluster:
 def deploy() -> Cluster:
     """The cluster with the operator of this checkout in it, ready."""
     cluster = ensure_cluster()
-    name = image.ensure(cluster.target)
-    image.deliver(cluster.target, name)
-    program = str(helm())
-    with stage("operator (helm upgrade --install)"):
-        _clear_interrupted(cluster, program)
-        _install(cluster, program, name)
+    with exclusive(CACHE / "deploy.lock"):
+        name = image.ensure(cluster.target)
+        image.deliver(cluster.target, name)
+        program = str(helm())
+        with stage("operator (helm upgrade --install)"):
+            _clear_interrupted(cluster, program)
+            _open_volumes(cluster)
+            _install(cluster, program, name)
     return cluster
 
 
@@ -96,8 +99,22 @@ def _install(cluster: Cluster, program: str, name: str) -> None:
         raise Failure(f"{error}\n\n{_why_not_ready(cluster)}") from error
 
 
+def _open_volumes(cluster: Cluster) -> None:
+    """Let an operator that is not root write: localkube's volumes are hostPath, to which kubelets apply no fsGroup."""
+    if not isinstance(cluster.target, targets.Local):
+        return
+    config = cluster.target.config
+    for number in range(config.volume_count):
+        directory = config.paths.node_var_lib / "localkube-volumes" / f"local-{number}"
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o1777)
+
+
 def _clear_interrupted(cluster: Cluster, program: str) -> None:
-    """Helm refuses to go on where it was interrupted. The CRD, the trials and the results stay."""
+    """Helm refuses to go on where it was interrupted (we hold the lock: nobody is at it).
+
+    The CRD, the trials and the results stay.
+    """
     listed = capture([program, "list", "--all", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
     if any(each["name"] == RELEASE and each["status"].startswith("pending") for each in json.loads(listed)):
         say("an earlier helm was interrupted: installing anew")
