@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from multistep.sources.bundle import Bundle, Entry, tar_chunks
 
@@ -51,6 +53,11 @@ class Case:
     def name(self) -> str:
         """What it is called: its directory."""
         return self.directory.name
+
+    @property
+    def title(self) -> str:
+        """The same as proper text."""
+        return os.fsencode(self.name).decode(errors="replace")
 
     @property
     def is_refusal(self) -> bool:
@@ -131,9 +138,13 @@ def read_case(directory: Path) -> Case:
     try:
         options = Options.model_validate(_json(directory / TRIAL_FILE))
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise CaseError("\n".join(f"{TRIAL_FILE}: {problem}" for problem in problems)) from None
+        raise CaseError("\n".join(f"{TRIAL_FILE}: {_problem(each)}" for each in error.errors())) from None
     return Case(directory, options, expected, _table(directory / "task.toml"))
+
+
+def _problem(error: ErrorDetails) -> str:
+    said = "this program does not know the key" if error["type"] == "extra_forbidden" else error["msg"]
+    return f"{'.'.join(map(str, error['loc']))}: {said}"
 
 
 def _json(file: Path) -> Any:

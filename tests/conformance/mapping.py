@@ -23,7 +23,7 @@ def manifest(case: Case, *, name: str, namespace: str, bundle: Manifest, image: 
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"task": {"name": case.name, "bundle": bundle}, **spec(case.options, case.extra_instructions(), image)},
+        "spec": {"task": {"name": case.title, "bundle": bundle}, **spec(case.options, case.extra_instructions(), image)},
     }
 
 

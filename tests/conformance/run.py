@@ -127,6 +127,8 @@ class _Runner:
         self._images = images
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.jobs)
+        self._operator_seen = False
+        self._operator_away = False
 
     async def report(self, number: int, case: Case) -> Report:
         """Run one case when it is its turn; whatever goes wrong is told in its report."""
@@ -144,6 +146,8 @@ class _Runner:
         return report
 
     async def _attempt(self, case: Case, trial: str) -> Report:
+        if self._operator_away:
+            raise CaseError("not begun: no operator took notice of earlier cases")
         packed = case.packed()
         await self._submit(case, trial, packed.data)
         status = await self._ended(trial)
@@ -176,7 +180,9 @@ class _Runner:
         start = time.monotonic()
         while not is_over(status := parse_status(await self._client.get_trial(self._namespace, trial))):
             waited = time.monotonic() - start
+            self._operator_seen = self._operator_seen or bool(status.conditions)
             if waited > UNNOTICED_SECONDS and not status.conditions:
+                self._operator_away = not self._operator_seen
                 raise TimeoutError(f"nobody took notice of the trial within {waited:.0f} s: does the operator run?")
             if waited > self._settings.limit_seconds:
                 raise TimeoutError(f"not over after {waited:.0f} s: {_whereabouts(status)}")
