@@ -15,10 +15,11 @@ class Killed(BaseException):
 
 
 class Faults:
-    """trace: the points passed so far, as in ``create_pod before``."""
+    """trace: the points passed so far, as in ``create_pod before``. dead: an operator was killed, and does nothing any more."""
 
     def __init__(self) -> None:
         self.trace: list[str] = []
+        self.dead = False
         self._planned: dict[int, BaseException] = {}
 
     def fail(self, at: int, error: BaseException) -> Self:
@@ -28,6 +29,9 @@ class Faults:
 
     def point(self, name: str) -> None:
         """Called by the fakes."""
+        if self.dead:
+            raise Killed
         self.trace.append(name)
         if error := self._planned.pop(len(self.trace), None):
+            self.dead = isinstance(error, Killed)
             raise error

@@ -22,6 +22,7 @@ from tests.support.played import rewarded
 
 KEY = ("default", "t")
 START = 1_700_000_000.0
+SETTINGS = Settings(poll_seconds=60.0, linger_seconds=0.0)
 Events = Literal["prompt", "dropped", "duplicated", "delayed"]
 
 FILES = {
@@ -80,7 +81,7 @@ class World:
     def fresh(self) -> Reconciler:
         """An operator that was just started: it remembers nothing."""
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
-        settings = Settings(**{"poll_seconds": 60.0, "linger_seconds": 0.0, **self.settings})
+        settings = SETTINGS.model_copy(update=dict(self.settings))
         return Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now)  # type: ignore[arg-type]
 
     # -- what goes on
@@ -93,12 +94,12 @@ class World:
             try:
                 wait = await self.reconciler.reconcile(KEY)
                 self._failures = 0
-            except Killed:
-                self.reconciler, wait = self.fresh(), 1.0
-            except Exception as error:
-                self.errors.append(error)
+            except (Killed, Exception) as error:
+                self.errors += [error] if isinstance(error, Exception) else []
                 wait = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**self._failures)
                 self._failures += 1
+            if self.faults.dead:
+                self.faults.dead, self.reconciler, wait = False, self.fresh(), 1.0
         self.waits.append(wait)
         return wait
 

@@ -57,11 +57,13 @@ class Reconciler:
         """One look. Returns the seconds after which to look again; None: only when something happens."""
         with self.metrics.reconcile_seconds.time():
             try:
-                return await _Look(self, await self.cluster.get_trial(*key)).run()
+                trial = await self.cluster.get_trial(*key)
             except NotFound:
                 self.metrics.phases.saw(key, None)
                 return None
-            except Conflict:
+            try:
+                return await _Look(self, trial).run()
+            except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
                 return SOON_SECONDS
             except PodError as error:
                 self.metrics.exec_failures.inc()
