@@ -27,7 +27,7 @@ def lint() -> None:
     with stage("mypy --strict"):
         _python_program("mypy", "--strict", "--cache-dir", str(CACHE / "mypy"), *_TYPED)
     with stage("lint-imports"):
-        _python_program("lint-imports", "--cache-dir", str(CACHE / "import-linter"))
+        capture([str(VENV / "bin" / "lint-imports"), "--cache-dir", str(CACHE / "import-linter")], cwd=ROOT)
     with stage("gofmt and go vet"):
         _gofmt()
         # Not for localkube/kube: it would compile all of Kubernetes once more.

@@ -68,7 +68,6 @@ def deploy() -> Cluster:
         program = str(helm())
         with stage("operator (helm upgrade --install)"):
             _clear_interrupted(cluster, program)
-            _open_volumes(cluster)
             _install(cluster, program, name)
     return cluster
 
@@ -97,17 +96,6 @@ def _install(cluster: Cluster, program: str, name: str) -> None:
         capture([*command, *values, *waiting, "--take-ownership"], env=cluster.environment)
     except CommandFailed as error:
         raise Failure(f"{error}\n\n{_why_not_ready(cluster)}") from error
-
-
-def _open_volumes(cluster: Cluster) -> None:
-    """Let an operator that is not root write: localkube's volumes are hostPath, to which kubelets apply no fsGroup."""
-    if not isinstance(cluster.target, targets.Local):
-        return
-    config = cluster.target.config
-    for number in range(config.volume_count):
-        directory = config.paths.node_var_lib / "localkube-volumes" / f"local-{number}"
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o1777)
 
 
 def _clear_interrupted(cluster: Cluster, program: str) -> None:

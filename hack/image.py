@@ -72,7 +72,8 @@ def version() -> str:
 
 
 def _runner_digest() -> str:
-    return digest_of(files_below(_RUNNER), capture([str(go()), "env", "GOVERSION"], env=go_environment()), version())
+    sources = [file for file in files_below(_RUNNER) if not file.name.endswith("_test.go")]
+    return digest_of(sources, capture([str(go()), "env", "GOVERSION"], env=go_environment()), version())
 
 
 def _build_runner(directory: Path) -> None:
