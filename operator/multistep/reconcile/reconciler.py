@@ -214,6 +214,7 @@ class _Look:
     async def _lose(self, loss: lifecycle.LoseAttempt) -> float | None:
         """An outside cause: on record with what it had, then anew, or Failed without a reward."""
         trial, now = self._trial, self._r.clock()
+        self._r.left_at.pop(trial.status.pod_uid or "", None)
         lost = status.lost(trial, loss.reason, loss.message, now)
         number = (trial.status.attempt or 1) + 1
         retries = trial.spec.infrastructure_retries
@@ -284,8 +285,8 @@ class _Look:
         trial = self._trial
         self._r.loader.forget(trial.metadata.uid)
         self._r.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
+        self._r.left_at.pop(trial.status.pod_uid or "", None)
         if due.pod_in == 0 and self._pod is not None:
-            self._r.left_at.pop(self._pod.uid, None)
             await self._delete_pod(self._pod.name, self._pod.uid)
         if due.trial_in == 0:
             await self._r.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)

@@ -281,6 +281,16 @@ async def test_an_evicted_pod_is_deleted_before_the_next_is_made() -> None:
     assert (world.condition[0], world.pods) == ("Complete", [])
 
 
+@pytest.mark.parametrize("spec", [{}, {"podCleanup": "Never"}])
+async def test_nothing_is_remembered_of_trials_that_are_over(spec: dict[str, Any]) -> None:
+    world = World(durations=LONG, trial=manifest(spec))
+    await world.look()
+    assert len(world.reconciler.left_at) == 1
+    world.cluster.remove("Pod", "default", "t-1")
+    await world.run()
+    assert (world.status.attempt, world.reconciler.left_at) == (2, {})
+
+
 async def test_attempts_back_off() -> None:
     world = World(durations=LONG, trial=manifest({"infrastructureRetries": 5}))
     waits = []
