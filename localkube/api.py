@@ -30,8 +30,9 @@ class Api:
         query = f"?fieldManager={_FIELD_MANAGER}&force=true"
         self.request("PATCH", path + query, json.dumps(manifest), "application/apply-patch+yaml")
 
-    def delete(self, path: str) -> None:
-        self.request("DELETE", path)
+    def merge(self, path: str, changes: dict[str, Any]) -> None:
+        """Change these fields only; None removes one."""
+        self.request("PATCH", path, json.dumps(changes), "application/merge-patch+json")
 
     def says_ok(self, path: str) -> bool:
         """Whether a health endpoint answers that all is well."""

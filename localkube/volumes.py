@@ -18,10 +18,11 @@ def ensure_volumes(config: Config, api: Api) -> None:
         name = f"local-{number}"
         directory = config.paths.node_var_lib / "localkube-volumes" / name
         if phases.get(name) == "Released":
-            api.delete(f"/api/v1/persistentvolumes/{name}")
             shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        if phases.get(name) not in ("Available", "Bound"):
+        if phases.get(name) == "Released":
+            api.merge(f"/api/v1/persistentvolumes/{name}", {"spec": {"claimRef": None}})
+        if name not in phases:
             api.apply(f"/api/v1/persistentvolumes/{name}", volume(name, config.volume_gibibytes, config.node_name))
 
 

@@ -131,7 +131,7 @@ def test_no_route_leads_out_of_the_namespace() -> None:
 
 def test_volumes_are_of_the_default_class() -> None:
     assert volumes.storage_class()["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true"
-    volume = volumes.volume("local-0", gibibytes=20)
+    volume = volumes.volume("local-0", gibibytes=20, node="node1")
     assert volume["spec"]["storageClassName"] == volumes.storage_class()["metadata"]["name"]
     assert volume["spec"]["capacity"] == {"storage": "20Gi"}
 
