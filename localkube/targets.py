@@ -11,7 +11,7 @@ from localkube import cluster, health, images
 from localkube.commands import capture, say, stream, succeeds
 from localkube.config import Config
 from localkube.errors import LocalkubeError, Unsupported
-from localkube.images import Build
+from localkube.images import DEBIAN_IMAGE, Build
 
 _KIND_NAME = "multistep"
 _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
@@ -52,7 +52,10 @@ class Local:
         _refuse_unless_possible()
 
     def up(self) -> None:
+        """Besides the cluster, the base image: pods can name it, as they could where a registry is in reach."""
         cluster.up(self.config)
+        images.ensure_debian(self.config)
+        images.load(self.config, DEBIAN_IMAGE.removeprefix("localhost/"))
 
     def down(self) -> None:
         cluster.down(self.config)
