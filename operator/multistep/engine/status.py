@@ -151,7 +151,7 @@ def to_json(status: TrialStatus) -> dict[str, Any]:
     """The status as the API server takes it; absent stands for null. One that would be too large tells less of the details."""
     content = _dumped(status)
     for shorten in (_shorter_attempts, _shorter_steps):
-        if len(json.dumps(content, ensure_ascii=False).encode()) <= MAX_STATUS_BYTES:
+        if len(json.dumps(content, ensure_ascii=False).encode(errors="replace")) <= MAX_STATUS_BYTES:
             break
         status = shorten(status)
         content = _dumped(status)
@@ -184,11 +184,10 @@ def _short(message: str) -> str:
 
 def bounded(message: str) -> str:
     """A message that fits, its beginning and its end kept. What a terminal would obey is not shown."""
-    clean = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
-    if len(clean) <= MAX_MESSAGE_CHARACTERS:
-        return clean
-    half = MAX_MESSAGE_CHARACTERS // 2 - 3
-    return f"{clean[:half]} ... {clean[-half:]}"
+    if len(message) > MAX_MESSAGE_CHARACTERS:
+        half = MAX_MESSAGE_CHARACTERS // 2 - 3
+        message = f"{message[:half]} ... {message[-half:]}"
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
 
 
 def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:

@@ -276,14 +276,14 @@ def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: 
 
 def hostile(number: int) -> StepRun:
     """A step that is as large as a verifier and an agent can make it."""
-    rewards = {f"{number}-{key}-{'🎉' * 100}": 1e-300 for key in range(200)}
+    rewards = {f"{number}-{key}-{'🎉' * 100}": 1e-300 for key in range(80)}
     return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
 
 
 def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
     journal = Journal(steps=[hostile(number) for number in range(100)], rewards=hostile(0).rewards)
     made = trial()
-    for attempt in range(1, 6):
+    for attempt in (1, 2):
         begun = status.begun(made, attempt, f"t-{attempt}", "task", None, NOW)
         running = status.running(trial(begun), journal, NOW)
         made = trial(status.lost(trial(running), "Evicted", "🎉" * 5000, NOW))
@@ -292,7 +292,7 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         assert len(json.dumps(content, ensure_ascii=False).encode()) <= MAX_STATUS_BYTES
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
         assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
-        assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 5
+        assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
         assert to_json(parse_status({"status": content})) == content  # what was read is not written again
 
 
