@@ -67,7 +67,7 @@ async def test_the_spec_is_immutable_but_for_what_may_change(given: Given) -> No
     done = await given.ended(trial(Step("a")))
     name = done["metadata"]["name"]
     await kubectl(given, "patch", "mst", name, "--type=merge", "-p", json.dumps({"spec": {"suspend": True}}))
-    with pytest.raises(AssertionError, match="immutable"):
+    with pytest.raises(AssertionError, match="cannot be changed"):
         await kubectl(given, "patch", "mst", name, "--type=merge", "-p", json.dumps({"spec": {"agent": {"name": "nop"}}}))
 
 
@@ -80,15 +80,16 @@ async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> 
 
 
 async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> None:
-    """The kubelet counts its exec streams; ten agents sleep, and after a few seconds there is none for them."""
+    """Ten agents sleep for a minute; long before they wake, the operator holds no exec open at all."""
     names = [f"sleeper-{number}" for number in range(10)]
     for name in names:
         await given.applied(trial(Step("a", solve="#!/bin/sh\nsleep 60\n"), name=name))
     for name in names:
         await given.until(name, _in_agent)
-    await asyncio.sleep(6)
-    metrics = await operator_metrics(given)
-    assert metrics["multistep_execs_open"] == 0
+    async with asyncio.timeout(25):
+        while (await operator_metrics(given))["multistep_execs_open"]:
+            await asyncio.sleep(0.5)
+    assert all(_in_agent(await given.get(name)) for name in names)
     done = await asyncio.gather(*(given.until(name, finished) for name in names))
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 

@@ -84,7 +84,7 @@ async def test_an_image_that_does_not_exist_fails_the_trial_and_names_the_image(
 
 async def test_an_image_that_cannot_be_pulled_in_time_fails_the_trial_and_tells_the_last_reason(given: Given) -> None:
     missing = {"image": "registry.invalid/none:1"}
-    done = await given.ended(trial(Step("a"), environment=missing, config={"environment": {"build_timeout_sec": 5}}))
+    done = await given.ended(trial(Step("a"), environment=missing, config={"environment": {"build_timeout_sec": 20}}))
     failed = condition(done, "Failed")
     assert failed["reason"] == "EnvironmentStartTimeout" and "registry.invalid/none:1" in failed["message"]
     assert done["status"]["exception"]["type"] == "EnvironmentStartTimeoutError"

@@ -22,7 +22,7 @@ from ..engine.lifecycle import PodFacts, Situation
 from ..engine.plan import TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
-from ..errors import Conflict, InvalidSpec, InvalidTask, NotFound, PodError, SourceError
+from ..errors import ClusterError, Conflict, InvalidSpec, InvalidTask, NotFound, PodError, SourceError
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -35,6 +35,7 @@ from .workqueue import Key
 logger = logging.getLogger(__name__)
 
 SOON_SECONDS = 0.5
+REFUSED_SECONDS = 10.0  # until a pod that was not allowed is tried again
 
 
 @dataclass
@@ -65,9 +66,8 @@ class Reconciler:
                 return await _Look(self, trial).run()
             except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
                 return SOON_SECONDS
-            except PodError as error:
+            except PodError:
                 self.metrics.exec_failures.inc()
-                logger.warning("%s/%s: %s; looking again", *key, error)
                 raise
 
 
@@ -163,7 +163,7 @@ class _Look:
         await self._write(status.begun(self._trial, attempt, pod_name, self._plan.task_name, image_user, self._r.clock()))
         return 0
 
-    async def _create_pod(self) -> float:
+    async def _create_pod(self) -> float | None:
         await self._remove_former_pods()
         loaded = self._loaded_now
         plan, environment = loaded.plan, loaded.task.config.environment
@@ -174,7 +174,18 @@ class _Look:
             self._pod = pods.facts(await self._r.cluster.create_pod(manifest))
         except Conflict:
             return 0  # it is there: another look tells whose it is
+        except ClusterError as error:
+            return await self._pod_refused(error)
         return await self._adopt()
+
+    async def _pod_refused(self, error: ClusterError) -> float | None:
+        """A pod that can be no pod ends the trial; one that is not allowed now (quota, admission) may be later."""
+        if error.status in (400, 422):
+            raise InvalidSpec(f"the API server refuses the trial's pod: {error}") from error
+        if error.status != 403:
+            raise error
+        reason = "QuotaExceeded" if "exceeded quota" in str(error) else "PodForbidden"
+        return await self._wait(reason, str(error), seconds=REFUSED_SECONDS)
 
     async def _adopt(self) -> float:
         """The pod's UID is written down before anything is asked of it."""

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from ..errors import MultistepError
+
 Key = tuple[str, str]  # namespace, name
 Work = Callable[[Key], Awaitable[float | None]]
 
@@ -22,7 +24,7 @@ LAST_BACKOFF_SECONDS = 60.0
 class WorkQueue:
     """Calls ``work`` for keys that were added; it returns the seconds after which to look again, or None.
 
-    An exception in ``work`` is logged and the key comes again, later each time.
+    After an exception in ``work`` the key comes again, later each time; one that nobody foresaw is logged with its trace.
     """
 
     def __init__(self, work: Work, *, workers: int) -> None:
@@ -90,15 +92,22 @@ class WorkQueue:
     async def _once(self, key: Key) -> None:
         try:
             again = await self._work(key)
+        except MultistepError as error:
+            logger.warning("%s/%s: %s; trying again in %.1f s", *key, error, self._back_off(key))
+            return
         except Exception:
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
-            pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (failures - 1))
-            logger.exception("%s/%s: trying again in %.1f s", *key, pause)
-            self.add_after(key, pause)
+            logger.exception("%s/%s: trying again in %.1f s", *key, self._back_off(key))
             return
         self._failures.pop(key, None)
         if again is not None:
             self.add_after(key, again)
+
+    def _back_off(self, key: Key) -> float:
+        """Try the key again after seconds that double with each failure; returns them."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (failures - 1))
+        self.add_after(key, pause)
+        return pause
 
     def _drop_timer(self, key: Key) -> None:
         if (timer := self._timers.pop(key, None)) is not None:
