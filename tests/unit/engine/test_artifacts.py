@@ -56,6 +56,10 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
         ([("/a/x", FILE), ("/b/x", FILE)], ["x", "b/x"]),
         ([("/a/x", FILE), ("/b/x", FILE), ("/c/x", FILE, "c/x"), ("/c/x/", FILE)], ["x", "b/x", "c/x", "2/c/x"]),
         ([("/b/x", FILE, "b"), ("/a/b", FILE), ("/b", FILE)], ["b", "a/b", "2/b"]),
+        (
+            [("/a", FILE, "x"), ("/b", FILE, "c/x"), ("/d", FILE, "2/c/x"), ("/c/x", FILE)],
+            ["x", "c/x", "2/c/x", "3/c/x"],
+        ),
         ([("/a/d", ["", "x"]), ("/b/d", ["", "y"])], ["d", "b/d"]),  # directories are not merged
         ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # nor put into one another
         ([("/x", FILE, "d/y"), ("/a/d", ["", "z"])], ["d/y", "a/d"]),
