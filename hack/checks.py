@@ -16,6 +16,7 @@ from localkube.commands import capture
 _CRD = Path("crds/multistep.dev_multisteptrials.yaml")
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
+_NEED_CLUSTER = ("tests/e2e", "tests/conformance")
 _TYPED = ("operator/multistep", "localkube", "hack")
 
 
@@ -48,14 +49,15 @@ def unit() -> None:
         _go_test(ROOT / "runner", "-race", "./internal/...")
     with stage("Python tests"):
         coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered")
-        _pytest("--ignore=tests/e2e", *coverage, "tests", env=os.environ | _test_environment())
+        ignored = [f"--ignore={directory}" for directory in _NEED_CLUSTER]
+        _pytest(*ignored, *coverage, "tests", env=os.environ | _test_environment())
 
 
 def e2e() -> None:
     """Tests against the operator in the cluster, as its image and chart have it."""
     cluster = deployment.deploy()
     say("==> end-to-end tests")
-    _pytest("tests/e2e", env=cluster.environment | _test_environment())
+    _pytest(*_NEED_CLUSTER, env=cluster.environment | _test_environment())
 
 
 def everything() -> None:
@@ -64,7 +66,7 @@ def everything() -> None:
     unit()
     cluster = deployment.deploy()
     say(f"stages so far:\n{summary()}\n==> end-to-end tests")
-    _pytest("tests/e2e", env=cluster.environment | _test_environment())
+    _pytest(*_NEED_CLUSTER, env=cluster.environment | _test_environment())
 
 
 def generate() -> None:
