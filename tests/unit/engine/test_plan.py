@@ -67,6 +67,10 @@ def test_a_step_inherits(field: str, head: str, own: str, nothing: object, inher
         assert value == wanted
 
 
+def test_a_step_can_have_the_images_user_against_the_tasks() -> None:
+    assert step(task('agent.user = "alice"', '[steps.agent]\nuser = ""')).agent_user == ""
+
+
 def test_the_task_keeps_its_own_healthcheck() -> None:
     toml = task('[environment.healthcheck]\ncommand = "task"', '[steps.healthcheck]\ncommand = "step"')
     made = plan(toml)

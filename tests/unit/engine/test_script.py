@@ -404,6 +404,21 @@ def test_a_gate_missed_on_the_last_step_leaves_no_exception() -> None:
     assert journal.steps[0].gate_failure == "reward is 1, below min_reward 2"
 
 
+@pytest.mark.parametrize("agent", [{"name": "oracle"}, {"name": "nop"}, {"name": "command", "command": ["x"]}])
+@pytest.mark.parametrize("limit", ["0", "-1"])
+def test_an_agent_with_a_limit_of_nothing_is_not_begun_at_all(agent: Mapping[str, Any], limit: str) -> None:
+    toml = IMAGE + f'[[steps]]\nname = "a"\n[steps.agent]\ntimeout_sec = {limit}\n[[steps]]\nname = "b"\n'
+    played = play(plan(toml, {"agent": agent, "onAgentError": "Continue"}))
+    first = played.journal.steps[0]
+    assert first.exception is not None
+    assert first.exception.type == "AgentTimeoutError"
+    assert not {"a/solution", "a/instruction"} & set(played.ids)
+    assert not isinstance(played.operation("a/agent"), Start)
+    assert "agent" in first.timings
+    assert first.rewards == {"reward": 1.0}
+    assert len(played.journal.steps) == 2
+
+
 # -- single-step tasks
 
 SINGLE = IMAGE + "[verifier]\ntimeout_sec = 7\n"

@@ -198,6 +198,13 @@ def test_a_step_can_be_read_back_from_its_status(made: StepRun) -> None:
     assert status.step_status(status.step_run(shown)).model_dump(exclude={"phase"}) == shown.model_dump(exclude={"phase"})
 
 
+def test_a_whole_and_a_bare_step_can_be_read_back() -> None:
+    exception = StepException("RuntimeError", "oh", "setup")
+    whole = run(rewards={"a": 1}, exception=exception, collected=Collected((), 2, 7), gate_passed=False, phase="failed")
+    for made in (whole, StepRun("b", phase="setup")):
+        assert status.step_run(status.step_status(made)) == made
+
+
 # -- bounds
 
 
