@@ -202,6 +202,9 @@ def healthcheck_failure(record: Record) -> str | None:
 def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -> Script[StepException | None]:
     if step.instruction is None:  # possible with verification disabled only; else the task is refused
         return StepException("FileNotFoundError", "the step has no instruction.md", AGENT)
+    if step.agent_timeout is not None and step.agent_timeout <= 0:
+        run.timed(AGENT, (yield Note(scope.id("agent"))))
+        return StepException("AgentTimeoutError", f"the agent was not started: its limit is {step.agent_timeout:g} s", AGENT)
     return (yield from agent(scope, step, run))
 
 
