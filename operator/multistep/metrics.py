@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -72,6 +73,8 @@ class Metrics:
         self.collected_bytes = counter("collected_bytes", "Bytes of logs and artifacts collected.")
         peak = Gauge("multistep_peak_memory_bytes", "The most resident memory the operator ever had.", registry=registry)
         peak.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        threads = Gauge("multistep_threads", "Threads of the operator.", registry=registry)
+        threads.set_function(threading.active_count)
         self.queue_depth = Gauge("multistep_queue_depth", "Trials that wait for a worker.", registry=registry)
 
     def render(self) -> bytes:

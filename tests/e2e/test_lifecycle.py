@@ -75,6 +75,7 @@ async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> 
     rewards = {f"many-{number}": number / 100 for number in range(30)}
     manifests = [trial(Step("a", test=reward(value)), Step("b", test=reward(value)), name=name) for name, value in rewards.items()]
     done = await asyncio.gather(*(given.ended(manifest) for manifest in manifests))
+    assert (await operator_metrics(given))["multistep_threads"] < 20  # the event loop's, those that unpack, the resolver's
     got = {each["metadata"]["name"]: each["status"]["rewards"]["reward"] for each in done}
     assert got == pytest.approx(rewards)
 

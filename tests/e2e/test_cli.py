@@ -1,0 +1,88 @@
+"""The command line against the real cluster: exit codes, the table, and results byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.given import Given, Step, tree, trial
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
+
+
+async def multistep(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command line."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "from multistep.cli.main import main; main()",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_run_builds_runs_and_fetches_the_example_in_harbors_layout(given: Given, tmp_path: Path) -> None:
+    directory = tmp_path / "out"
+    run = ("run", str(EXAMPLE), "--agent", "oracle", "-n", given.namespace, "--results", str(directory))
+    code, out, err = await multistep(*run)
+    assert code == 0, err
+    assert "scaffold" in out and "document" in out and "Complete" in out
+    files = tree(directory)
+    assert {"result.json", "config.json", "lock.json", "trial.log"} <= files.keys()
+    for step in ("scaffold", "implement", "document"):
+        assert {f"steps/{step}/agent/oracle.txt", f"steps/{step}/verifier/test-stdout.txt"} <= files.keys()
+        assert f"steps/{step}/artifacts/greet.sh" in files and f"steps/{step}/artifacts/manifest.json" in files
+    assert "steps/document/artifacts/docs/README.md" in files
+    result = json.loads(files["result.json"])
+    assert [step["step_name"] for step in result["step_results"]] == ["scaffold", "implement", "document"]
+    assert result["verifier_result"]["rewards"]["reward"] == pytest.approx(2 / 3)
+
+
+async def test_a_missed_gate_is_exit_code_1_and_told_apart_in_json(given: Given) -> None:
+    code, out, err = await multistep("run", str(EXAMPLE), "--agent", "nop", "-n", given.namespace, "-o", "json")
+    assert code == 1, err
+    shown = json.loads(out)
+    assert "min_reward" in json.dumps(shown)
+
+
+async def test_what_is_stored_is_byte_for_byte_what_was_in_the_pod(given: Given, tmp_path: Path) -> None:
+    """The step writes bytes of every kind and their digest; what comes back has it."""
+    make = "#!/bin/bash\nmkdir -p /tmp/d/e; head -c 3000001 /dev/urandom > '/tmp/d/e/a b'; printf '\\0\\r\\n\\377' > /tmp/d/odd\n"
+    sums_script = "cd /tmp/d && sha256sum 'e/a b' odd > /logs/artifacts/sums; ln -s odd link; chmod 751 odd\n"
+    manifest = trial(Step("a", solve=make + sums_script), artifacts=[{"source": "/tmp/d"}])
+    await given.ended(manifest)
+    code, _, err = await multistep("results", manifest["metadata"]["name"], str(tmp_path / "r"), "-n", given.namespace)
+    assert code == 0, err
+    artifacts = tmp_path / "r" / "steps" / "a" / "artifacts"
+    lines = [line.split("  ", 1) for line in (artifacts / "sums").read_text().splitlines()]
+    sums = {name: digest for digest, name in lines}
+    assert sums == {name: hashlib.sha256((artifacts / "d" / name).read_bytes()).hexdigest() for name in ("e/a b", "odd")}
+    assert (artifacts / "d" / "link").readlink() == Path("odd") and (artifacts / "d" / "odd").stat().st_mode & 0o777 == 0o751
+
+
+async def test_bad_input_is_exit_code_2_and_a_failed_trial_3(given: Given, tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text("[[steps]]\nname = 'a/b'\n")
+    code, _, err = await multistep("run", str(tmp_path), "--agent", "oracle", "-n", given.namespace)
+    assert code == 2 and "steps[0].name" in err
+    missing = ("--image", "localhost/none:1", "--agent", "oracle", "-n", given.namespace)
+    code, _, err = await multistep("run", str(EXAMPLE), *missing)
+    assert code == 3 and "localhost/none:1" in err
+
+
+async def test_results_of_a_deleted_and_remade_trial_are_not_mixed_up(given: Given, tmp_path: Path) -> None:
+    name = "again"
+    for value in ("first", "second"):
+        await given.ended(trial(Step("a", solve=f"#!/bin/sh\necho {value} > /logs/artifacts/v\n"), name=name))
+        code, _, err = await multistep("results", name, str(tmp_path / value), "-n", given.namespace)
+        assert code == 0, err
+        assert (tmp_path / value / "steps/a/artifacts/v").read_text() == f"{value}\n"
+        await given.deleted(name)
+        await given.without_pods(name)
