@@ -1,0 +1,8 @@
+#!/bin/bash
+J=
+chk() { local n=$1 v=0; shift; "$@" >/dev/null 2>&1 && v=1; J="$J${J:+, }\"$n\": $v"; }
+eq() { [ "$1" = "$2" ]; }
+put() { echo "{$J}" > /logs/verifier/reward.json; }
+chk not_run test ! -e /data/ran
+chk not_uploaded test ! -e /solution
+put

@@ -1,0 +1,2 @@
+#!/bin/bash
+ln -s /data /app/sub
