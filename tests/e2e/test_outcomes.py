@@ -110,3 +110,12 @@ async def test_no_failure_harms_another_trial(given: Given) -> None:
         await given.applied(manifest)
     ended = await asyncio.gather(*(given.ended(manifest) for manifest in good))
     assert [each["status"]["rewards"] for each in ended] == [{"reward": 0.25}] * 3
+
+
+async def test_whatever_a_task_prints_or_is_called_the_status_can_be_written(given: Given) -> None:
+    loud = "#!/bin/bash\nprintf '\\xf0\\x9f\\x8e\\x89 \\x1b[31m \\xc2\\x85 \\xff\\xfe \\x7f' >&2; exit 3\n"
+    keys = """#!/bin/sh\necho '{"\\ud83c\\udf89": 1, "\\ud800": 0.5, "reward": 1}' > /logs/verifier/reward.json\n"""
+    done = await given.ended(trial(Step("party 🎉", test=keys), Step("loud", setup=loud)))
+    steps = done["status"]["steps"]
+    assert steps[0]["rewards"]["reward"] == 1 and steps[0]["rewards"]["🎉"] == 1
+    assert steps[1]["exception"]["type"] == "RuntimeError" and "🎉" in steps[1]["exception"]["message"]

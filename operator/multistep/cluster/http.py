@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -26,6 +27,17 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 READ_ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 MAX_REFUSAL_BYTES: Final = 64 * 1024
+
+
+# The API server reads the JSON of an apply as YAML, in which these must be escaped, and only these: it takes no escaped
+# surrogate pair (as json.dumps writes an emoji), and no raw control character.
+_ESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """A body as JSON that is YAML as well, whatever its texts hold."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
 class Http:
@@ -63,7 +75,7 @@ class Http:
         content_type: str = "application/json",
     ) -> Object:
         """One request, sent once. Raises ClusterError."""
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        data = None if body is None else encode(body)
         limits = aiohttp.ClientTimeout(total=self.timeout_seconds)
         what = f"{verb} {path}"
         async with self._open(verb, plural, method, path, params, data, content_type, limits) as response:
