@@ -1,9 +1,9 @@
 """Whether two outcomes of a trial agree: what both recorded of it, not how it was reached.
 
-Compared are: refused or not; the kind of task; which steps ran and which did not; the trial's rewards and exception; of each
-step whether agent and verifier ran, its rewards, its exception, its artifacts and its manifest. Left out is what providers and
-the multi-step document decide otherwise: the files' places (only base names count), their order, the implicit
-/logs/artifacts entry, and the kind of a refusal.
+Compared are: refused or not; which steps ran and which did not; the trial's rewards and exception; of each step whether agent
+and verifier ran, its rewards, its exception, its artifacts and its manifest. Left out is what providers and the multi-step
+document decide otherwise: the files' places (only base names count), their order, the implicit /logs/artifacts entry, and the
+kind of a refusal.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ def same_rewards(one: Mapping[str, float] | None, other: Mapping[str, float] | N
 
 def _of_trial(expected: Outcome, actual: Outcome) -> Iterator[str]:
     want, got = expected["trial"], actual["trial"]
-    yield from _compared("kind", expected.get("kind"), actual.get("kind"))
     yield from _compared("trial's rewards", want["rewards"], got["rewards"], same_rewards)
     yield from _compared("trial's exception_type", want["exception_type"], got["exception_type"])
     if expected.get("kind") == "multi-step":
-        yield from _compared("steps_run", expected["steps_run"], actual.get("steps_run"))
-        yield from _compared("steps_not_run", expected["steps_not_run"], actual.get("steps_not_run"))
+        for field in ("steps_run", "steps_not_run"):
+            yield from _compared(field, expected[field], actual.get(field))
         for step, other in zip(expected["steps"], actual.get("steps") or [], strict=False):
             yield from (f"step {step['name']}: {line}" for line in _of_step(step, other))
 

@@ -67,7 +67,6 @@ def test_rounding_places_and_the_implicit_entry_make_no_difference(actual: dict[
         (changed({"reward": 0.6}, "trial", "rewards"), "trial's rewards: expected {'reward': 0.5}, got {'reward': 0.6}"),
         (changed(None, "trial", "rewards"), "trial's rewards"),
         (changed("OverflowError", "trial", "exception_type"), "trial's exception_type: expected None, got 'OverflowError'"),
-        (changed("single-step", "kind"), "kind"),
         (changed(["a", "b"], "steps_run"), "steps_run: expected ['a'], got ['a', 'b']"),
         (changed([], "steps_not_run"), "steps_not_run"),
         (changed("c", "steps", 0, "name"), "step a: name"),
