@@ -37,7 +37,12 @@ _ESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 def encode(body: Mapping[str, Any]) -> bytes:
     """A body as JSON that is YAML as well, whatever its texts hold."""
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+    return _ESCAPED.sub(_escape, text).encode()
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot say half a surrogate pair at all
 
 
 class Http:

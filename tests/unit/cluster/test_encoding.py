@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multistep.cluster.http import encode
 
 
-@given(st.text())
+@given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_every_text_is_the_same_when_read_back_as_json(text: str) -> None:
     assert json.loads(encode({"a": text, text: 1}))["a"] == text
 
@@ -22,5 +22,5 @@ def test_texts_are_the_same_when_read_back_as_yaml(text: str) -> None:
     assert yaml.safe_load(encode({"a": text}))["a"] == text
 
 
-def test_half_a_surrogate_pair_is_escaped() -> None:
-    assert encode({"a": "\ud800"}) == b'{"a":"\\ud800"}'
+def test_half_a_surrogate_pair_which_yaml_cannot_say_is_replaced() -> None:
+    assert json.loads(encode({"a": "x\ud800"})) == {"a": "x\ufffd"}
