@@ -133,7 +133,7 @@ _FILLED_ITS_DISK = (
     "exceeds the limit",
 )
 _NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
-_STOPPED_FROM_INSIDE = 143  # the runner's status after SIGTERM, which anything in the container may send
+_KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: the node lost sight of it
 
 
 def decide(situation: Situation) -> Decision:
@@ -155,7 +155,7 @@ def _past_deadline(s: Situation) -> Decision | None:
 
 
 def _suspended(s: Situation) -> Decision | None:
-    if s.trial.spec.suspend and s.trial.status.attempt is None:
+    if is_held(s.trial):
         return Wait("Suspended", "spec.suspend is true; set it to false to begin")
     return None
 
@@ -227,7 +227,7 @@ def _container_ended(s: Situation) -> Decision | None:
         return LoseAttempt("ContainerEnded", f"{ended} before the first step")
     if s.pod.exit_reason == "OOMKilled":
         return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit")
-    if s.pod.exit_code == _STOPPED_FROM_INSIDE:
+    if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
         return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1")
     return LoseAttempt("ContainerEnded", ended)
 
@@ -282,6 +282,11 @@ RULES: tuple[Rule, ...] = (
 def is_finished(trial: MultiStepTrial) -> bool:
     """Whether the trial is Complete or Failed."""
     return any(each.type in ("Complete", "Failed") and each.status == "True" for each in trial.status.conditions)
+
+
+def is_held(trial: MultiStepTrial) -> bool:
+    """Whether the trial is suspended before its start; nothing of it is looked at until it is to begin."""
+    return trial.spec.suspend and trial.status.attempt is None
 
 
 def failed_badly(trial: MultiStepTrial) -> bool:

@@ -115,7 +115,7 @@ class _Look:
 
     async def _observe(self) -> Situation:
         trial = self._trial
-        if not lifecycle.is_finished(trial):
+        if not lifecycle.is_finished(trial) and not lifecycle.is_held(trial):
             self._loaded = await self._r.loader.load(trial)
         self._pod = await self._get_pod()
         attempt = trial.status.attempt or 1

@@ -105,7 +105,7 @@ class WorkQueue:
     def _back_off(self, key: Key) -> float:
         """Try the key again after seconds that double with each failure; returns them."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (failures - 1))
+        pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 30))
         self.add_after(key, pause)
         return pause
 
