@@ -35,7 +35,7 @@ class Pod:
 @pytest.fixture(autouse=True, scope="session")
 def _cluster() -> None:
     if not os.environ.get("KUBECONFIG"):
-        pytest.skip("needs a cluster: make cluster, then export KUBECONFIG as it prints")
+        pytest.fail("needs a cluster: make cluster, then export KUBECONFIG as it prints")
 
 
 @pytest.fixture
