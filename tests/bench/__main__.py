@@ -61,7 +61,7 @@ async def run(image: str, operator_image: str, runner_in_image: bool) -> None:
         digest=digest_of(packed),
         config_maps=[each["metadata"]["name"] for each in maps],
         agent="oracle",
-        image=TrialImage(image, runner=runner_in_image, local=True),
+        image=TrialImage(image, runner=runner_in_image),
     )
     trial = trial_manifest(request)
     async with await Client.connect() as client:

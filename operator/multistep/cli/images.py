@@ -33,7 +33,7 @@ class ImageBuild:
     @property
     def image(self) -> TrialImage:
         """The result, as a trial names it."""
-        return TrialImage(self.name, runner=self.runner is not None, local=self.name.startswith("localhost/"))
+        return TrialImage(self.name, runner=self.runner is not None)
 
 
 def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:

@@ -27,11 +27,15 @@ _CONFIG_MAP_STEM_LENGTH = 50
 
 @dataclass(frozen=True)
 class TrialImage:
-    """The image a trial is to run in. local: it is only in the nodes' own stores, no registry has it."""
+    """The image a trial is to run in. runner: it holds the runner."""
 
     reference: str
     runner: bool = False
-    local: bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether it is only in the nodes' own stores: no registry is called localhost."""
+        return self.reference.startswith("localhost/")
 
 
 @dataclass(frozen=True)
