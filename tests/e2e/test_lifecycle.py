@@ -90,7 +90,7 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
     async with asyncio.timeout(25):
         while (await operator_metrics(given))["multistep_execs_open"]:
             await asyncio.sleep(0.5)
-    assert all(_in_agent(await given.get(name)) for name in names)
+    assert all([_in_agent(await given.get(name)) for name in names])
     done = await asyncio.gather(*(given.until(name, finished) for name in names))
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 
