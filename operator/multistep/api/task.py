@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ..errors import InvalidTask
 from . import names
@@ -25,13 +25,23 @@ User = str | int
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
-class ArtifactConfig(BaseModel):
+class _Table(BaseModel):
+    """A table of task.toml. docs/task-format.md is made of the fields' texts."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class ArtifactConfig(_Table):
     """A path to collect after each step, or after one. In task.toml a string is the same as ``{source = "..."}``."""
 
     source: Annotated[str, AfterValidator(names.artifact_source)]
-    destination: Annotated[str | None, AfterValidator(names.artifact_destination)] = None  # below artifacts/
-    exclude: list[str] = []  # tar patterns, for directories only
-    service: Annotated[str, AfterValidator(names.service_name)] | None = None  # None or "main": the trial's container
+    """Path in the environment, without `..`; a relative one is below WORKDIR."""
+    destination: Annotated[str | None, AfterValidator(names.artifact_destination)] = None
+    """Relative path below the step's `artifacts/`. Unset: the base name of the source."""
+    exclude: list[str] = []
+    """Patterns of what to leave out of a directory, as tar's `--exclude`: `*.log` matches at any depth."""
+    service: Annotated[str, AfterValidator(names.service_name)] | None = None
+    """Service of a compose file. Only `main`, the trial's container, can be run here."""
 
     @model_validator(mode="before")
     @classmethod
@@ -45,31 +55,43 @@ class ArtifactConfig(BaseModel):
         return self
 
 
-class HealthcheckConfig(BaseModel):
+class HealthcheckConfig(_Table):
     """A command that must exit 0 before the agent may begin. Times in seconds."""
 
     command: str
-    interval_sec: float = 5.0  # pause after a counted failure
-    timeout_sec: float = 30.0  # of one attempt; cut to whole seconds, 0 = none
-    start_period_sec: float = 0.0  # failures of attempts begun in it do not count
-    start_interval_sec: float = 5.0  # pause after a failure which does not count
-    retries: int = 3  # counted failures until it has failed
+    """Run by bash in WORKDIR; exit status 0 is healthy."""
+    interval_sec: float = 5.0
+    """Pause after a failure that counts."""
+    timeout_sec: float = 30.0
+    """Limit of one attempt, cut to whole seconds; 0 is none. An attempt past it has failed."""
+    start_period_sec: float = 0.0
+    """Failures of attempts that began within this time do not count."""
+    start_interval_sec: float = 5.0
+    """Pause after a failure that does not count."""
+    retries: int = 3
+    """Failures that count until the healthcheck has failed; 1 or less is one attempt."""
 
 
-class CollectConfig(BaseModel):
+class CollectConfig(_Table):
     """A command that runs after the agent, so that the verifier finds what it leaves. Failures are ignored."""
 
     command: str
+    """Run by bash in WORKDIR."""
     service: Annotated[str, AfterValidator(names.service_name)] = "main"
+    """Service of a compose file. Only `main`, the trial's container, can be run here."""
     timeout_sec: float = 60.0
+    """Its limit."""
     user: User | None = None
+    """Name or uid. Unset: the image's user."""
 
 
-class _NetworkPhase(BaseModel):
+class _NetworkPhase(_Table):
     """What agent and verifier share: a network policy of their own, if any."""
 
     network_mode: NetworkMode | None = None
+    """Unset: the environment's. Anything but `public` is refused here."""
     allowed_hosts: AllowedHosts = None
+    """Only with network_mode `allowlist`."""
 
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> _NetworkPhase:
@@ -82,30 +104,40 @@ class _NetworkPhase(BaseModel):
 class AgentConfig(_NetworkPhase):
     """[agent] and [steps.agent]."""
 
-    timeout_sec: float | None = None  # None: no limit; a step's None: the task's
-    user: User | None = None  # None: the image's; a step's None: the task's
+    timeout_sec: float | None = None
+    """The agent's limit. Unset: in a step the task's, in the task none. 0: the agent is not started, as if timed out."""
+    user: User | None = None
+    """Name or uid of the agent, of setup.sh and of the step's healthcheck. Unset: in a step the task's, in the task the image's."""
 
 
-class TpuConfig(BaseModel):
+class TpuConfig(_Table):
     """environment.tpu."""
 
     type: str = Field(min_length=1)
+    """Kind of TPU."""
     topology: Annotated[str, AfterValidator(names.tpu_topology)]
+    """Such as `2x2` or `2x2x4`."""
 
 
 def _http_transport(value: object) -> object:
     return "streamable-http" if value == "http" else value
 
 
-class McpServerConfig(BaseModel):
+class McpServerConfig(_Table):
     """environment.mcp_servers."""
 
     name: str
+    """What the agent calls it."""
     transport: Annotated[Literal["sse", "streamable-http", "stdio"], BeforeValidator(_http_transport)] = "sse"
+    """How it is spoken to; `http` is the same as `streamable-http`."""
     url: str | None = None
+    """Required for the transports over HTTP."""
     command: str | None = None
+    """Required for `stdio`."""
     args: list[str] = []
+    """Arguments of the command."""
     headers: Env = {}
+    """HTTP headers."""
 
     @model_validator(mode="after")
     def _transport_fields(self) -> McpServerConfig:
@@ -136,28 +168,47 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-class EnvironmentConfig(BaseModel):
+class EnvironmentConfig(_Table):
     """[environment] and [verifier.environment]."""
 
-    build_timeout_sec: float = 600.0  # limit of the environment's start
-    docker_image: str | None = None  # wins over environment/Dockerfile
-    workdir: str | None = None  # replaces the image's WORKDIR
-    env: Env = {}  # given to every process; a value that is exactly ${NAME} or ${NAME:-default} is a template
-    healthcheck: HealthcheckConfig | None = None  # once, before the first step
+    build_timeout_sec: float = 600.0
+    """Limit of the environment's start: from the pod's scheduling to its running."""
+    docker_image: str | None = None
+    """Image of the environment; wins over `environment/Dockerfile`, and the trial's image wins over both."""
+    workdir: str | None = None
+    """Working directory of everything that runs; replaces the image's WORKDIR."""
+    env: Env = {}
+    """Variables of every process: setup, healthchecks, agent, verifier. Values may be templates."""
+    healthcheck: HealthcheckConfig | None = None
+    """Once, before the first step, as the image's user."""
     os: Annotated[Literal["linux", "windows"], BeforeValidator(_lower)] = "linux"
+    """Only linux can be run here."""
     cpus: Annotated[int | float | None, AfterValidator(_cpus)] = None
+    """Request and limit of the container alike; a fraction is possible."""
     memory_mb: int | None = None
+    """Mebibytes, request and limit alike."""
     storage_mb: int | None = None
+    """Mebibytes of ephemeral storage, request and limit alike."""
     gpus: int | None = None
+    """Number of `nvidia.com/gpu`."""
     gpu_types: list[str] | None = None
+    """Read but not used; choose nodes by the trial's pod template."""
     tpu: TpuConfig | None = None
+    """Refused here."""
     mcp_servers: list[McpServerConfig] = []
+    """For agents that can use them; those that are here cannot."""
     skills_dir: str | None = None
+    """For agents that can use it; those that are here cannot."""
     network_mode: NetworkMode = "public"
+    """Anything but `public` is refused here."""
     allowed_hosts: AllowedHosts = None
-    memory: OldSize = Field(default=None, exclude=True)  # old form of memory_mb
-    storage: OldSize = Field(default=None, exclude=True)  # old form of storage_mb
-    allow_internet: bool | None = Field(default=None, exclude=True)  # old form of network_mode: false = no-network
+    """Host names (also `*.example.org`), addresses and CIDRs; only with network_mode `allowlist`."""
+    memory: OldSize = Field(default=None, exclude=True)
+    """Old form of memory_mb: a number with K, M or G."""
+    storage: OldSize = Field(default=None, exclude=True)
+    """Old form of storage_mb: a number with K, M or G."""
+    allow_internet: bool | None = Field(default=None, exclude=True)
+    """Old form of network_mode: false is `no-network`, true is `public`."""
 
     @model_validator(mode="after")
     def _old_keys(self) -> EnvironmentConfig:
@@ -194,11 +245,17 @@ class VerifierConfig(_NetworkPhase):
     """[verifier] and [steps.verifier]. The task's timeout_sec does not apply to steps (Harbor 0.25)."""
 
     timeout_sec: float = 600.0
-    env: Env = {}  # templates as in environment.env
-    user: User | None = None  # None: the image's; a step's None: the task's
-    environment_mode: Literal["shared", "separate"] | None = None  # None: separate if there is an environment
+    """The verifier's limit. The task's own does **not** reach its steps (as in Harbor): each step has this default."""
+    env: Env = {}
+    """Variables of the verifier only; a step's are merged over the task's. Values may be templates."""
+    user: User | None = None
+    """Name or uid of the verifier. Unset: in a step the task's, in the task the image's; never the agent's."""
+    environment_mode: Literal["shared", "separate"] | None = None
+    """Unset: `separate` if there is an environment, else `shared`. Only `shared` can be run here."""
     environment: EnvironmentConfig | None = None
+    """Environment of a separate verifier."""
     collect: list[CollectConfig] = []
+    """Commands between agent and verifier; the task's come first, then the step's."""
 
     @model_validator(mode="after")
     def _shared_has_no_environment(self) -> VerifierConfig:
@@ -207,38 +264,52 @@ class VerifierConfig(_NetworkPhase):
         return self
 
 
-class SolutionConfig(BaseModel):
+class SolutionConfig(_Table):
     """[solution], for the oracle agent."""
 
     env: Env = {}
+    """Variables of solve.sh. Values may be templates."""
 
 
-class StepConfig(BaseModel):
+class StepConfig(_Table):
     """One of [[steps]]."""
 
-    name: Annotated[str, AfterValidator(names.step_name)]  # its directory under steps/
+    name: Annotated[str, AfterValidator(names.step_name)]
+    """Its directory under `steps/`: one portable directory name; names differ by more than case."""
     agent: AgentConfig = AgentConfig()
+    """The agent in this step."""
     verifier: VerifierConfig = VerifierConfig()
-    min_reward: float | dict[str, float] | None = None  # the gate; a number stands for the key "reward"
-    healthcheck: HealthcheckConfig | None = None  # after setup.sh, before the agent
+    """The verifier in this step."""
+    min_reward: float | dict[str, float] | None = None
+    """The gate: below it no further step runs. A number is for the key `reward`, a table has a threshold for each key."""
+    healthcheck: HealthcheckConfig | None = None
+    """After setup.sh, before the agent, as the step's agent user; beside the environment's own."""
     artifacts: list[ArtifactConfig] = []
+    """Collected after this step, after the task's and the trial's."""
 
 
-class AuthorConfig(BaseModel):
+class AuthorConfig(_Table):
     """One of task.authors."""
 
     name: str
+    """The author."""
     email: str | None = None
+    """Where to write to."""
 
 
-class PackageConfig(BaseModel):
+class PackageConfig(_Table):
     """[task]: what the task is called. It labels trials, nothing else."""
 
     name: Annotated[str, AfterValidator(names.package_name)]
+    """`org/name`, of letters, digits, `.`, `_` and `-`."""
     version: Annotated[str, Field(min_length=1)] | None = None
+    """The task's version."""
     description: str = ""
+    """What it is about."""
     authors: list[AuthorConfig] = []
+    """Who wrote it."""
     keywords: list[str] = []
+    """For searching."""
 
 
 def _unique_names(steps: list[StepConfig] | None) -> list[StepConfig] | None:
@@ -251,20 +322,31 @@ def _unique_names(steps: list[StepConfig] | None) -> list[StepConfig] | None:
     return steps
 
 
-class TaskConfig(BaseModel):
+class TaskConfig(_Table):
     """A whole task.toml. No steps: a single-step task, whose files lie at the task's root."""
 
     schema_version: str = "1.4"
+    """Any text; nothing depends on it. `version` is an old name of it."""
     task: PackageConfig | None = None
+    """What the task is called. Without it the directory's name is used."""
     metadata: dict[str, Any] = {}
+    """Free."""
     source: str | None = None
-    multi_step_reward_strategy: Literal["mean", "final"] | None = None  # None: mean
-    artifacts: list[ArtifactConfig] = []  # collected after each step
+    """Free: where the task comes from."""
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None
+    """How the trial's reward is made of the steps'. Unset: mean."""
+    artifacts: list[ArtifactConfig] = []
+    """Collected after each step."""
     steps: Annotated[list[StepConfig] | None, AfterValidator(_unique_names)] = None
+    """The steps, in the order in which they run. None or empty: a single-step task."""
     agent: AgentConfig = AgentConfig()
+    """The agent, for steps that do not say otherwise."""
     verifier: VerifierConfig = VerifierConfig()
+    """The verifier, for steps that do not say otherwise."""
     environment: EnvironmentConfig = EnvironmentConfig()
+    """The environment that all steps share."""
     solution: SolutionConfig = SolutionConfig()
+    """For the oracle agent."""
 
     @model_validator(mode="before")
     @classmethod
