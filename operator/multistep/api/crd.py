@@ -33,7 +33,7 @@ _KEPT = (
     "required",
     "x-kubernetes-validations",
 )
-_COLUMNS = (
+COLUMNS = (
     ("Task", "string", ".status.task", 0, "What the task is called"),
     ("Agent", "string", ".spec.agent.name", 0, "Who works on it"),
     ("Phase", "string", ".status.phase", 0, "Where the trial is"),
@@ -94,7 +94,7 @@ def _version() -> Schema:
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
             {"name": name, "type": kind, "jsonPath": path, "priority": priority, "description": text}
-            for name, kind, path, priority, text in _COLUMNS
+            for name, kind, path, priority, text in COLUMNS
         ],
         "schema": {"openAPIV3Schema": openapi_schema()},
     }

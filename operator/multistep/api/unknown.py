@@ -6,6 +6,7 @@ import difflib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -23,11 +24,14 @@ class UnknownKey:
     path: str
     suggestion: str | None
 
+    def __str__(self) -> str:
+        return f"{self.path}: {f'did you mean {self.suggestion}?' if self.suggestion else 'nobody reads it'}"
 
-def unknown_keys(task: str | Mapping[str, Any]) -> list[UnknownKey]:
-    """The ignored keys of a task.toml, given as its text or as the table parsed from it, in its order."""
+
+def unknown_keys(task: str | Mapping[str, Any], *, most: int | None = None) -> list[UnknownKey]:
+    """The ignored keys of a task.toml, given as its text or as the table parsed from it, in its order; at most so many."""
     table = toml_table(task) if isinstance(task, str) else task
-    return list(_walk(TaskConfig, table, ()))
+    return list(islice(_walk(TaskConfig, table, ()), most))
 
 
 def _walk(model: type[BaseModel], table: Mapping[str, Any], place: tuple[int | str, ...]) -> Iterator[UnknownKey]:

@@ -73,7 +73,7 @@ def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, o
         table = toml_table(_config_text(bundle))
     except InvalidTask as error:
         return Report(directory_name, (_problem(error),))
-    warnings = [*_unknown(table)]
+    warnings = [*map(str, unknown_keys(table))]
     try:
         config = TaskConfig.model_validate(table)
     except ValidationError as error:
@@ -114,12 +114,6 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
         verifier=VerifierSpec(disable=not verification),
     )
     return make_plan(task.config, task.layout, spec, TrialEnv(variables=dict.fromkeys(variables, "")), name=name)
-
-
-def _unknown(table: Mapping[str, Any]) -> Iterator[str]:
-    for key in unknown_keys(table):
-        hint = f"did you mean {key.suggestion}?" if key.suggestion else "nobody reads it"
-        yield f"{key.path}: {hint}"
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..api.trial import MultiStepTrial, StepStatus, TrialStatus
-from ..engine.status import reward_text
+from ..api.unknown import UnknownKey
+from ..engine.status import bounded, reward_text
 from ..metrics import Metrics
 
 
@@ -33,6 +35,13 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     if new.phase != old.phase and new.phase in ("Complete", "Failed", "Suspended"):
         found.append(_phase_changed(new))
     return found
+
+
+def ignored_keys(unknown: Sequence[UnknownKey]) -> list[Transition]:
+    """A warning about keys of task.toml that have no effect, which is most often a typo; nothing if there are none."""
+    if not unknown:
+        return []
+    return [Transition("UnknownKeys", bounded(f"ignored in task.toml: {'; '.join(map(str, unknown))}"), "Warning")]
 
 
 def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:

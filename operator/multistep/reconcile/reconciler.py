@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..agents import AGENTS
@@ -28,7 +28,7 @@ from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
 from ..store.volume import Volume
 from .driver import Driver
-from .events import measure, transitions
+from .events import Transition, ignored_keys, measure, transitions
 from .finisher import Finisher
 from .workqueue import Key
 
@@ -141,7 +141,9 @@ class _Look:
     async def _act(self, decision: lifecycle.Decision) -> float | None:
         match decision:
             case lifecycle.Begin():
-                return await self._begin(decision.attempt, decision.pod_name, image_user=None)
+                seconds = await self._begin(decision.attempt, decision.pod_name, image_user=None)
+                await self._emit(ignored_keys(self._loaded_now.task.unknown))
+                return seconds
             case lifecycle.CreatePod():
                 return await self._create_pod()
             case lifecycle.Adopt():
@@ -323,7 +325,10 @@ class _Look:
 
     async def _tell(self, old: TrialStatus, new: TrialStatus) -> None:
         measure(self._r.metrics, self._trial, old, new)
-        told = transitions(old, new)
+        await self._emit(transitions(old, new))
+
+    async def _emit(self, told: Sequence[Transition]) -> None:
+        """Events help people; a trial does not depend on them."""
         results = await asyncio.gather(
             *(
                 self._r.cluster.create_event(self._object, reason=each.reason, message=each.message, type=each.type)

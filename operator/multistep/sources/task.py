@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..api.content import Content
 from ..api.layout import StepLayout, TaskLayout
-from ..api.task import ArtifactConfig, StepConfig, TaskConfig, parse_task, task_from_dict
+from ..api.task import ArtifactConfig, StepConfig, TaskConfig, task_from_dict, toml_table
+from ..api.unknown import UnknownKey, unknown_keys
 from ..errors import InvalidTask, SourceError
 from . import links
 from .bundle import Bundle, Entry, tar_chunks
@@ -18,16 +19,18 @@ CONFIG_FILE = "task.toml"
 COMPOSE_FILE = "docker-compose.yaml"
 _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01: some tools (zip) cannot take times before 1980
+_MOST_UNKNOWN = 20  # they are told in one Event
 _FILTERED = ("tests", "solution")  # Harbor 0.25: .harborignore does not apply to workdir/ and environment/
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task that was loaded and checked."""
+    """A task that was loaded and checked. unknown: the first keys of task.toml that nobody reads."""
 
     config: TaskConfig
     bundle: Bundle
     layout: TaskLayout
+    unknown: Sequence[UnknownKey] = ()
 
     def content(self, ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
         """The tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
@@ -49,7 +52,8 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     verification: steps will be verified, so they need tests. oracle: the oracle agent loads the task again, with all
     checks. With neither, files may be missing: the step that needs one fails.
     """
-    config = task_from_dict(bundle.table) if bundle.table is not None else parse_task(_config_text(bundle))
+    table = bundle.table if bundle.table is not None else toml_table(_config_text(bundle))
+    config = task_from_dict(table)
     rules = IgnoreRules(bundle)
     for path in _input_directories(config):
         links.check_tree(bundle, path, rules.excludes)
@@ -57,7 +61,7 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     layout = _layout(bundle, rules, config)
     if verification or oracle:
         _check_files(bundle, rules, config)
-    return Task(config, bundle, layout)
+    return Task(config, bundle, layout, unknown_keys(table, most=_MOST_UNKNOWN))
 
 
 def strip_canary(text: str) -> str:

@@ -61,6 +61,25 @@ async def test_events_tell_each_transition_once() -> None:
     ]
 
 
+async def test_keys_that_nobody_reads_are_told_once() -> None:
+    typo = {**CONFIG, "steps": [{"name": "a", "min_rewards": 0.5}, {"name": "b"}, {"name": "c"}], "zzz\x1b": 1}
+    world = await ran(trial=manifest(config=typo), durations=LONG, user=1000)  # the pod is made twice: as root the second time
+    assert [event for event in world.cluster.events if event["reason"] == "UnknownKeys"] == [
+        {
+            "reason": "UnknownKeys",
+            "note": 'ignored in task.toml: steps[0].min_rewards: did you mean min_reward?; "zzz?": nobody reads it',
+            "type": "Warning",
+            "action": "Reconcile",
+        }
+    ]
+
+
+async def test_the_first_of_very_many_unknown_keys_are_told() -> None:
+    world = await ran(trial=manifest(config={**CONFIG, **{f"x{number}": 1 for number in range(1000)}}))
+    (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnknownKeys"]
+    assert note.count("nobody reads it") == 20
+
+
 async def test_writes_are_few() -> None:
     for durations in ({}, LONG):
         world = await ran(durations=durations)
