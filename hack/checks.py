@@ -70,11 +70,13 @@ def everything() -> None:
 
 
 def generate() -> None:
-    """Write the CRD from the models, and the chart's copy."""
+    """Write what is made of the models: the CRD, the chart's copy, the tables of the references in docs/."""
     python_env.ensure()
     for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
         file.write_text(_crd_of_models())
         say(f"wrote {file.relative_to(ROOT)}")
+    capture([str(VENV / "bin" / "python"), "-m", "multistep.api.docs"], cwd=ROOT)
+    say("wrote the tables of docs/task-format.md and docs/trial-reference.md")
 
 
 def _test_environment() -> dict[str, str]:

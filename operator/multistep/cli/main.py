@@ -15,6 +15,7 @@ from ..errors import MultistepError
 from .exits import Exit, exit_of
 
 COMMANDS: Final = {  # a command of this name in the module of this name
+    "init": "Make a task to begin with.",
     "check": "Tell what is wrong with a task, and what its steps are.",
     "build": "Make the image of a task's environment.",
     "package": "Write the manifests of a trial to stdout.",
@@ -26,6 +27,7 @@ COMMANDS: Final = {  # a command of this name in the module of this name
 
 _EPILOG = """\b
 Examples:
+  multistep init my-task
   multistep check examples/hello-multi-step-advanced
   multistep run examples/hello-multi-step-advanced --agent oracle --results out/
   multistep package my-task --agent nop | kubectl apply -f -

@@ -1,0 +1,35 @@
+"""`multistep init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_EPILOG = """\b
+Examples:
+  multistep init my-task
+  multistep init tasks/parser --steps scaffold,implement,document
+
+\b
+What to do then:
+  multistep check my-task                    says what is wrong
+  multistep run my-task --agent oracle       plays the solution: every reward should be 1
+  multistep run my-task --agent nop          does nothing: every reward should be 0
+
+The task runs as it is: each step asks for a line in a file, tests for it and has a solution. Replace these by your own.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("directory", metavar="NAME", type=click.Path(path_type=Path))
+@click.option("--steps", default="first,second", show_default=True, metavar="A,B,...", help="Names of the steps, in order.")
+def init(directory: Path, steps: str) -> None:
+    """Make a task in the new directory NAME, to begin with."""
+    from .output import say
+    from .scaffold import scaffold
+
+    names = [each.strip() for each in steps.split(",")]
+    scaffold(directory, names)
+    click.echo(directory)
+    say(f"made a task of {len(names)} steps; next: multistep check {directory}")
