@@ -1,0 +1,90 @@
+"""Writes the tables of the references in docs/ from the models: ``python -m multistep.api.docs``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, or "columns" for kubectl's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from . import task, trial
+from .crd import COLUMNS
+
+PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md")
+
+_MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables as the models have them now."""
+    return _MARKED.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
+
+
+def table(name: str) -> str:
+    """The table of a model's fields, or of kubectl's columns."""
+    if name == "columns":
+        rows = [(column, f"`{path}`", text, "yes" if wide else "") for column, _, path, wide, text in COLUMNS]
+        return _table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
+    model: type[BaseModel] = getattr(task, name, None) or getattr(trial, name)
+    rows = [_row(field.alias or key, field) for key, field in model.model_fields.items()]
+    return _table(("field", "type", "default", "meaning"), rows)
+
+
+def _row(name: str, field: FieldInfo) -> Sequence[str]:
+    meaning = " ".join((field.description or "").split())
+    return f"`{name}`", _type(field.annotation), _default(field), meaning
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _type(annotation: object) -> str:
+    """A field's type in words; a model is a link to the section with its table."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0])
+    if origin in (typing.Union, UnionType):
+        return " or ".join(dict.fromkeys(_type(each) for each in arguments if each is not NoneType))
+    if origin is Literal:
+        return ", ".join(f"`{each}`" for each in arguments)
+    if origin is list:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"table of {_type(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        heading = annotation.__name__.removesuffix("Config")
+        return f"[{heading}](#{heading.lower()})"
+    assert annotation in _WORDS, annotation
+    return _WORDS[annotation]  # type: ignore[index]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.default
+    if value is None or isinstance(value, BaseModel):
+        return ""
+    return f"`{json.dumps(value)}`"
+
+
+def main() -> None:
+    """Rewrites the pages of the checkout that is the current directory."""
+    for page in map(Path, PAGES):
+        page.write_text(with_tables(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

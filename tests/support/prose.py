@@ -1,0 +1,45 @@
+"""What Markdown names: code, fences, links, headings; and whether fields of models exist."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Sequence
+
+from pydantic import BaseModel
+
+
+def fences(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def code(text: str) -> list[str]:
+    """What is in backticks outside of fences, on one line."""
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [" ".join(each.split()) for each in re.findall(r"`([^`]+)`", plain)]
+
+
+def links(text: str) -> list[str]:
+    """Where links within the repository lead."""
+    return [each for each in re.findall(r"\]\(([^)]+)\)", text) if "://" not in each]
+
+
+def headings(text: str) -> set[str]:
+    """The anchors of the headings, as GitHub makes them."""
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+def field_names(model: type[BaseModel]) -> Iterator[str]:
+    """As they are written in files."""
+    return (field.alias or name for name, field in model.model_fields.items())
+
+
+def exists(annotation: object, path: Sequence[str]) -> bool:
+    """Whether a field of this path is there, such as steps, verifier, env; below a free table anything is."""
+    if not path:
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+        return path[0] in fields and exists(fields[path[0]], path[1:])
+    return typing.get_origin(annotation) is dict or any(exists(each, path) for each in typing.get_args(annotation))

@@ -1,0 +1,117 @@
+"""The references in docs/ and the skill: tables are the models', and what the text names exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from multistep.api import task, trial
+from multistep.api.crd import openapi_schema
+from multistep.api.docs import PAGES, with_tables
+from multistep.api.task import TaskConfig, parse_task
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.unknown import unknown_keys
+from multistep.cli.main import cli
+from tests.support.prose import code, exists, fences, field_names, headings, links
+from tests.unit.api.test_crd import pruned
+
+ROOT = Path(__file__).parents[3]
+SKILL = "skills/create-task/SKILL.md"
+TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, "docs/semantics.md", SKILL)}
+MODELS = [
+    each for module in (task, trial) for each in vars(module).values() if isinstance(each, type) and issubclass(each, BaseModel)
+]
+NAMES = {name for model in MODELS for name in field_names(model)} | {"shareProcessNamespace"}
+ROOTS = dict.fromkeys(TaskConfig.model_fields, TaskConfig) | dict.fromkeys(("spec", "status", "metadata"), MultiStepTrial)
+
+
+@pytest.fixture(params=TEXTS)
+def text(request: pytest.FixtureRequest) -> str:
+    return TEXTS[request.param]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_are_current(page: str) -> None:
+    assert with_tables(TEXTS[page]) == TEXTS[page], "run: make generate"
+
+
+def test_every_field_has_a_table_and_a_meaning() -> None:
+    tables = {found for page in PAGES for found in re.findall(r"<!-- table (\w+) -->", TEXTS[page])}
+    assert {model.__name__ for model in MODELS if not model.__name__.startswith("_")} - tables <= {
+        *("BaseModel", "MultiStepTrial", "Metadata"),
+    }
+    assert not [
+        f"{model.__name__}.{name}"
+        for model in MODELS
+        for name, field in model.model_fields.items()
+        if model.__name__ in tables and not field.description
+    ]
+
+
+def test_every_dotted_field_exists(text: str) -> None:
+    wrong = [each for each in dotted(text) if not exists(ROOTS.get(each.split(".")[0]), each.split("."))]
+    assert wrong == []
+
+
+def test_every_name_that_looks_like_a_field_is_one(text: str) -> None:
+    assert [each for each in code(text) if re.fullmatch(r"[a-z]+(_[a-z]+)+|[a-z]+([A-Z][a-z]+)+", each) and each not in NAMES] == []
+
+
+def test_links_lead_somewhere(text: str) -> None:
+    page = next(path for path, each in TEXTS.items() if each is text)
+    for link in links(text):
+        file, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / file if file else ROOT / page
+        assert target.is_file(), link
+        assert not anchor or anchor in headings(target.read_text()), link
+
+
+def test_every_toml_is_a_config_without_unknown_keys(text: str) -> None:
+    for each in fences(text, "toml"):
+        assert parse_task(each).steps
+        assert unknown_keys(each) == []
+
+
+def test_every_trial_is_one(text: str) -> None:
+    schema = openapi_schema()["properties"]["spec"]
+    for each in fences(text, "yaml"):
+        found = yaml.safe_load(each)
+        assert parse_trial(found).kind == "MultiStepTrial"
+        assert pruned(found["spec"], schema) == found["spec"]
+
+
+def test_every_command_line_is_possible(text: str) -> None:
+    for words in command_lines(text):
+        command = cli.get_command(click.Context(cli), words[1])
+        assert command, words
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        ours = words[: words.index("--")] if "--" in words else words
+        assert {word.partition("=")[0] for word in ours if word.startswith("-")} <= known, words
+
+
+def test_the_skill_can_be_found() -> None:
+    _, front, body = TEXTS[SKILL].split("---\n", 2)
+    said = yaml.safe_load(front)
+    assert said["name"] == Path(SKILL).parent.name
+    assert 40 < len(said["description"]) <= 1024
+    assert {"init", "check", "run", "show"} <= {words[1] for words in command_lines(body)}
+
+
+def dotted(text: str) -> Iterator[str]:
+    """Code that is a path of fields, and not the name of a file."""
+    for each in code(text):
+        if re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", each) and not re.search(r"\.(sh|toml|json|md|txt|yaml|py)$", each):
+            yield each
+
+
+def command_lines(text: str) -> list[list[str]]:
+    lines = [line.split("|")[0] for each in fences(text, "sh") for line in each.splitlines()]
+    found = [shlex.split(line, comments=True) for line in (*lines, *code(text)) if line.startswith("multistep ")]
+    return [words for words in found if len(words) > 1]
