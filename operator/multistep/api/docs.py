@@ -34,16 +34,16 @@ def with_tables(page: str) -> str:
 def table(name: str) -> str:
     """The table of a model's fields, or of kubectl's columns."""
     if name == "columns":
-        rows = [(column, f"`{path}`", text, "yes" if wide else "") for column, _, path, wide, text in COLUMNS]
+        rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in COLUMNS]
         return _table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
     model: type[BaseModel] = getattr(task, name, None) or getattr(trial, name)
     rows = [_row(field.alias or key, field) for key, field in model.model_fields.items()]
     return _table(("field", "type", "default", "meaning"), rows)
 
 
-def _row(name: str, field: FieldInfo) -> Sequence[str]:
+def _row(name: str, field: FieldInfo) -> list[str]:
     meaning = " ".join((field.description or "").split())
-    return f"`{name}`", _type(field.annotation), _default(field), meaning
+    return [f"`{name}`", _type(field.annotation), _default(field), meaning]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -68,7 +68,7 @@ def _type(annotation: object) -> str:
         heading = annotation.__name__.removesuffix("Config")
         return f"[{heading}](#{heading.lower()})"
     assert annotation in _WORDS, annotation
-    return _WORDS[annotation]  # type: ignore[index]
+    return _WORDS[annotation]
 
 
 def _default(field: FieldInfo) -> str:
