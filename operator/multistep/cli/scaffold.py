@@ -30,8 +30,8 @@ description = ""
 
 [environment] # made once of environment/Dockerfile, shared by all steps
 workdir = "/app"
-cpus = 1
 memory_mb = 512
+# cpus = 1 # as memory_mb: request and limit alike, so a node must have as much free
 # env = { MODE = "fast", API_KEY = "${API_KEY}" } # for every process; ${NAME} is given by `multistep run --var NAME`
 
 # [verifier.env] # for every step's tests, never for the agent
