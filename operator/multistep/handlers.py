@@ -11,12 +11,13 @@ import kopf
 from .api.trial import GROUP, PLURAL, VERSION
 from .app import App
 from .cluster import pods
+from .reconcile.news import News
 from .settings import Settings
 
 
 def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     """Put all handlers into a registry. Returns the operator, which starts when kopf does."""
-    app = App(settings)
+    app, news = App(settings), News()
 
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -31,14 +32,13 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
         await app.stop()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def trial_changed(namespace: str | None, name: str | None, type: str | None, **_: Any) -> None:
-        if type == "DELETED":
-            app.queue.forget((str(namespace), str(name)))
-        app.queue.add((str(namespace), str(name)))
+    async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
+        if (key := news.trial(body, type)) is not None:
+            app.queue.add(key)
 
     @kopf.on.event("v1", "pods", labels={pods.LABEL_TRIAL: kopf.PRESENT}, registry=registry)
-    async def pod_changed(body: kopf.Body, **_: Any) -> None:
-        if (key := pods.trial_of(body)) is not None:
+    async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
+        if (key := news.pod(body, type)) is not None:
             app.queue.add(key)
 
     return app

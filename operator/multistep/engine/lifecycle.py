@@ -126,6 +126,8 @@ Rule: TypeAlias = Callable[[Situation], Decision | None]
 
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "RunContainerError"})
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "repository name not known", "insufficient_scope")
+POD_STARTING = "PodStarting"
+_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _FILLED_ITS_DISK = (
     "usage exceeds the total limit of containers",
@@ -257,7 +259,10 @@ def _starting(s: Situation) -> Decision | None:
     if s.pod.unschedulable:
         return Wait("Unschedulable", s.pod.unschedulable, seconds=30)
     limit = s.start_timeout - (s.now - (s.pod.scheduled_at or s.now))
-    return Wait(s.pod.waiting_reason or "PodStarting", s.pod.waiting_message, seconds=max(1.0, min(limit, 30.0)))
+    seconds = max(1.0, min(limit, 30.0))
+    if s.pod.waiting_reason in _ON_ITS_WAY:
+        return Wait(POD_STARTING, starting_message(s.trial.status.attempt, s.pod.name), seconds=seconds)
+    return Wait(s.pod.waiting_reason, s.pod.waiting_message, seconds=seconds)
 
 
 RULES: tuple[Rule, ...] = (
@@ -277,6 +282,11 @@ RULES: tuple[Rule, ...] = (
     _start_too_slow,
     _starting,
 )
+
+
+def starting_message(attempt: int | None, pod_name: str | None) -> str:
+    """What is said from the moment a pod is asked for until it runs or something is wrong: one status, one write."""
+    return f"attempt {attempt}: waiting for pod {pod_name}"
 
 
 def is_finished(trial: MultiStepTrial) -> bool:

@@ -24,6 +24,7 @@ from ..api.trial import (
 )
 from . import rewards
 from .journal import Collected, Journal, StepRun
+from .lifecycle import POD_STARTING, starting_message
 
 MAX_MESSAGE_CHARACTERS = 1024
 MAX_REWARD_KEYS = 64
@@ -45,8 +46,8 @@ def begun(trial: MultiStepTrial, attempt: int, pod_name: str, task: str, image_u
     return _with(
         trial,
         "Pending",
-        "PodStarting",
-        f"attempt {attempt}: making pod {pod_name}",
+        POD_STARTING,
+        starting_message(attempt, pod_name),
         now,
         attempt=attempt,
         pod_name=pod_name,

@@ -66,11 +66,6 @@ class WorkQueue:
         self._drop_timer(key)
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
-    def forget(self, key: Key) -> None:
-        """The key's object is gone."""
-        self._drop_timer(key)
-        self._failures.pop(key, None)
-
     @property
     def depth(self) -> int:
         """Keys that wait for a worker."""

@@ -79,6 +79,7 @@ def after(trial: MultiStepTrial, facts: PodFacts | None, now: float = NOW, start
     return decide(Situation(trial, facts, "t-1", now, start_timeout))
 
 
+ON_ITS_WAY = "attempt 1: waiting for pod t-1"
 IN_STEP = began(current_step="a", steps=[StepStatus(name="a")])
 AGAIN: dict[str, Any] = {"attempt": 2, "pod_name": "t-2", "pod_uid": None}
 LOST = [AttemptStatus(number=1, reason="Evicted", end_time=at(NOW - 0.4))]
@@ -225,9 +226,9 @@ ROWS: dict[str, Row] = {
         starting(scheduled_at=None, unschedulable="0/1 nodes are available"),
         Wait("Unschedulable", "0/1 nodes are available", 30),
     ),
-    "not seen by the scheduler": (began(), starting(scheduled_at=None), Wait("PodStarting", "", 30)),
-    "making the container": (began(), starting(waiting_reason="ContainerCreating"), Wait("ContainerCreating", "", 30)),
-    "nearly too slow": (began(), starting(scheduled_at=NOW - 50), Wait("PodStarting", "", 10)),
+    "not seen by the scheduler": (began(), starting(scheduled_at=None), Wait("PodStarting", ON_ITS_WAY, 30)),
+    "making the container": (began(), starting(waiting_reason="ContainerCreating"), Wait("PodStarting", ON_ITS_WAY, 30)),
+    "nearly too slow": (began(), starting(scheduled_at=NOW - 50), Wait("PodStarting", ON_ITS_WAY, 10)),
     "running": (began(), pod(), Drive()),
     "running and slow once": (began(), pod(scheduled_at=START - 9999), Drive()),
     # the deadline
@@ -298,7 +299,7 @@ def test_waiting_for_a_slow_start_never_becomes_a_busy_loop() -> None:
 
 
 def test_a_start_without_a_limit_waits_for_ever() -> None:
-    assert after(began(), starting(scheduled_at=0.0), start_timeout=float("inf")) == Wait("PodStarting", "", 30.0)
+    assert after(began(), starting(scheduled_at=0.0), start_timeout=float("inf")) == Wait("PodStarting", ON_ITS_WAY, 30.0)
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 1), (2, 2), (3, 4), (7, 60), (100, 60)])

@@ -110,11 +110,3 @@ def test_pauses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "add_after", lambda *_: None)
     pauses = [queue._back_off(A) for _ in range(2000)]
     assert pauses[:4] == [0.5, 1.0, 2.0, 4.0] and pauses[-1] == 60.0
-
-
-async def test_a_key_that_is_gone_is_forgotten() -> None:
-    queue = WorkQueue(Worker(), workers=1)
-    queue.add_after(A, 60)
-    queue._failures[A] = 3
-    queue.forget(A)
-    assert not queue._timers and not queue._failures

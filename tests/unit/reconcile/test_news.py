@@ -1,0 +1,51 @@
+"""What of the watches' events makes a look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multistep.api.trial import API_VERSION, KIND
+from multistep.reconcile.news import News
+
+KEY = ("ns", "t")
+
+
+def trial(**changes: Any) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ns", "name": "t", "uid": "u", "generation": 1, **changes}, "status": {}}
+
+
+def pod(**status: Any) -> dict[str, Any]:
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "controller": True}
+    metadata = {"namespace": "ns", "name": "t-1", "uid": "p", "ownerReferences": [owner]}
+    return {"metadata": metadata, "spec": {}, "status": status}
+
+
+def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_name_are() -> None:
+    news = News()
+    assert news.trial(trial(), "ADDED") == KEY
+    assert news.trial({**trial(), "status": {"phase": "Running"}}, "MODIFIED") is None
+    assert news.trial(trial(generation=2), "MODIFIED") == KEY
+    assert news.trial(trial(generation=2, deletionTimestamp="2026-01-01T00:00:00Z"), "MODIFIED") == KEY
+    assert news.trial(trial(generation=2), "DELETED") == KEY
+    assert news.trial(trial(uid="another"), "ADDED") == KEY
+
+
+def test_whatever_a_listing_brings_is_news() -> None:
+    news = News()
+    assert [news.trial(trial(), None), news.trial(trial(), None)] == [KEY, KEY]
+    assert [news.pod(pod(phase="Pending"), None), news.pod(pod(phase="Pending"), None)] == [KEY, KEY]
+
+
+def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
+    news = News()
+    assert news.pod(pod(phase="Pending"), "ADDED") == KEY
+    assert news.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
+    ready = {"type": "Ready", "status": "True"}
+    assert news.pod(pod(phase="Pending", conditions=[ready]), "MODIFIED") == KEY
+    assert news.pod(pod(phase="Pending", conditions=[ready]), "DELETED") == KEY
+
+
+def test_a_pod_of_nobody_is_no_news() -> None:
+    stray = pod()
+    stray["metadata"]["ownerReferences"] = []
+    assert News().pod(stray, "ADDED") is None
