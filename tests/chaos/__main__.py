@@ -20,7 +20,7 @@ from contextlib import suppress
 from multistep.cluster.client import Client
 from multistep.cluster.pods import LABEL_TRIAL
 from multistep.errors import ClusterError
-from tests.e2e.given import Given, Object, Step, finished, holds, trial
+from tests.e2e.given import Given, Object, Step, condition, finished, holds, trial
 
 OPERATOR_NAMESPACE = "multistep-system"
 OPERATOR_SELECTOR = "app.kubernetes.io/name=multistep"
@@ -103,7 +103,8 @@ def _too_often(found: Object) -> str:
     known = {"PodDeleted", "ContainerEnded", "ContainerStatusUnknown", "DeletionByTaintManager", "TerminationByKubelet"}
     if len(lost) == RETRIES + 1 and all(each["reason"] in known for each in lost):
         return ""
-    return f"{found['metadata']['name']} is Failed after {[each['reason'] for each in lost]}"
+    message = condition(found, "Failed")["message"]
+    return f"{found['metadata']['name']} is Failed after {[each['reason'] for each in lost]}: {message}"
 
 
 async def run(trials: int, *, restarts: bool, seed: int) -> int:

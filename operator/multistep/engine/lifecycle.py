@@ -124,7 +124,8 @@ class CleanUp:
 Decision: TypeAlias = Begin | CreatePod | Adopt | Drive | Wait | LoseAttempt | PhaseDied | Fail | CleanUp
 Rule: TypeAlias = Callable[[Situation], Decision | None]
 
-_NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "RunContainerError"})
+# Not CreateContainerConfigError and RunContainerError: a restart of API server or containerd makes them, too.
+_NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "repository name not known", "insufficient_scope")
 POD_STARTING = "PodStarting"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})

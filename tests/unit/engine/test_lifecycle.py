@@ -221,6 +221,11 @@ ROWS: dict[str, Row] = {
         starting(scheduled_at=NOW - 60, waiting_reason="ErrImagePull", waiting_message="i/o timeout"),
         Fail("EnvironmentStartTimeout", f"{TOO_SLOW}; last: ErrImagePull i/o timeout", "EnvironmentStartTimeoutError"),
     ),
+    "not run while containerd restarts": (
+        began(),
+        starting(waiting_reason="RunContainerError", waiting_message="connection refused"),
+        Wait("RunContainerError", "connection refused", 30),
+    ),
     "unschedulable for long": (
         began(),
         starting(scheduled_at=None, unschedulable="0/1 nodes are available"),
