@@ -18,7 +18,7 @@ from multistep.engine.operations import Collect, Healthcheck, Note, Operation, R
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
-from multistep.engine.script import Scope
+from multistep.engine.scope import Scope
 from tests.support.fake_runner import DEFAULTS
 
 Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": how the result differs from a success

@@ -15,7 +15,8 @@ from ..engine.lifecycle import PodFacts
 from ..engine.operations import Collect, Operation
 from ..engine.plan import isolation
 from ..engine.replay import Progress, replay
-from ..engine.script import AgentScript, Scope
+from ..engine.scope import Scope
+from ..engine.script import AgentScript
 from ..metrics import Metrics
 from ..pod.perform import perform
 from ..pod.session import Session
