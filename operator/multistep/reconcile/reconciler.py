@@ -249,8 +249,6 @@ class _Look:
         same_image = environment is not None and not environment.own_image
         user = left.image_user or (self._trial.status.image_user if same_image else None)
         name = pods.verifier_pod_names(self._trial, step.index)[user is not None]
-        if left.image_user is not None:
-            await self._delete_verifier()
         await self._write_running(left.journal, verifier=VerifierStatus(pod_name=name, image_user=user))
         return 0
 
@@ -259,6 +257,8 @@ class _Look:
         step = next(each for each in plan.steps if each.name == self._trial.status.current_step)
         assert named is not None and step.verifier is not None and step.verifier.environment is not None
         environment = step.verifier.environment
+        if named.image_user is not None:  # a first pod may have been made before that was known
+            await self._delete_pod(named.pod_name.removesuffix("-root"), "")
         request = pods.PodRequest(
             self._trial, environment.config, environment.image, plan.task_name, self._r.settings,
             verifier=named, own_image=environment.own_image, network=environment.network,
