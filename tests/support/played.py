@@ -112,4 +112,12 @@ def record(operation: Operation, results: Results, at: float) -> Record:
     return Record(operation.id, op, "done", at, at + 1, acknowledged=True, result={**result, **results.get(name, {})})
 
 
-_OPS = {Start: "start", Healthcheck: "healthcheck", Reset: "reset", Note: "note", Collect: "note", Environment: "note", Release: "note"}
+_OPS = {
+    Start: "start",
+    Healthcheck: "healthcheck",
+    Reset: "reset",
+    Note: "note",
+    Collect: "note",
+    Environment: "note",
+    Release: "note",
+}

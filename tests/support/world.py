@@ -39,7 +39,10 @@ CONFIG: Json = {
 }
 
 SEPARATE: Json = {**CONFIG, "verifier": {**CONFIG["verifier"], "environment_mode": "separate"}}
-MIXED: Json = {**CONFIG, "steps": [CONFIG["steps"][0] | {"verifier": {"environment": {"docker_image": "judge"}}}, *CONFIG["steps"][1:]]}
+MIXED: Json = {
+    **CONFIG,
+    "steps": [CONFIG["steps"][0] | {"verifier": {"environment": {"docker_image": "judge"}}}, *CONFIG["steps"][1:]],
+}
 
 REWARDS = {"a": rewarded(txt="1"), "b": rewarded(json='{"reward": 0.5, "style": 1}'), "c": rewarded(txt="0")}
 
