@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step as it would run. Limits in seconds, None: no limit; gate: least reward by key; tests: whose test.sh; image: the verifier's own."""
+    """A step as it would run. Limits in seconds, None: no limit; gate: least reward by key; tests: whose test.sh, or image."""
 
     name: str
     agent_limit: float | None

@@ -185,6 +185,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         running="running" in main,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         terminated=bool(ended),
+        init_failed=_ended_init(status) is not None,
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
     )
@@ -342,11 +343,18 @@ def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 def _failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
     if status.get("phase") != "Failed":
         return None
+    if (ended := _ended_init(status)) is not None:
+        return ended
+    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
+
+
+def _ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How an init container ended that failed."""
     for each in status.get("initContainerStatuses") or []:
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):
             return dict(ended)
-    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
+    return None
 
 
 def _owner_uid(metadata: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ class PodFacts:
     running: bool = False
     ready: bool = False
     terminated: bool = False
+    init_failed: bool = False  # what brings the runner ended badly, so that nothing else began
     exit_code: int | None = None
     exit_reason: str = ""
 
@@ -294,6 +295,8 @@ def _verifier(s: Situation) -> Decision | None:
             return CreateVerifierPod()
         case Adopt():
             return AdoptVerifierPod()
+        case PhaseDied(type=_, message=message) if s.verifier is not None and s.verifier.init_failed:
+            return LoseAttempt("ContainerEnded", f"the verifier of step {s.trial.status.current_step}: {message}")
         case LoseAttempt() | PhaseDied() | Fail():
             return replace(found, message=f"the verifier of step {s.trial.status.current_step}: {found.message}")
     return found

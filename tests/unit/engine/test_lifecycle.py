@@ -303,6 +303,13 @@ VERIFIERS: dict[str, Row] = {
     ),
     "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), LoseAttempt("Evicted", OF_A + LOW_NODE)),
     "disk filled": (judging(), judge(reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", OF_A + FULL_DISK)),
+    "the runner could not be brought": (
+        judging(),
+        judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),
+        LoseAttempt(
+            "ContainerEnded", f"{OF_A}the trial's container ended with status 1 (Error): something in it stopped process 1"
+        ),
+    ),
     "complete": (finished(verifier=VerifierStatus(pod_name="t-1-v0")), judge(), CleanUp(0.0, None)),
 }
 

@@ -108,7 +108,7 @@ def test_a_dockerfile_of_the_tasks_tests_has_to_be_built() -> None:
         environment(TASK_SEPARATE, root=WITH_DOCKERFILE)
     assert environment(TASK_OWN, root=WITH_DOCKERFILE)
     single = f"{IMAGE}{TASK_SEPARATE}"
-    with pytest.raises(InvalidSpec, match="^tests/Dockerfile"):
+    with pytest.raises(InvalidSpec, match=r"^tests/Dockerfile"):
         plan(single, root=WITH_DOCKERFILE)
 
 
