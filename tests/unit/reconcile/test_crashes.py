@@ -256,14 +256,14 @@ class Jittery(Wrapped):
         return later
 
 
-async def test_two_operators_at_once_start_each_phase_once() -> None:
+@pytest.mark.parametrize(("options", "seeds"), [(LONG, range(60)), (APART, range(20))], ids=["long phases", "verified apart"])
+async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range) -> None:
     """A Lease is no fence: the old one may still be at it."""
-    wanted = end_of(await undisturbed(LONG))
-    seeds = range(60)
+    wanted = end_of(await undisturbed(options))
     conflicts = 0
     for seed in seeds:
         chance = random.Random(seed)
-        world = World(**LONG, wrap=lambda cluster, chance=chance: cast(Cluster, Jittery(cluster, chance)))  # type: ignore[misc]
+        world = World(**options, wrap=lambda cluster, chance=chance: cast(Cluster, Jittery(cluster, chance)))  # type: ignore[misc]
         operators = [world.fresh(), world.fresh()]
         for _ in range(200):
             found = await asyncio.gather(*(each.reconcile(KEY) for each in operators), return_exceptions=True)
