@@ -289,7 +289,11 @@ VERIFIERS: dict[str, Row] = {
     "named": (judging(None), NO_POD, CreateVerifierPod()),
     "made": (judging(None), judge(), AdoptVerifierPod()),
     "running": (judging(), judge(), Drive()),
-    "starting": (judging(), judge(running=False, scheduled_at=NOW - 10), Wait("PodStarting", "", 30)),
+    "starting": (
+        judging(),
+        judge(running=False, scheduled_at=NOW - 10),
+        Wait("PodStarting", "attempt 1: waiting for pod t-1-v0", 30),
+    ),
     "too slow": (
         judging(),
         judge(running=False, scheduled_at=NOW - 60),
