@@ -39,4 +39,6 @@ class Settings(BaseSettings):
     """Threads that unpack collected files; they are the only ones beside the event loop's."""
     pod_grace_seconds: int = Field(default=5, ge=0)
     """terminationGracePeriodSeconds of trial pods."""
+    network_policies_enforced: bool = False
+    """Whether the cluster enforces NetworkPolicies; without, trials of tasks with a network_mode other than public are refused."""
     log_level: str = "INFO"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from multistep.engine.journal import Collected
+from multistep.engine.operations import LOGS, Part
 from multistep.store.volume import Step, TrialKey
 from tests.support.faults import Faults
 
@@ -24,13 +27,15 @@ class FakeSpool:
 
 @dataclass
 class Results:
-    """What is kept of one trial. steps: digest of what was collected, by name; earlier: the same of earlier attempts."""
+    """What is kept of one trial. steps: digest of what was collected, by name (NAME/PART, where a step's verifier is apart);
+    earlier: the same of earlier attempts; records: of separate verifiers, by attempt and step."""
 
     attempt: int = 0
     steps: dict[str, str] = field(default_factory=dict)
     earlier: dict[int, dict[str, str]] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
+    records: dict[tuple[int, str], list[Any]] = field(default_factory=dict)
     redacted: set[str] = field(default_factory=set)
 
     def begin(self, attempt: int) -> None:
@@ -52,12 +57,28 @@ class FakeVolume:
         self.faults.point("volume spool")
         yield FakeSpool()
 
-    async def keep_step(self, key: TrialKey, spool: FakeSpool, *, attempt: int, step: Step, types: Sequence[str]) -> Collected:
-        with self._write(f"keep_step {step.name}"):
+    async def keep_step(
+        self, key: TrialKey, spool: FakeSpool, *, attempt: int, step: Step, types: Sequence[str], part: Part = "all"
+    ) -> Collected:
+        place = step.name if part == "all" else f"{step.name}/{part}"
+        with self._write(f"keep_step {place}"):
             found = self._of(key)
             found.begin(attempt)
-            found.steps[step.name] = hashlib.sha256(bytes(spool.data)).hexdigest()
-        return Collected(tuple(types[2:]), len(types), len(spool.data))
+            found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
+        return Collected(tuple(types[len(LOGS[part]) :]), len(types), len(spool.data))
+
+    async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
+        self.faults.point(f"volume collected {step.name} {entry}")
+        assert f"{step.name}/agent" in self._of(key).steps
+        yield f"entry {entry} of {step.name}".encode()
+
+    async def keep_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Any]) -> None:
+        with self._write(f"keep_records {step.name}"):
+            self._of(key).records[attempt, step.name] = json.loads(json.dumps(records))
+
+    async def records(self, key: TrialKey, attempt: int) -> list[Any]:
+        self.faults.point("volume records")
+        return [record for (number, _), kept in self._of(key).records.items() if number == attempt for record in kept]
 
     async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
         with self._write(f"begin_attempt {attempt}"):

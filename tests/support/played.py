@@ -14,11 +14,11 @@ from multistep.api.records import Record
 from multistep.api.task import parse_task
 from multistep.api.trial import TrialSpec
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Collect, Healthcheck, Note, Operation, Reset, Start
+from multistep.engine.operations import Collect, Environment, Healthcheck, Note, Operation, Release, Reset, Start
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
-from multistep.engine.script import Scope
+from multistep.engine.scope import Scope
 from tests.support.fake_runner import DEFAULTS
 
 Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": how the result differs from a success
@@ -35,6 +35,7 @@ def plan(
     steps: Mapping[str, StepLayout] | None = None,
     root: StepLayout | None = None,
     env: TrialEnv | None = None,
+    policies_enforced: bool = False,
     **layout: Any,
 ) -> TrialPlan:
     """The plan of a task. steps: what differs from COMPLETE. layout: further fields of TaskLayout."""
@@ -43,7 +44,8 @@ def plan(
     files = dict.fromkeys(names, COMPLETE) | dict(steps or {})
     shared = root or (StepLayout() if names else COMPLETE)
     whole = TrialSpec.model_validate({"task": {"inline": {"config": {}}}, **(spec or {})})
-    return make_plan(config, TaskLayout(steps=files, root=shared, **layout), whole, env or TrialEnv(), name="dir-name")
+    task = TaskLayout(steps=files, root=shared, **layout)
+    return make_plan(config, task, whole, env or TrialEnv(), name="dir-name", policies_enforced=policies_enforced)
 
 
 def rewarded(json: str | None = None, txt: str | None = None, **result: Any) -> dict[str, Any]:
@@ -103,9 +105,19 @@ def record(operation: Operation, results: Results, at: float) -> Record:
     result: dict[str, Any] = {**DEFAULTS.get(op, {})}
     if isinstance(operation, Collect):
         result = {"types": ["directory"] * len(operation.sources), "count": 3, "bytes": 99}
+    if isinstance(operation, Environment):
+        result = {"workdir": "/judge"}
     if name.endswith("/verifier"):
         result |= ONE
     return Record(operation.id, op, "done", at, at + 1, acknowledged=True, result={**result, **results.get(name, {})})
 
 
-_OPS = {Start: "start", Healthcheck: "healthcheck", Reset: "reset", Note: "note", Collect: "note"}
+_OPS = {
+    Start: "start",
+    Healthcheck: "healthcheck",
+    Reset: "reset",
+    Note: "note",
+    Collect: "note",
+    Environment: "note",
+    Release: "note",
+}

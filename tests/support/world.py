@@ -38,6 +38,12 @@ CONFIG: Json = {
     "steps": [{"name": "a", "min_reward": 0.5}, {"name": "b", "healthcheck": {"command": "true"}}, {"name": "c"}],
 }
 
+SEPARATE: Json = {**CONFIG, "verifier": {**CONFIG["verifier"], "environment_mode": "separate"}}
+MIXED: Json = {
+    **CONFIG,
+    "steps": [CONFIG["steps"][0] | {"verifier": {"environment": {"docker_image": "judge"}}}, *CONFIG["steps"][1:]],
+}
+
 REWARDS = {"a": rewarded(txt="1"), "b": rewarded(json='{"reward": 0.5, "style": 1}'), "c": rewarded(txt="0")}
 
 
@@ -149,7 +155,8 @@ class World:
         return self.durations.get(id.split("/", 1)[1], 0.0)
 
     def _make_runner(self, pod: Object) -> FakeRunner:
-        results = {f"{step}/verifier": result for step, result in REWARDS.items()} | dict(self.results)
+        results = {f"{step}/{place}verifier": result for step, result in REWARDS.items() for place in ("", "verifier/")}
+        results |= dict(self.results)
         runner = TimedRunner(
             pod["metadata"]["uid"],
             results={f"{attempt}/{id}": result for attempt in range(1, 6) for id, result in results.items()},

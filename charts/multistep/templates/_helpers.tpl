@@ -61,6 +61,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [secrets]
   verbs: [get]
 {{- end }}
+{{- if .Values.networkPolicies.enforced }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create] # they go with their trials
+{{- end }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]

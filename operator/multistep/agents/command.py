@@ -8,7 +8,7 @@ from ..engine.journal import AGENT, StepRun
 from ..engine.operations import LOGS_AGENT, Script, Start, Upload
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.script import Scope, ending, failed
+from ..engine.scope import Scope, ending, failed
 from .common import broken, timed_out
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"

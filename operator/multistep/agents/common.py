@@ -6,7 +6,7 @@ from ..api.records import PhaseResult
 from ..engine.journal import AGENT
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.script import at_limit, ending
+from ..engine.scope import at_limit, ending
 
 
 def timed_out(step: StepPlan, result: PhaseResult) -> StepException | None:

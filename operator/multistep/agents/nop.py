@@ -6,7 +6,7 @@ from ..engine.journal import AGENT, StepRun
 from ..engine.operations import Note, Script
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.script import Scope
+from ..engine.scope import Scope
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:  # noqa: ARG001 - an agent's signature

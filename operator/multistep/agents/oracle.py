@@ -8,7 +8,7 @@ from ..engine.journal import AGENT, StepRun
 from ..engine.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.script import Scope, failed
+from ..engine.scope import Scope, failed
 from ..engine.templates import Unresolved
 from .common import broken, timed_out
 

@@ -15,6 +15,8 @@ class StepLayout:
     setup: bool = False  # workdir/setup.sh is there
     tests: bool = False  # tests/ is there
     test_script: bool = False  # tests/test.sh is there and not ignored
+    tests_dockerfile: bool = False  # tests/Dockerfile is there, for a separate verifier's image
+    tests_compose: bool = False  # so is its compose file
     solution: bool = False  # solution/ is there
     solve_script: bool = False  # solution/solve.sh is there and not ignored
 

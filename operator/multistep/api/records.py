@@ -57,6 +57,12 @@ class Record:
             raise _nonsense(f"record {record.id!r} is done without a result")
         return record
 
+    def to_json(self) -> dict[str, Any]:
+        """The record as the runner sends it."""
+        times = {"startedAt": self.started_at, "endedAt": self.ended_at}
+        result = None if self.result is None else dict(self.result)
+        return {"id": self.id, "op": self.op, "state": self.state, **times, "acknowledged": self.acknowledged, "result": result}
+
 
 @dataclass(frozen=True)
 class RunnerUser:

@@ -89,7 +89,7 @@ class _NetworkPhase(_Table):
     """What agent and verifier share: a network policy of their own, if any."""
 
     network_mode: NetworkMode | None = None
-    """Unset: the environment's. Anything but `public` is refused here."""
+    """Unset: the environment's. One that differs from it is refused here."""
     allowed_hosts: AllowedHosts = None
     """Only with network_mode `allowlist`."""
 
@@ -200,9 +200,9 @@ class EnvironmentConfig(_Table):
     skills_dir: str | None = None
     """For agents that can use it; those that are here cannot."""
     network_mode: NetworkMode = "public"
-    """Anything but `public` is refused here."""
+    """Others than `public` need an operator that was told that its cluster enforces NetworkPolicies."""
     allowed_hosts: AllowedHosts = None
-    """Host names (also `*.example.org`), addresses and CIDRs; only with network_mode `allowlist`."""
+    """Addresses and CIDRs; only with network_mode `allowlist`. Host names are refused here."""
     memory: OldSize = Field(default=None, exclude=True)
     """Old form of memory_mb: a number with K, M or G."""
     storage: OldSize = Field(default=None, exclude=True)
@@ -251,7 +251,7 @@ class VerifierConfig(_NetworkPhase):
     user: User | None = None
     """Name or uid of the verifier. Unset: in a step the task's, in the task the image's; never the agent's."""
     environment_mode: Literal["shared", "separate"] | None = None
-    """Unset: `separate` if there is an environment, else `shared`. Only `shared` can be run here."""
+    """Unset: `separate` if there is an environment, else `shared`. A separate one is in a pod of its own."""
     environment: EnvironmentConfig | None = None
     """Environment of a separate verifier."""
     collect: list[CollectConfig] = []

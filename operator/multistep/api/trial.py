@@ -363,6 +363,17 @@ class AttemptStatus(_Model):
     """The steps it had started."""
 
 
+class VerifierStatus(_Model):
+    """The pod where the current step is verified, apart from the agent's."""
+
+    pod_name: str
+    """The pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """The pod's UID."""
+    image_user: str | None = None
+    """Its image's own user, as the runner reported it."""
+
+
 class TrialStatus(_Model):
     """What the operator found."""
 
@@ -384,6 +395,8 @@ class TrialStatus(_Model):
     """The pod's node."""
     image_user: str | None = None
     """The image's own user, as the runner reported it: the default user of phases."""
+    verifier: VerifierStatus | None = None
+    """The pod of a separate verifier, while it works (or has not been removed)."""
     task: str | None = None
     """What the task is called."""
     start_time: datetime | None = None

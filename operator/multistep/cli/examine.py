@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step as it would run. Limits in seconds, None: no limit; gate: least reward by key; tests: whose test.sh."""
+    """A step as it would run. Limits in seconds, None: no limit; gate: least reward by key; tests: whose test.sh, or image."""
 
     name: str
     agent_limit: float | None
@@ -80,7 +80,7 @@ def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, o
         found = [Problem(each.path, each.message) for each in schema_problems(error, table)]
         return Report(directory_name, tuple(found), tuple(warnings))
     name = config.task.name if config.task else directory_name
-    warnings += [*_ineffective(table, config), *_undeclared(bundle, config)]
+    warnings += [*_ineffective(table, config), *_limited(config), *_undeclared(bundle, config)]
     variables = dict(_variables(config))
     try:
         task = load_task(bundle, verification=verification, oracle=oracle)
@@ -113,7 +113,8 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
         environment=EnvironmentSpec(image=built),
         verifier=VerifierSpec(disable=not verification),
     )
-    return make_plan(task.config, task.layout, spec, TrialEnv(variables=dict.fromkeys(variables, "")), name=name)
+    env = TrialEnv(variables=dict.fromkeys(variables, ""))
+    return make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=True)
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
@@ -121,6 +122,14 @@ def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
     verifier = table.get("verifier")
     if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
         yield "verifier.timeout_sec: does not reach the steps; each has steps.verifier.timeout_sec, 600 by default"
+
+
+def _limited(config: TaskConfig) -> Iterator[str]:
+    """What only an operator can say that knows its cluster."""
+    verifiers = (config.verifier, *(step.verifier for step in config.steps or []))
+    environments = (config.environment, *(each.environment for each in verifiers if each.environment))
+    for mode in sorted({each.network_mode for each in environments} - {"public"}):
+        yield f"network_mode: {mode} is refused by operators that were not told that their cluster enforces NetworkPolicies"
 
 
 def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:
@@ -134,6 +143,9 @@ def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:
     tables = [("environment.env", config.environment.env), ("solution.env", config.solution.env)]
     tables.append(("verifier.env", config.verifier.env))
     tables += [(f"steps[{index}].verifier.env", step.verifier.env) for index, step in enumerate(config.steps or [])]
+    verifiers = [("verifier", config.verifier)]
+    verifiers += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(config.steps or [])]
+    tables += [(f"{where}.environment.env", each.environment.env) for where, each in verifiers if each.environment]
     for where, env in tables:
         for key, value in env.items():
             try:
@@ -158,6 +170,8 @@ def _summary(task: Task, step: StepPlan) -> StepSummary:
 def _tests(task: Task, step: StepPlan) -> str:
     if step.verifier is None:
         return "none"
+    if step.verifier.environment is not None and step.verifier.environment.own_image:
+        return "image"
     own = task.layout.root if step.directory is None else task.layout.steps[step.directory]
     if own.test_script:
         return "own"

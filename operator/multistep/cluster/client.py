@@ -23,6 +23,7 @@ from multistep.cluster.resources import (
     CONFIG_MAPS,
     EVENTS,
     KNOWN,
+    NETWORK_POLICIES,
     PODS,
     SECRETS,
     TRIALS,
@@ -136,6 +137,9 @@ class Client:
 
     async def get_secret(self, namespace: str, name: str) -> Object:
         return await self.get(SECRETS, namespace, name)
+
+    async def get_network_policy(self, namespace: str, name: str) -> Object:
+        return await self.get(NETWORK_POLICIES, namespace, name)
 
     async def create_event(
         self,

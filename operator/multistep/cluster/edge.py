@@ -84,6 +84,8 @@ class Cluster(Protocol):
 
     async def get_secret(self, namespace: str, name: str) -> Object: ...
 
+    async def get_network_policy(self, namespace: str, name: str) -> Object: ...
+
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
         """Create an object of any kind (a NetworkPolicy, a Lease, ...)."""
 

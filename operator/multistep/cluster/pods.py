@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from ..api.task import EnvironmentConfig
-from ..api.trial import API_VERSION, GROUP, KIND, MultiStepTrial
+from ..api.trial import API_VERSION, GROUP, KIND, MultiStepTrial, VerifierStatus
 from ..engine.lifecycle import PodFacts
+from ..engine.network import Network
 from ..errors import InvalidSpec
 from ..settings import Settings
 
@@ -22,8 +23,11 @@ LABEL_TRIAL = f"{GROUP}/trial"
 LABEL_TASK = f"{GROUP}/task"
 LABEL_AGENT = f"{GROUP}/agent"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
+LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
 SELECTOR = LABEL_TRIAL  # every trial pod has it
 
+_ROOT = "-root"
 _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
 _MEGABYTE = 2**20
@@ -31,18 +35,47 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What a trial's pod is made from, beside the trial itself."""
+    """What one of a trial's pods is made from, beside the trial itself.
+
+    verifier: of a step's separate verifier, None for the agent's pod; own_image: it has not the image that the spec speaks of.
+    """
 
     trial: MultiStepTrial
     environment: EnvironmentConfig
     image: str
     task_name: str
     settings: Settings
+    verifier: VerifierStatus | None = None
+    own_image: bool = False
+    network: Network | None = None
+
+    @property
+    def name(self) -> str:
+        return self.verifier.pod_name if self.verifier else self.trial.status.pod_name or ""
+
+    @property
+    def image_user(self) -> str | None:
+        return self.verifier.image_user if self.verifier else self.trial.status.image_user
+
+    @property
+    def runner_in_image(self) -> bool:
+        return self.trial.spec.environment.runner_in_image and not self.own_image
+
+
+def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool) -> str:
+    """The name of the pod that verifies a step (its index) apart from the agent's."""
+    suffix = f"-{attempt}-v{step}{_ROOT if as_root else ''}"
+    return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
+
+
+def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
+    """Both names that the pod may have in the current attempt, depending on its image's user."""
+    return [verifier_pod_name(trial.metadata.name, trial.status.attempt or 1, step, as_root=as_root) for as_root in (False, True)]
 
 
 def pod_name(trial_name: str, attempt: int, *, as_root: bool) -> str:
     """The name of an attempt's pod: at most 63 characters, so that it is a host name too."""
-    suffix = f"-{attempt}{'-root' if as_root else ''}"
+    suffix = f"-{attempt}{_ROOT if as_root else ''}"
     return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
 
@@ -62,13 +95,44 @@ def label_value(text: str) -> str:
 
 
 def manifest(request: PodRequest) -> dict[str, Any]:
-    """The pod of the attempt that the trial's status names. Raises InvalidSpec for a pod template that must not be."""
+    """The pod that the trial's status names. Raises InvalidSpec for a pod template that must not be."""
     template = request.trial.spec.environment.pod_template or {}
     _refuse_template(template)
     own = _own_pod(request)
     pod = _merge({"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, own)
     pod["spec"]["containers"] = _containers(template, own)
     return pod
+
+
+def network_policy(request: PodRequest) -> dict[str, Any] | None:
+    """The NetworkPolicy of one pod, under the pod's name; None where everything is allowed.
+
+    The kubelet's probes come from the pod's node, and policies let them in.
+    """
+    if request.network is None:
+        return None
+    to = [{"ipBlock": {"cidr": cidr}} for cidr in request.network.allowed]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": request.name,
+            "namespace": request.trial.metadata.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: label_value(request.trial.metadata.name)},
+            "ownerReferences": [owner_reference(request.trial)],
+        },
+        "spec": {
+            "podSelector": {"matchLabels": {LABEL_TRIAL: label_value(request.trial.metadata.name), LABEL_POD: request.name}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": [{"to": to}] if to else [],  # a rule without peers would allow all
+        },
+    }
+
+
+def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:
+    """Whether an object is this very trial's."""
+    return _owner_uid(obj["metadata"]) == trial.metadata.uid
 
 
 def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
@@ -106,7 +170,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         uid=metadata["uid"],
         owner_uid=_owner_uid(metadata),
         attempt=int((metadata.get("labels") or {}).get(LABEL_ATTEMPT, 0)),
-        as_root=metadata["name"].endswith("-root"),
+        as_root=metadata["name"].endswith(_ROOT),
         phase=status.get("phase") or "Pending",
         created_at=_seconds(metadata.get("creationTimestamp")) or 0.0,
         scheduled_at=_seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
@@ -121,6 +185,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         running="running" in main,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         terminated=bool(ended),
+        init_failed=_ended_init(status) is not None,
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
     )
@@ -140,7 +205,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": trial.status.pod_name,
+            "name": request.name,
             "namespace": trial.metadata.namespace,
             "labels": _labels(request),
             "annotations": {LABEL_TRIAL: trial.metadata.name, LABEL_TASK: request.task_name},
@@ -165,12 +230,14 @@ def _labels(request: PodRequest) -> dict[str, str]:
         LABEL_TASK: label_value(request.task_name),
         LABEL_AGENT: label_value(trial.spec.agent.name),
         LABEL_ATTEMPT: str(trial.status.attempt),
+        LABEL_ROLE: "verifier" if request.verifier else "agent",
+        LABEL_POD: request.name,
     }
 
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
     """What brings the runner into the container; nothing if the image has it."""
-    if request.trial.spec.environment.runner_in_image:
+    if request.runner_in_image:
         return {}
     return {
         "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}],
@@ -189,7 +256,7 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
 
 
 def _container(request: PodRequest) -> dict[str, Any]:
-    spec, status = request.trial.spec.environment, request.trial.status
+    spec = request.trial.spec.environment
     env = [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
     container: dict[str, Any] = {
         "name": CONTAINER,
@@ -208,10 +275,10 @@ def _container(request: PodRequest) -> dict[str, Any]:
         container["imagePullPolicy"] = spec.image_pull_policy
     if request.environment.workdir:
         container["workingDir"] = request.environment.workdir
-    if not spec.runner_in_image:
+    if not request.runner_in_image:
         container["volumeMounts"] = [{"name": _VOLUME, "mountPath": "/multistep", "readOnly": True}]
-    if status.image_user:
-        container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": status.image_user}]
+    if request.image_user:
+        container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
         container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}
     return container
 
@@ -276,11 +343,18 @@ def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 def _failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
     if status.get("phase") != "Failed":
         return None
+    if (ended := _ended_init(status)) is not None:
+        return ended
+    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
+
+
+def _ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How an init container ended that failed."""
     for each in status.get("initContainerStatuses") or []:
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):
             return dict(ended)
-    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
+    return None
 
 
 def _owner_uid(metadata: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ Pure: the clock and everything seen come in. What happens inside the pod is the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -36,19 +36,24 @@ class PodFacts:
     running: bool = False
     ready: bool = False
     terminated: bool = False
+    init_failed: bool = False  # what brings the runner ended badly, so that nothing else began
     exit_code: int | None = None
     exit_reason: str = ""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a decision rests on. start_timeout: seconds from the pod's scheduling to its running."""
+    """All that a decision rests on. start_timeout: seconds from a pod's scheduling to its running.
+
+    verifier: the pod that status.verifier names, where the current step is verified apart from the agent.
+    """
 
     trial: MultiStepTrial
     pod: PodFacts | None
     pod_name: str
     now: float
     start_timeout: float
+    verifier: PodFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,16 @@ class CreatePod:
 @dataclass(frozen=True)
 class Adopt:
     """Write down the pod's UID."""
+
+
+@dataclass(frozen=True)
+class CreateVerifierPod:
+    """Make the pod that status.verifier names."""
+
+
+@dataclass(frozen=True)
+class AdoptVerifierPod:
+    """Write down that pod's UID."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +125,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """The trial is over: remove its pod now, in some seconds, or not (None)."""
+    """The trial is over: remove its pods now, in some seconds, or not (None)."""
 
     pod_in: float | None
     trial_in: float | None
@@ -121,7 +136,9 @@ class CleanUp:
         return min((each for each in (self.pod_in, self.trial_in) if each), default=None)
 
 
-Decision: TypeAlias = Begin | CreatePod | Adopt | Drive | Wait | LoseAttempt | PhaseDied | Fail | CleanUp
+Decision: TypeAlias = (
+    Begin | CreatePod | Adopt | CreateVerifierPod | AdoptVerifierPod | Drive | Wait | LoseAttempt | PhaseDied | Fail | CleanUp
+)
 Rule: TypeAlias = Callable[[Situation], Decision | None]
 
 # Not CreateContainerConfigError and RunContainerError: a restart of API server or containerd makes them, too.
@@ -266,12 +283,27 @@ def _starting(s: Situation) -> Decision | None:
     return Wait(s.pod.waiting_reason, s.pod.waiting_message, seconds=seconds)
 
 
-RULES: tuple[Rule, ...] = (
-    _finished,
-    _past_deadline,
-    _suspended,
-    _not_begun,
-    _backing_off,
+def _verifier(s: Situation) -> Decision | None:
+    """The verifier's pod is looked at by the rules for the agent's, as if it were that."""
+    named = s.trial.status.verifier
+    if named is None:
+        return None
+    status = s.trial.status.model_copy(update={"pod_name": named.pod_name, "pod_uid": named.pod_uid})
+    seen = replace(s, trial=s.trial.model_copy(update={"status": status}), pod=s.verifier)
+    found = next((each for rule in POD_RULES if (each := rule(seen)) is not None), None)
+    match found:
+        case CreatePod():
+            return CreateVerifierPod()
+        case Adopt():
+            return AdoptVerifierPod()
+        case PhaseDied(type=_, message=message) if s.verifier is not None and s.verifier.init_failed:
+            return LoseAttempt("ContainerEnded", f"the verifier of step {s.trial.status.current_step}: {message}")
+        case LoseAttempt() | PhaseDied() | Fail():
+            return replace(found, message=f"the verifier of step {s.trial.status.current_step}: {found.message}")
+    return found
+
+
+POD_RULES: tuple[Rule, ...] = (
     _pod_not_made,
     _pod_gone,
     _pod_foreign,
@@ -282,6 +314,15 @@ RULES: tuple[Rule, ...] = (
     _cannot_start,
     _start_too_slow,
     _starting,
+)
+RULES: tuple[Rule, ...] = (
+    _finished,
+    _past_deadline,
+    _suspended,
+    _not_begun,
+    _backing_off,
+    *POD_RULES,
+    _verifier,
 )
 
 
@@ -315,7 +356,7 @@ def _attempt_start(s: Situation) -> float:
 
 def _pod_removal(s: Situation) -> float | None:
     spec = s.trial.spec
-    if s.pod is None or s.pod.owner_uid != s.trial.metadata.uid or s.pod.deleting:
+    if not any(pod and pod.owner_uid == s.trial.metadata.uid and not pod.deleting for pod in (s.pod, s.verifier)):
         return None
     if spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and failed_badly(s.trial)):
         return None

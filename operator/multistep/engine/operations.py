@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..api.content import Content
 from ..api.records import Record
@@ -22,6 +22,21 @@ SOLUTION = "/solution"
 OUTPUT_LIMIT_BYTES = 100 * 2**20
 CAPTURE_LIMIT_BYTES = 64 * 2**10
 TAIL_BYTES = 2048
+
+Place: TypeAlias = Literal["agent", "verifier"]  # whose pod: the agent's, or that of a step's separate verifier
+Part: TypeAlias = Literal["all", "agent", "verifier"]  # of a step's outputs
+
+LOGS: Mapping[Part, tuple[str, ...]] = {
+    "all": (LOGS_AGENT, LOGS_VERIFIER),
+    "agent": (LOGS_AGENT,),
+    "verifier": (LOGS_VERIFIER,),
+}
+"""The logs that come first in a collection, by what it brings."""
+
+
+def in_verifier(id: str) -> bool:
+    """Whether the operation of this id takes place in a verifier's pod (engine.scope.Scope.id)."""
+    return id.count("/") == 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,7 @@ class Reset:
 
     id: str
     directories: tuple[Directory, ...]
+    where: Place = "agent"
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ class Upload:
     target: str
     content: Content
     user: str = ""
+    where: Place = "agent"
 
 
 @dataclass(frozen=True)
@@ -71,6 +88,7 @@ class Start:
     exit_code_file: str = ""
     captures: tuple[str, ...] = ()
     kill_at_end: bool = False
+    where: Place = "agent"
 
 
 @dataclass(frozen=True)
@@ -86,6 +104,7 @@ class Healthcheck:
     start_period: float
     start_interval: float
     retries: int
+    where: Place = "agent"
 
 
 @dataclass(frozen=True)
@@ -94,6 +113,7 @@ class Note:
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    where: Place = "agent"
 
 
 @dataclass(frozen=True)
@@ -106,14 +126,48 @@ class Source:
 
 @dataclass(frozen=True)
 class Collect:
-    """Bring sources of one step to the results store; its record's result is what was found (engine.artifacts)."""
+    """Bring sources of one step to the results store; its record's result is what was found (engine.artifacts).
+
+    part: what they are; the sources begin with LOGS[part].
+    """
 
     id: str
     step: int
     sources: tuple[Source, ...]
+    part: Part = "all"
+    where: Place = "agent"
 
 
-Operation: TypeAlias = Reset | Upload | Start | Healthcheck | Note | Collect
+@dataclass(frozen=True)
+class Environment:
+    """Have the pod of a step's separate verifier, and learn its WORKDIR."""
+
+    id: str
+    step: int
+    where: Place = "verifier"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Merge what was collected of one artifact entry into a directory of the verifier's environment. entry: its index."""
+
+    id: str
+    target: str
+    step: int
+    entry: int
+    where: Place = "verifier"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Keep the records of a step's separate verifier where no agent can reach them, and remove its pod."""
+
+    id: str
+    step: int
+    where: Place = "agent"
+
+
+Operation: TypeAlias = Reset | Upload | Start | Healthcheck | Note | Collect | Environment | Transfer | Release
 PHASES = (Start, Healthcheck)  # operations that take their time: they are started, then waited for
 
 T = TypeVar("T")

@@ -15,8 +15,10 @@ from ..api.task import ArtifactConfig, CollectConfig, HealthcheckConfig, StepCon
 from ..api.trial import TrialSpec
 from ..errors import InvalidSpec, InvalidTask
 from .artifacts import pass_entries
+from .network import Network, network, refuse_other
 from .templates import Unresolved, resolve
 from .timeouts import real_limit, real_pause, resolve_limit
+from .verifier_environment import Definition, VerifierEnvironment, definition
 
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
@@ -45,13 +47,14 @@ class Hook:
 
 @dataclass(frozen=True)
 class VerifierPlan:
-    """How a step is verified. timeout: seconds; env: resolved, or what could not be."""
+    """How a step is verified. timeout: seconds; env: resolved, or what could not be; environment: its own, None for the agent's."""
 
     user: str
     timeout: float | None
     env: Env | Unresolved
     task_tests: bool
     step_tests: bool
+    environment: VerifierEnvironment | None = None
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,23 @@ class TrialPlan:
     strategy: Literal["mean", "final"] | None
     abort_on_agent_error: bool
     single: bool
+    network: Network | None = None
+
+    @property
+    def separate(self) -> bool:
+        """Whether any step is verified in an environment of its own."""
+        return any(step.verifier is not None and step.verifier.environment is not None for step in self.steps)
 
 
-def make_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str) -> TrialPlan:
-    """The plan of a trial; name: the task's, if it does not say so itself. Raises InvalidSpec or InvalidTask."""
+def make_plan(
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, policies_enforced: bool = False
+) -> TrialPlan:
+    """The plan of a trial; name: the task's, if it does not say so itself. Raises InvalidSpec or InvalidTask.
+
+    policies_enforced: the cluster enforces NetworkPolicies.
+    """
     refuse_unsupported(config, layout)
+    refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
     steps = _steps(config)
     return TrialPlan(
         task_name=config.task.name if config.task else name,
@@ -116,7 +131,27 @@ def make_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tria
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
+        network=network("environment", config.environment, enforced=policies_enforced),
     )
+
+
+def refuse_networks(config: TaskConfig, layout: TaskLayout, *, verified: bool, enforced: bool) -> None:
+    """Raise InvalidSpec for networks that differ between the phases of one environment, and for those that nobody enforces."""
+    refuse_other("agent", config.agent, config.environment)
+    network("environment", config.environment, enforced=enforced)
+    for index, step in enumerate(_steps(config)):
+        where = f"steps[{index}]." if config.steps else ""
+        refuse_other(f"{where}agent", step.agent, config.environment)
+        if verified:
+            _refuse_verifiers_network(config, layout, step, where, enforced=enforced)
+
+
+def _refuse_verifiers_network(config: TaskConfig, layout: TaskLayout, step: StepConfig, where: str, *, enforced: bool) -> None:
+    defined = definition(config, layout, step, _files(config, layout, step))
+    for name, verifier in ((f"{where}verifier", step.verifier), ("verifier", config.verifier)):
+        refuse_other(name, verifier, defined.config if defined else config.environment)
+    if defined:
+        network(defined.where, defined.config, enforced=enforced)
 
 
 def refuse_unsupported(config: TaskConfig, layout: TaskLayout) -> None:
@@ -128,9 +163,8 @@ def refuse_unsupported(config: TaskConfig, layout: TaskLayout) -> None:
 
 def _unsupported(config: TaskConfig, layout: TaskLayout) -> Sequence[tuple[bool, str]]:
     steps = _steps(config)
-    modes = [config.environment.network_mode, config.agent.network_mode, config.verifier.network_mode]
-    modes += [mode for step in steps for mode in (step.agent.network_mode, step.verifier.network_mode)]
-    separate = [_verifier_mode(config, step) == "separate" for step in steps]
+    own = [each.environment for each in (config.verifier, *(step.verifier for step in steps)) if each.environment]
+    environments = [config.environment, *own]
     hooks = [hook for step in steps for hook in _hooks(config, step)]
     artifacts = [*config.artifacts, *(entry for step in steps for entry in step.artifacts)]
     return (
@@ -138,13 +172,8 @@ def _unsupported(config: TaskConfig, layout: TaskLayout) -> Sequence[tuple[bool,
             layout.compose is not None and not _uses_image(config),
             f"environment/{layout.compose}: compose files are not supported; a trial is one container",
         ),
-        (config.environment.os == "windows", "environment.os: windows is not supported; only linux"),
-        (config.environment.tpu is not None, "environment.tpu is not supported"),
-        (any(separate), "verifier.environment_mode: separate is not supported yet; only shared"),
-        (
-            any(mode not in (None, "public") for mode in modes),
-            "network_mode: only public is supported in this cluster; nothing here was proved to enforce anything else",
-        ),
+        (any(each.os == "windows" for each in environments), "environment.os: windows is not supported; only linux"),
+        (any(each.tpu is not None for each in environments), "environment.tpu is not supported"),
         (
             any(hook.service != "main" for hook in hooks),
             "verifier.collect: service must be main; compose services are not supported",
@@ -164,7 +193,7 @@ def _steps(config: TaskConfig) -> Sequence[StepConfig]:
 
 def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, index: int, step: StepConfig) -> StepPlan:
     single = not config.steps
-    files = layout.root if single else layout.steps.get(step.name, StepLayout())
+    files = _files(config, layout, step)
     solution = files if files.solution else layout.root
     return StepPlan(
         name=step.name,
@@ -185,9 +214,16 @@ def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tri
     )
 
 
+def _files(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayout:
+    """What a step's directory holds: the root, for a single-step task."""
+    return layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
+
+
 def _verifier_plan(
     config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, step: StepConfig, files: StepLayout
 ) -> VerifierPlan:
+    defined = definition(config, layout, step, files)
+    bundled = defined is not None and defined.bundled
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
@@ -198,8 +234,24 @@ def _verifier_plan(
             default_multiplier=spec.timeout_multiplier,
         ),
         env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
-        task_tests=layout.root.tests,
-        step_tests=files.tests and bool(config.steps),
+        task_tests=layout.root.tests and not bundled,
+        step_tests=files.tests and bool(config.steps) and not bundled,
+        environment=_verifier_environment(config, layout, spec, env, defined) if defined else None,
+    )
+
+
+def _verifier_environment(
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, defined: Definition
+) -> VerifierEnvironment:
+    own = defined.config
+    return VerifierEnvironment(
+        config=own,
+        image=defined.image or _image(config, layout, spec),
+        env={**_resolved(f"{defined.where}.env", own.env, env), **env.environment},
+        healthcheck=_healthcheck(own.healthcheck),
+        files=_uploads_environment(config, layout) and not defined.bundled,
+        own_image=defined.bundled,
+        network=network(defined.where, own, enforced=True),  # refused before, if it is not
     )
 
 
@@ -261,26 +313,22 @@ def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
     return layout.environment_files and _uses_image(config) and not layout.dockerfile and layout.compose is None
 
 
-def _verifier_mode(config: TaskConfig, step: StepConfig) -> str:
-    for verifier in (step.verifier, config.verifier):
-        if verifier.environment_mode:
-            return verifier.environment_mode
-        if verifier.environment is not None:
-            return "separate"
-    return "shared"
-
-
 def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
     return [*config.verifier.collect, *step.verifier.collect]
 
 
-def isolation(plan: TrialPlan, default_user: str) -> Literal["User", "Shared"]:
-    """User: no agent of the trial is root or a verifier's user, so none can touch verdicts or runner; else, or in doubt, Shared.
+def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User", "Shared"]:
+    """How well verdicts are kept from agents, by the step where it is least.
 
-    default_user: whom a phase without a user of its own runs as.
+    Separate: each in a pod that no agent touched. User: no agent of the trial is root or a verifier's user, so none can
+    touch verdicts or runner. Shared: neither, or in doubt. default_user: whom a phase without a user of its own runs as.
     """
+    verifiers = [step.verifier for step in plan.steps if step.verifier]
+    shared = [each for each in verifiers if each.environment is None]
+    if verifiers and not shared:
+        return "Separate"
     agents = {step.agent_user or default_user for step in plan.steps}
-    others = {step.verifier.user or default_user for step in plan.steps if step.verifier} | {"0"}
+    others = {each.user or default_user for each in shared} | {"0"}
     return "Shared" if any(_may_be_one(agent, other) for agent in agents for other in others) else "User"
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..api.records import Record
 from .journal import Journal
 from .operations import Operation
-from .script import AgentScript, Scope, trial
+from .scope import Scope
+from .script import AgentScript, trial
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now:
 
 
 def begun(trial: MultiStepTrial, attempt: int, pod_name: str, task: str, image_user: str | None, now: float) -> TrialStatus:
-    """A trial whose (next) pod is about to be made."""
+    """A trial whose (next) pod is about to be made. (A verifier's that is left of the last attempt stays named till then.)"""
     return _with(
         trial,
         "Pending",

@@ -19,14 +19,14 @@ from ..engine.operations import (
     Upload,
 )
 from ..errors import RunnerError
-from .session import Session
+from .session import Body, Session
 
 Contents = Callable[[Content], Iterable[bytes]]
 _FINAL = frozenset({"Upload", "TooLarge"})  # codes of an upload that would fail again
 
 
 async def perform(session: Session, operation: Operation, contents: Contents) -> Record:
-    """Do one operation (all but Collect) and return its record; a phase may still be running then.
+    """Do one operation that the runner does alone and return its record; a phase may still be running then.
 
     contents: the tar stream of an upload's content.
     """
@@ -34,7 +34,7 @@ async def perform(session: Session, operation: Operation, contents: Contents) ->
         case Reset():
             return await session.reset(operation.id, operation.directories)
         case Upload():
-            return await _upload(session, operation, contents)
+            return await upload(session, operation.id, operation.target, contents(operation.content), operation.user)
         case Start():
             return await session.start(_start(operation))
         case Healthcheck():
@@ -44,14 +44,14 @@ async def perform(session: Session, operation: Operation, contents: Contents) ->
     raise TypeError(f"not an operation of the runner alone: {operation}")
 
 
-async def _upload(session: Session, operation: Upload, contents: Contents) -> Record:
+async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
     """An upload that the environment does not take is a fact like any other: it is written down under the same id."""
     try:
-        return await session.upload(operation.id, operation.target, contents(operation.content), operation.user)
+        return await session.upload(id, target, chunks, user)
     except RunnerError as error:
         if error.code not in _FINAL:
             raise
-        return await session.note(operation.id, {"error": {"code": error.code, "message": str(error)[:1000]}})
+        return await session.note(id, {"error": {"code": error.code, "message": str(error)[:1000]}})
 
 
 def _start(operation: Start) -> dict[str, Any]:

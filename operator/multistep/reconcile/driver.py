@@ -1,10 +1,10 @@
-"""Drives a trial's script in its pod: one session, as long as things go fast; then lets go until a result waits."""
+"""Drives a trial's script in its pods: one session each, as long as things go fast; then lets go until a result waits."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 
 from ..api.records import Hello, Record
 from ..api.trial import MultiStepTrial
@@ -12,37 +12,73 @@ from ..cluster import pods
 from ..cluster.edge import Cluster
 from ..engine.journal import Journal
 from ..engine.lifecycle import PodFacts
-from ..engine.operations import Collect, Operation
-from ..engine.plan import isolation
+from ..engine.operations import Collect, Environment, Operation, Place, Release, Transfer, in_verifier
+from ..engine.plan import StepPlan, isolation
 from ..engine.replay import Progress, replay
-from ..engine.script import AgentScript, Scope
+from ..engine.scope import Scope
+from ..engine.script import AgentScript
 from ..metrics import Metrics
-from ..pod.perform import perform
+from ..pod.perform import perform, upload
 from ..pod.session import Session
 from ..settings import Settings
 from ..sources.trial import Loaded
 from ..store.volume import TrialKey, Volume
 
 Report = Callable[[Journal, str], Awaitable[None]]
+Dismiss = Callable[[StepPlan], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Pods:
+    """A trial's pods. verifier: of the current step, where it is verified apart and its pod runs."""
+
+    agent: PodFacts
+    verifier: PodFacts | None = None
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the driver needs done. report: tell how far the trial is; dismiss: remove the pod of a step's verifier."""
+
+    report: Report
+    dismiss: Dismiss
 
 
 @dataclass(frozen=True)
 class Left:
-    """How a pod was left. image_user: the pod has to be made again as root, and this is whom the image runs as."""
+    """How the pods were left. image_user: a pod has to be made again as root, and this is whom the image runs as.
+
+    verifier: the step whose verifier's pod that is, or is wanted.
+    """
 
     journal: Journal | None = None
     image_user: str | None = None
+    verifier: StepPlan | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Ride:
-    """What stays the same through one session."""
+    """One visit to a trial's pods. sessions: those that are open; workdir: of the verifier's environment."""
 
     trial: MultiStepTrial
     loaded: Loaded
     agent: AgentScript
+    pods: Pods
+    hooks: Hooks
     scope: Scope
-    session: Session
+    isolation: str
+    stack: AsyncExitStack
+    sessions: dict[Place, Session]
+    records: dict[str, Record] = field(default_factory=dict)
+    workdir: str = ""
+
+    @property
+    def key(self) -> TrialKey:
+        metadata = self.trial.metadata
+        return TrialKey(metadata.namespace, metadata.name, metadata.uid)
+
+    def step(self, index: int) -> StepPlan:
+        return self.loaded.plan.steps[index]
 
 
 class Driver:
@@ -54,16 +90,22 @@ class Driver:
         self._settings = settings
         self._metrics = metrics
 
-    async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pod: PodFacts, report: Report) -> Left:
-        """Go on with the script until it is finished, or a phase takes its time. Raises PodError when the session breaks."""
-        async with self._session(trial, pod) as session:
+    async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
+        """Go on with the script until it is finished, or a phase takes its time. Raises PodError when a session breaks."""
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(self._session(trial, pods.agent))
             hello = await session.hello()
-            if _must_be_root(trial, hello):
-                return Left(image_user=f"{hello.user.uid}:{hello.user.gid}")
-            ride = _Ride(trial, loaded, agent, _scope(trial, loaded, hello), session)
-            records = {each.id: await _acknowledged(session, each) for each in hello.records}
-            journal = await self._ride(ride, records, report)
-        return Left(journal=journal)
+            if _must_be_root(trial, hello, trial.status.image_user):
+                return Left(image_user=_user(hello))
+            isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
+            scope = _scope(trial, loaded, hello, isolated=isolated == "User")
+            ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session})
+            # A verifier's records are believed of its own pod and of the store: an agent may have got hold of its own pod.
+            ride.records = {each.id: await _acknowledged(session, each) for each in hello.records if not in_verifier(each.id)}
+            if loaded.plan.separate:
+                kept = [Record.from_json(each) for each in await self._volume.records(ride.key, scope.attempt)]
+                ride.records |= {each.id: each for each in kept}
+            return await self._ride(ride)
 
     @asynccontextmanager
     async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[Session]:
@@ -74,43 +116,82 @@ class Driver:
             async with session:
                 yield session
 
-    async def _ride(self, ride: _Ride, records: dict[str, Record], report: Report) -> Journal:
+    async def _ride(self, ride: _Ride) -> Left:
         steps_told = -1
-        while (progress := replay(ride.scope, ride.agent, records)).next is not None:
+        while (progress := replay(ride.scope, ride.agent, ride.records)).next is not None:
             if len(progress.journal.steps) != steps_told:
-                await report(progress.journal, _isolation(ride.scope))
+                await ride.hooks.report(progress.journal, ride.isolation)
                 steps_told = len(progress.journal.steps)
+            if progress.next.where not in ride.sessions:
+                if (left := await self._visit_verifier(ride, progress.journal)) is not None:
+                    return left
+                continue
             record = await self._advance(ride, progress)
-            records[record.id] = record
+            ride.records[record.id] = record
             if progress.running is not None and not record.done:
-                await report(progress.journal, _isolation(ride.scope))
+                await ride.hooks.report(progress.journal, ride.isolation)
                 break
-        return progress.journal
+        return Left(progress.journal)
+
+    async def _visit_verifier(self, ride: _Ride, journal: Journal) -> Left | None:
+        """A session in the pod of the current step's verifier; or how to leave, if that is not there yet."""
+        step, pod = ride.step(len(journal.steps) - 1), ride.pods.verifier
+        if pod is None or pod.name not in pods.verifier_pod_names(ride.trial, step.index):
+            return Left(journal, verifier=step)
+        session = await ride.stack.enter_async_context(self._session(ride.trial, pod))
+        hello = await session.hello()
+        named = ride.trial.status.verifier
+        if _must_be_root(ride.trial, hello, named.image_user if named else None):
+            return Left(journal, image_user=_user(hello), verifier=step)
+        ride.records |= {each.id: await _acknowledged(session, each) for each in hello.records if in_verifier(each.id)}
+        ride.sessions["verifier"], ride.workdir = session, hello.workdir
+        return None
 
     async def _advance(self, ride: _Ride, progress: Progress) -> Record:
         """Do the next operation, or wait a little for the running one."""
         assert progress.next is not None
+        session = ride.sessions[progress.next.where]
         if progress.running is None:
-            record = await self._perform(ride, progress.next)
+            record = await self._perform(ride, session, progress.next)
         else:
-            record = await ride.session.wait(progress.running.id, self._settings.linger_seconds)
-        return await _acknowledged(ride.session, record)
+            record = await session.wait(progress.running.id, self._settings.linger_seconds)
+        return await _acknowledged(session, record)
 
-    async def _perform(self, ride: _Ride, operation: Operation) -> Record:
-        if isinstance(operation, Collect):
-            return await self._collect(ride, operation)
-        return await perform(ride.session, operation, ride.loaded.task.content)
+    async def _perform(self, ride: _Ride, session: Session, operation: Operation) -> Record:
+        match operation:
+            case Collect():
+                return await self._collect(ride, session, operation)
+            case Environment():
+                return await session.note(operation.id, {"workdir": ride.workdir})
+            case Transfer():
+                step = ride.step(operation.step)
+                chunks = self._volume.collected(ride.key, attempt=ride.scope.attempt, step=step, entry=operation.entry)
+                return await upload(session, operation.id, operation.target, chunks)
+            case Release():
+                return await self._release(ride, session, operation)
+        return await perform(session, operation, ride.loaded.task.content)
 
-    async def _collect(self, ride: _Ride, operation: Collect) -> Record:
+    async def _collect(self, ride: _Ride, session: Session, operation: Collect) -> Record:
         """Bring the files into the store, then write down that they are there: a repeated collection replaces the first."""
-        trial, step = ride.trial, ride.loaded.plan.steps[operation.step]
-        key = TrialKey(trial.metadata.namespace, trial.metadata.name, trial.metadata.uid)
-        async with self._volume.spool(key) as spool:
-            found = await ride.session.download(operation.sources, spool.write)
-            kept = await self._volume.keep_step(key, spool, attempt=ride.scope.attempt, step=step, types=found.types)
+        step, attempt = ride.step(operation.step), ride.scope.attempt
+        async with self._volume.spool(ride.key) as spool:
+            found = await session.download(operation.sources, spool.write)
+            kept = await self._volume.keep_step(ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part)
         self._metrics.collected_bytes.inc(found.size)
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes}
-        return await ride.session.note(operation.id, data)
+        return await session.note(operation.id, data)
+
+    async def _release(self, ride: _Ride, session: Session, operation: Release) -> Record:
+        """The verifier's records go to the store, for they tell the verdict; then its pod may go, too."""
+        step = ride.step(operation.step)
+        prefix = f"{ride.scope.attempt}/{step.name}/"
+        records = [each.to_json() for id, each in ride.records.items() if in_verifier(id) and id.startswith(prefix)]
+        await self._volume.keep_records(ride.key, attempt=ride.scope.attempt, step=step, records=records)
+        if (visited := ride.sessions.pop("verifier", None)) is not None:
+            await visited.close()
+        await ride.hooks.dismiss(step)
+        ride.pods = Pods(ride.pods.agent)
+        return await session.note(operation.id, {})
 
 
 async def _acknowledged(session: Session, record: Record) -> Record:
@@ -120,21 +201,20 @@ async def _acknowledged(session: Session, record: Record) -> Record:
     return record
 
 
-def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello) -> Scope:
-    default_user = trial.status.image_user or str(hello.user.uid)
+def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool) -> Scope:
     return Scope(
         plan=loaded.plan,
         attempt=trial.status.attempt or 1,
         workdir=hello.workdir,
         runtime_dir=hello.runtime_dir,
-        isolated=isolation(loaded.plan, default_user) == "User",
+        isolated=isolated,
     )
 
 
-def _isolation(scope: Scope) -> str:
-    return "User" if scope.isolated else "Shared"
-
-
-def _must_be_root(trial: MultiStepTrial, hello: Hello) -> bool:
+def _must_be_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
     """The runner makes /logs and /tests and switches users, so it has to be root, unless the pod template says otherwise."""
-    return hello.user.uid != 0 and trial.status.image_user is None and not pods.chooses_user(trial)
+    return hello.user.uid != 0 and image_user is None and not pods.chooses_user(trial)
+
+
+def _user(hello: Hello) -> str:
+    return f"{hello.user.uid}:{hello.user.gid}"

@@ -29,6 +29,8 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
         found.append(Transition(lost.reason or "AttemptLost", f"attempt {lost.number} was lost: {lost.message}", "Warning"))
     if new.pod_uid and new.pod_uid != old.pod_uid:
         found.append(Transition("PodCreated", f"attempt {new.attempt}: created pod {new.pod_name}"))
+    if new.verifier and new.verifier.pod_uid and new.verifier != old.verifier:
+        found.append(Transition("VerifierPodCreated", f"step {new.current_step}: created pod {new.verifier.pod_name}"))
     found += [_step_ended(step) for step in ended_steps(old, new)]
     if new.current_step and new.current_step != old.current_step:
         found.append(Transition("StepStarted", f"step {new.current_step} started"))

@@ -11,15 +11,16 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..agents import AGENTS
-from ..api.trial import MultiStepTrial, TrialStatus, parse_trial
+from ..api.trial import MultiStepTrial, TrialStatus, VerifierStatus, parse_trial
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..engine import lifecycle, status
 from ..engine.journal import Journal
 from ..engine.lifecycle import PodFacts, Situation
-from ..engine.plan import TrialPlan
+from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
 from ..errors import ClusterError, Conflict, InvalidSpec, InvalidTask, NotFound, PodError, SourceError
@@ -27,7 +28,7 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
 from ..store.volume import Volume
-from .driver import Driver
+from .driver import Driver, Hooks, Left, Pods
 from .events import Transition, ignored_keys, measure, transitions
 from .finisher import Finisher
 from .workqueue import Key
@@ -50,7 +51,8 @@ class Reconciler:
     left_at: dict[str, float] = field(default_factory=dict)  # by pod uid: when it was left with a phase running
 
     def __post_init__(self) -> None:
-        self.loader = TrialLoader(self.cluster.get_config_map, self.cluster.get_secret)
+        enforced = self.settings.network_policies_enforced
+        self.loader = TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, policies_enforced=enforced)
         self.finisher = Finisher(self.volume, self.settings)
         self.driver = Driver(self.cluster, self.volume, self.settings, self.metrics)
 
@@ -78,6 +80,7 @@ class _Look:
         self._r = reconciler
         self._object = trial
         self._pod: PodFacts | None = None
+        self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
 
     async def run(self) -> float | None:
@@ -117,7 +120,9 @@ class _Look:
         trial = self._trial
         if not lifecycle.is_finished(trial) and not lifecycle.is_held(trial):
             self._loaded = await self._r.loader.load(trial)
-        self._pod = await self._get_pod()
+        self._pod = await self._get_pod(trial.status.pod_name)
+        named = trial.status.verifier
+        self._verifier = await self._get_pod(named.pod_name if named else None)
         attempt = trial.status.attempt or 1
         return Situation(
             trial=trial,
@@ -125,10 +130,10 @@ class _Look:
             pod_name=pods.pod_name(trial.metadata.name, attempt, as_root=False),
             now=self._r.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
+            verifier=self._verifier,
         )
 
-    async def _get_pod(self) -> PodFacts | None:
-        name = self._trial.status.pod_name
+    async def _get_pod(self, name: str | None) -> PodFacts | None:
         if name is None:
             return None
         try:
@@ -148,6 +153,10 @@ class _Look:
                 return await self._create_pod()
             case lifecycle.Adopt():
                 return await self._adopt()
+            case lifecycle.CreateVerifierPod():
+                return await self._create_verifier_pod()
+            case lifecycle.AdoptVerifierPod():
+                return await self._adopt_verifier()
             case lifecycle.Wait():
                 return await self._wait(decision.reason, decision.message, seconds=decision.seconds)
             case lifecycle.LoseAttempt():
@@ -169,10 +178,12 @@ class _Look:
         await self._remove_former_pods()
         loaded = self._loaded_now
         plan, environment = loaded.plan, loaded.task.config.environment
-        request = pods.PodRequest(self._trial, environment, plan.image, plan.task_name, self._r.settings)
+        request = pods.PodRequest(self._trial, environment, plan.image, plan.task_name, self._r.settings, network=plan.network)
         manifest = pods.manifest(request)
         await self._r.volume.begin_attempt(self._r.finisher.key(self._trial), self._trial.status.attempt or 1)
         try:
+            if not await self._limit_network(request):
+                return await self._network_policy_taken(request.name)
             self._pod = pods.facts(await self._r.cluster.create_pod(manifest))
         except Conflict:
             return 0  # it is there: another look tells whose it is
@@ -180,19 +191,35 @@ class _Look:
             return await self._pod_refused(error)
         return await self._adopt()
 
+    async def _limit_network(self, request: pods.PodRequest) -> bool:
+        """See that the pod's NetworkPolicy is there before the pod is; False if somebody else has its name."""
+        policy = pods.network_policy(request)
+        if policy is None:
+            return True
+        try:
+            await self._r.cluster.create(policy)
+        except Conflict:
+            there = await self._r.cluster.get_network_policy(self._trial.metadata.namespace, request.name)
+            return pods.owned_by(self._trial, there)
+        return True
+
+    async def _network_policy_taken(self, name: str) -> float | None:
+        """A former trial's of the same name goes by itself."""
+        return await self._wait("NetworkPolicyTaken", f"a NetworkPolicy named {name} belongs to somebody else", seconds=2)
+
     async def _pod_refused(self, error: ClusterError) -> float | None:
         """A pod that can be no pod ends the trial; one that is not allowed now (quota, admission) may be later."""
         if error.status in (400, 422):
-            raise InvalidSpec(f"the API server refuses the trial's pod: {error}") from error
+            raise InvalidSpec(f"the API server refuses a pod of the trial: {error}") from error
         if error.status != 403:
             raise error
         reason = "QuotaExceeded" if "exceeded quota" in str(error) else "PodForbidden"
         return await self._wait(reason, str(error), seconds=REFUSED_SECONDS)
 
     async def _adopt(self) -> float:
-        """The pod's UID is written down before anything is asked of it."""
+        """The pod's UID is written down before anything is asked of it. Verifiers of earlier attempts are gone by now."""
         assert self._pod is not None
-        await self._write(self._trial.status.model_copy(update={"pod_uid": self._pod.uid}))
+        await self._write(self._trial.status.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
         return 0
 
     async def _remove_former_pods(self) -> None:
@@ -203,6 +230,7 @@ class _Look:
         former += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
         for number, root in former:
             await self._delete_pod(pods.pod_name(trial.metadata.name, number, as_root=root), "")
+        await self._delete_verifier()
 
     async def _delete_pod(self, name: str, uid: str) -> None:
         try:
@@ -211,6 +239,62 @@ class _Look:
                 await self._r.cluster.delete_pod(self._trial.metadata.namespace, name, uid=uid or pod.uid)
         except (NotFound, Conflict):
             pass
+
+    # -- the pod of a step's separate verifier
+
+    async def _want_verifier(self, step: StepPlan, left: Left) -> float:
+        """Write down the pod's name before it is made, and all that was reached: the agent's pod is let go for a while."""
+        assert left.journal is not None
+        environment = step.verifier.environment if step.verifier else None
+        same_image = environment is not None and not environment.own_image
+        user = left.image_user or (self._trial.status.image_user if same_image else None)
+        name = pods.verifier_pod_names(self._trial, step.index)[user is not None]
+        await self._write_running(left.journal, verifier=VerifierStatus(pod_name=name, image_user=user))
+        return 0
+
+    async def _create_verifier_pod(self) -> float | None:
+        named, plan = self._trial.status.verifier, self._plan
+        step = next(each for each in plan.steps if each.name == self._trial.status.current_step)
+        assert named is not None and step.verifier is not None and step.verifier.environment is not None
+        environment = step.verifier.environment
+        if named.image_user is not None:  # a first pod may have been made before that was known
+            await self._delete_pod(named.pod_name.removesuffix("-root"), "")
+        request = pods.PodRequest(
+            self._trial, environment.config, environment.image, plan.task_name, self._r.settings,
+            verifier=named, own_image=environment.own_image, network=environment.network,
+        )  # fmt: skip
+        try:
+            if not await self._limit_network(request):
+                return await self._network_policy_taken(request.name)
+            self._verifier = pods.facts(await self._r.cluster.create_pod(pods.manifest(request)))
+        except Conflict:
+            return 0
+        except ClusterError as error:
+            return await self._pod_refused(error)
+        return await self._adopt_verifier()
+
+    async def _adopt_verifier(self) -> float:
+        named = self._trial.status.verifier
+        assert self._verifier is not None and named is not None
+        adopted = named.model_copy(update={"pod_uid": self._verifier.uid})
+        await self._write(self._trial.status.model_copy(update={"verifier": adopted}))
+        return 0
+
+    async def _dismiss_verifier(self, step: StepPlan) -> None:
+        """It is not missed from now on; then it is removed. A repetition of this finds it by its name."""
+        if self._trial.status.verifier is not None:
+            await self._write(self._trial.status.model_copy(update={"verifier": None}))
+        for name in pods.verifier_pod_names(self._trial, step.index):
+            await self._delete_pod(name, "")
+
+    async def _delete_verifier(self) -> None:
+        """Remove the verifier's pod that the status names, and the one that was made before its image's user was known."""
+        named = self._trial.status.verifier
+        if named is not None:
+            for name in sorted({named.pod_name, named.pod_name.removesuffix("-root")}):
+                await self._delete_pod(name, "")
+
+    # -- waiting, losing, ending
 
     async def _wait(self, reason: str, message: str, *, seconds: float | None) -> float | None:
         phase = self._trial.status.phase
@@ -252,14 +336,19 @@ class _Look:
         return await self._finish(journal)
 
     async def _drive(self) -> float | None:
-        """Go on in the pod; not while a phase is known to run there and no result waits (the pod is ready)."""
+        """Go on in the pods; not while a phase is known to run there and no result waits (both are ready)."""
         assert self._pod is not None
         since = self._r.left_at.get(self._pod.uid, 0.0)
         quiet = since + self._r.settings.poll_seconds - self._r.clock()
-        if self._pod.ready and quiet > 0:
+        ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
+        if ready and quiet > 0:
             return self._sooner(quiet)
-        agent = AGENTS[self._trial.spec.agent.name]
-        left = await self._r.driver.drive(self._trial, self._loaded_now, agent, self._pod, self._write_running)
+        agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
+        hooks = Hooks(self._write_reached, self._dismiss_verifier)
+        left = await self._r.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
+        if left.verifier is not None:
+            self._r.left_at.pop(self._pod.uid, None)
+            return await self._want_verifier(left.verifier, left)
         if left.image_user is not None:
             name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
             return await self._begin(self._trial.status.attempt or 1, name, image_user=left.image_user)
@@ -268,9 +357,12 @@ class _Look:
         self._r.left_at[self._pod.uid] = self._r.clock()
         return self._sooner(self._r.settings.poll_seconds)
 
-    async def _write_running(self, journal: Journal, isolation: str) -> None:
+    async def _write_reached(self, journal: Journal, isolation: str) -> None:
+        await self._write_running(journal, isolation=isolation)
+
+    async def _write_running(self, journal: Journal, **changes: Any) -> None:
         node = self._pod.node if self._pod else None
-        await self._write(status.running(self._trial, journal, self._r.clock(), isolation=isolation, node_name=node))
+        await self._write(status.running(self._trial, journal, self._r.clock(), node_name=node, **changes))
 
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
@@ -301,6 +393,8 @@ class _Look:
         self._r.left_at.pop(trial.status.pod_uid or "", None)
         if due.pod_in == 0 and self._pod is not None:
             await self._delete_pod(self._pod.name, self._pod.uid)
+        if due.pod_in == 0:
+            await self._delete_verifier()
         if due.trial_in == 0:
             await self._r.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None

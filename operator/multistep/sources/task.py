@@ -126,6 +126,8 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
         setup=links.is_file(bundle, _path(step, "workdir/setup.sh")),
         tests=directory("tests"),
         test_script=script("tests/test.sh"),
+        tests_dockerfile=links.is_file(bundle, _path(step, "tests/Dockerfile")),
+        tests_compose=links.is_file(bundle, _path(step, f"tests/{COMPOSE_FILE}")),
         solution=directory("solution"),
         solve_script=script("solution/solve.sh"),
     )

@@ -31,9 +31,10 @@ class Loaded:
 class TrialLoader:
     """Reads tasks and variables of trials, and keeps the last few of them."""
 
-    def __init__(self, get_config_map: Get, get_secret: Get) -> None:
+    def __init__(self, get_config_map: Get, get_secret: Get, *, policies_enforced: bool = False) -> None:
         self._get_config_map = get_config_map
         self._get_secret = get_secret
+        self._policies_enforced = policies_enforced
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
@@ -61,7 +62,8 @@ class TrialLoader:
             verifier=await self._values(namespace, "spec.verifier.env", spec.verifier.env),
         )
         name = spec.task.name or trial.metadata.name
-        return Loaded(task, make_plan(task.config, task.layout, spec, env, name=name), env)
+        plan = make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=self._policies_enforced)
+        return Loaded(task, plan, env)
 
     async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
         found = {each.name: await self._value(namespace, f"{field}[{each.name}]", each) for each in variables}

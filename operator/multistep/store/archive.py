@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from .tree import Entry, pread_all, walk
@@ -19,25 +19,51 @@ def tar_chunks(top: Path) -> Generator[bytes, None, None]:
     return _gathered(_pieces(top))
 
 
-def _pieces(top: Path) -> Iterator[bytes]:
-    for entry in walk(top, hidden=False):
-        if stat.S_ISDIR(entry.info.st_mode):
-            yield _header(entry, tarfile.DIRTYPE)
-        elif stat.S_ISLNK(entry.info.st_mode):
-            yield _header(entry, tarfile.SYMTYPE, target=os.readlink(entry.name, dir_fd=entry.parent))
-        elif stat.S_ISREG(entry.info.st_mode):
-            yield from _file(entry)
+def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
+    """Some of what is below a directory, under other names; links that lead out of it are left out (Harbor 0.25, artifacts)."""
+    return _gathered(_picked_pieces(top, names))
+
+
+def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
+    for entry in walk(top):
+        name = names.get(entry.path)
+        if name and not (stat.S_ISLNK(entry.info.st_mode) and _leads_out(name, _target(entry))):
+            yield from _member(entry, name)
     yield _END
 
 
-def _file(entry: Entry) -> Iterator[bytes]:
+def _leads_out(name: str, target: str) -> bool:
+    reached = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120 - of text, not of files
+    return target.startswith("/") or reached.split("/")[0] == ".."
+
+
+def _target(entry: Entry) -> str:
+    return os.readlink(entry.name, dir_fd=entry.parent)
+
+
+def _pieces(top: Path) -> Iterator[bytes]:
+    for entry in walk(top, hidden=False):
+        yield from _member(entry, entry.path)
+    yield _END
+
+
+def _member(entry: Entry, name: str) -> Iterator[bytes]:
+    if stat.S_ISDIR(entry.info.st_mode):
+        yield _header(entry, name, tarfile.DIRTYPE)
+    elif stat.S_ISLNK(entry.info.st_mode):
+        yield _header(entry, name, tarfile.SYMTYPE, target=_target(entry))
+    elif stat.S_ISREG(entry.info.st_mode):
+        yield from _file(entry, name)
+
+
+def _file(entry: Entry, name: str) -> Iterator[bytes]:
     try:
         fd = entry.open()
     except FileNotFoundError:
         return
     try:
         size = os.fstat(fd).st_size
-        yield _header(entry, tarfile.REGTYPE, size=size)
+        yield _header(entry, name, tarfile.REGTYPE, size=size)
         sent = 0
         for chunk in pread_all(fd, 0, size):
             sent += len(chunk)
@@ -54,8 +80,8 @@ def _zeros(size: int) -> Iterator[bytes]:
         size -= CHUNK_BYTES
 
 
-def _header(entry: Entry, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
-    info = tarfile.TarInfo(entry.path)
+def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
     info.mode, info.mtime = stat.S_IMODE(entry.info.st_mode), int(entry.info.st_mtime)
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

@@ -113,6 +113,16 @@ class TrialDirectory:
         except ValueError:
             raise StoreError(f"{self.path / _MARKER} holds no number; delete it if the trial has one attempt only") from None
 
+    def keep(self, what: str, attempt: int, step: int, data: bytes) -> None:
+        """Keep something about a step that is no result: nobody else reads it, and it goes with the trial."""
+        make(self.path)
+        write(self.path / f".{what}-{attempt}-{step}", data)
+
+    def kept(self, what: str, attempt: int) -> dict[int, bytes]:
+        """All of one kind, by step."""
+        found = self.path.glob(f".{what}-{attempt}-*")
+        return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
+
     def _names(self) -> list[str]:
         kept = (ATTEMPTS, LOG)
         return sorted(each.name for each in self.path.iterdir() if not each.name.startswith(".") and each.name not in kept)

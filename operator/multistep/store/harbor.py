@@ -70,7 +70,7 @@ def result_json(
         "started_at": _started(trial, journal),
         "finished_at": _iso(now),
         **_preparation(trial, journal, now),
-        **(_single(journal) if plan.single else _steps(journal)),
+        **(_single(plan, journal) if plan.single else _steps(journal)),
     }
 
 
@@ -105,7 +105,7 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
         "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
         "agent": config["agent"],
         "environment": config["environment"],
-        "verifier": {**config["verifier"], "environment_mode": "shared" if plan.single else None},
+        "verifier": {**config["verifier"], "environment_mode": _mode(plan) if plan.single else None},
     }
 
 
@@ -161,10 +161,14 @@ def _step_result(run: StepRun) -> dict[str, Any]:
     }
 
 
-def _single(journal: Journal) -> dict[str, Any]:
+def _mode(plan: TrialPlan) -> str:
+    return "separate" if plan.separate else "shared"
+
+
+def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
     """A single-step trial has its step's results itself (Harbor 0.25, single-step trial)."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
-    mode = "shared" if VERIFIER in run.timings else None
+    mode = _mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
 
 

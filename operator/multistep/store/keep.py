@@ -1,4 +1,4 @@
-"""One step's download, unpacked (docs/runner-protocol.md): members ``0`` and ``1`` are the logs, the others artifact entries."""
+"""One step's download, unpacked (docs/runner-protocol.md): the first members are the logs, the others artifact entries."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..api.task import ArtifactConfig
 from ..engine.artifacts import Placement, manifest, place
 from ..engine.journal import Collected
-from ..engine.operations import LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER
+from ..engine.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
 from ..errors import StoreError
 from .tar import Kind, Member, members
 from .tree import Skipped, TreeWriter, safe_parts, walk
 
 MAX_MEMBERS = 200_000  # of one collection; their names are held in memory to find the artifacts' places
 MAX_NOTES = 100
-LOGS = (LOGS_AGENT, LOGS_VERIFIER)
-_LOG_PLACES = ("agent", "verifier")
+_LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 # Claims artifacts/manifest.json before any entry can; the models refuse this destination, so it is nobody else's.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
@@ -29,10 +28,27 @@ _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exc
 
 @dataclass(frozen=True)
 class Kept:
-    """What was unpacked. notes: a line for each thing that was left out."""
+    """What was unpacked. notes: a line for each thing that was left out; members: where each entry's files are."""
 
     collected: Collected
     notes: Sequence[str] = ()
+    members: Sequence[Members] = ()
+
+
+@dataclass(frozen=True)
+class Members:
+    """What is kept of one artifact entry: its place in artifacts/, and the paths below it ("" for the place itself).
+
+    file: the name of an entry that is a single file, "" for a directory.
+    """
+
+    place: str
+    paths: Sequence[str]
+    file: str = ""
+
+    def names(self) -> dict[str, str]:
+        """Paths below artifacts/ to the names that they have in the entry itself."""
+        return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
 
 
 @dataclass
@@ -52,27 +68,43 @@ class _Notes:
         return [*self.lines, f"left out {self.more} more files"] if self.more else self.lines
 
 
-def keep(fd: int, target: Path, artifacts: Sequence[ArtifactConfig], types: Sequence[str]) -> Kept:
-    """Unpack into ``target/{agent,verifier,artifacts}``, which is new. types: of all sources, logs first. Raises StoreError."""
-    if len(types) != len(LOGS) + len(artifacts):
-        raise StoreError(f"the runner told the types of {len(types)} sources, not of {len(LOGS) + len(artifacts)}")
-    for name in (*_LOG_PLACES, "artifacts"):
+def keep(fd: int, target: Path, artifacts: Sequence[ArtifactConfig], types: Sequence[str], part: Part = "all") -> Kept:
+    """Unpack into directories of target, which is new: agent and verifier as part says, and artifacts, unless it is "verifier".
+
+    types: of all sources, logs first. Raises StoreError.
+    """
+    logs = LOGS[part]
+    if len(types) != len(logs) + len(artifacts):
+        raise StoreError(f"the runner told the types of {len(types)} sources, not of {len(logs) + len(artifacts)}")
+    places = [_LOG_PLACES[each] for each in logs]
+    for name in (*places, *([] if part == "verifier" else ["artifacts"])):
         (target / name).mkdir()
-    sources = _Sources([*LOGS, *(each.source for each in artifacts)], types)
-    placements = _placements(fd, artifacts, sources)
-    notes = _unpack(fd, target, sources, [*_LOG_PLACES, *(f"artifacts/{each.destination}" for each in placements)])
+    sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
+    found = _found(fd, sources)
+    placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
+    notes = _unpack(fd, target, sources, [*places, *(f"artifacts/{each.destination}" for each in placements)])
+    if part == "verifier":
+        return Kept(Collected(), notes.all())
     count, size = _measure(target / "artifacts")
-    shown = tuple(types[len(LOGS) :])
+    shown = tuple(types[len(logs) :])
     (target / "artifacts" / _MANIFEST).write_text(json.dumps(manifest(placements, shown), indent=2) + "\n")
-    return Kept(Collected(shown, count, size), notes.all())
+    return Kept(Collected(shown, count, size), notes.all(), _members(placements, found, shown))
+
+
+def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
+    return [
+        Members(each.destination, paths, PurePosixPath(each.entry.source).name if kind == "file" else "")
+        for each, paths, kind in zip(placements, found, types, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
 class _Sources:
-    """What was asked for, by index: the path in the container, and what the runner found there."""
+    """What was asked for, by index: the path in the container, and what the runner found there. logs: how many are logs."""
 
     paths: Sequence[str]
     types: Sequence[str]
+    logs: int
 
     def index(self, name: str) -> int:
         """Which source a member is of. Skipped if nobody asked for it."""
@@ -105,14 +137,15 @@ class _Sources:
         return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 
-def _placements(fd: int, artifacts: Sequence[ArtifactConfig], sources: _Sources) -> list[Placement]:
+def _found(fd: int, sources: _Sources) -> list[list[str]]:
+    """The paths of each artifact entry; logs have places of their own."""
     found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
     for member in islice(members(fd), MAX_MEMBERS):
         with suppress(Skipped):
             index, path = sources.wanted(member)
-            if index >= len(LOGS):  # logs have places of their own
+            if index >= sources.logs:
                 found[index].append(path)
-    return place([_RESERVED, *artifacts], [[""], *found[len(LOGS) :]])[1:]
+    return found[sources.logs :]
 
 
 def _unpack(fd: int, target: Path, sources: _Sources, places: Sequence[str]) -> _Notes:

@@ -6,24 +6,26 @@ Every call may be repeated after a crash, with the same result. Whatever blocks 
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from ..api.task import ArtifactConfig
 from ..engine.journal import Collected
+from ..engine.operations import Part
 from ..errors import StoreError
 from . import directory
 from .access import load_or_make_key, token
-from .archive import tar_chunks
+from .archive import picked_chunks, tar_chunks
 from .directory import TrialDirectory
-from .keep import Kept, keep
+from .keep import Kept, Members, keep
 from .redact import Redactor
 from .threads import Threads, as_store_error
 
@@ -31,6 +33,7 @@ T = TypeVar("T")
 
 _KEY_FILE = ".access-key"
 _SPOOL_BUFFER_BYTES = 1024 * 1024
+_MEMBERS, _RECORDS = "members", "records"  # what is kept of steps beside their results
 _OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
@@ -56,6 +59,8 @@ class Step(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def index(self) -> int: ...
     @property
     def directory(self) -> str | None: ...
     @property
@@ -127,14 +132,33 @@ class Volume:
         with as_store_error(f"results directory {self.root}"):
             return tempfile.TemporaryFile(dir=self.root)
 
-    async def keep_step(self, key: TrialKey, spool: Spool, *, attempt: int, step: Step, types: Sequence[str]) -> Collected:
-        """Unpack a step's logs and artifacts into their place, over an older collection of the same step.
+    async def keep_step(
+        self, key: TrialKey, spool: Spool, *, attempt: int, step: Step, types: Sequence[str], part: Part = "all"
+    ) -> Collected:
+        """Unpack a step's logs and artifacts into their place, over an older collection of the same step and part.
 
+        part: agent (with the artifacts) and verifier come one after another when a step is verified apart.
         types: of all sources of the download, logs first, as the runner answered; Collected has the artifact entries' only.
         StoreError: the stream makes no sense, the disk is full, or a later attempt has begun.
         """
         await spool.flush()
-        return await self._run(key, f"keeping step {step.name!r}", lambda to: _keep_step(to, spool, attempt, step, types))
+        return await self._run(key, f"keeping step {step.name!r}", lambda to: _keep_step(to, spool, attempt, step, types, part))
+
+    async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
+        """What is kept of one artifact entry of part "agent", as a tar stream: a directory's contents, or one file."""
+        chunks = await self._run(key, "looking for artifacts", lambda to: _picked(to, attempt, step, entry))
+        async for chunk in self._stream(key, chunks):
+            yield chunk
+
+    async def keep_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a verifier's records, once its pod is not needed any more. May be called again."""
+        data = json.dumps(records).encode()
+        await self._run(key, f"keeping records of step {step.name!r}", lambda to: to.keep(_RECORDS, attempt, step.index, data))
+
+    async def records(self, key: TrialKey, attempt: int) -> list[Any]:
+        """All records that are kept of an attempt."""
+        kept = await self._run(key, "reading records", lambda to: to.kept(_RECORDS, attempt))
+        return [record for data in kept.values() for record in json.loads(data)]
 
     async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
         """Move what an earlier attempt left to ``attempts/N/``, unless that was done. StoreError when a later one has begun."""
@@ -183,7 +207,10 @@ class Volume:
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
         """The trial directory as a tar stream (PAX, uncompressed), in chunks of about 256 KiB. StoreError when there is none."""
-        chunks = tar_chunks(self._path(key))
+        async for chunk in self._stream(key, tar_chunks(self._path(key))):
+            yield chunk
+
+    async def _stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
         try:
             while chunk := await self._run(key, "reading results", lambda _: next(chunks, b"")):
                 yield chunk
@@ -210,14 +237,28 @@ class Volume:
             return await self._threads.run(function, TrialDirectory(self._path(key)))
 
 
-def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types: Sequence[str]) -> Collected:
+def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types: Sequence[str], part: Part) -> Collected:
     to.begin(attempt)
     with to.work() as work:
-        kept: Kept = keep(spool.fileno(), work, step.artifacts, types)
-        if step.directory is None:
-            for name in ("agent", "verifier", "artifacts"):
-                to.put(work / name, name)
-        else:
+        kept: Kept = keep(spool.fileno(), work, () if part == "verifier" else step.artifacts, types, part)
+        if part == "agent":
+            members = [asdict(each) for each in kept.members]
+            to.keep(_MEMBERS, attempt, step.index, json.dumps(members).encode())
+        if step.directory is not None and part == "all":
             to.put(work, f"steps/{step.directory}")
+        else:
+            for made in sorted(work.iterdir()):
+                to.put(made, f"{_place(step)}{made.name}")
     to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
     return kept.collected
+
+
+def _place(step: Step) -> str:
+    return "" if step.directory is None else f"steps/{step.directory}/"
+
+
+def _picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
+    kept = to.kept(_MEMBERS, attempt).get(step.index)
+    if kept is None:
+        raise StoreError(f"what was collected in step {step.name!r} is not here any more")
+    return picked_chunks(to.path / f"{_place(step)}artifacts", Members(**json.loads(kept)[entry]).names())

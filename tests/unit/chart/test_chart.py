@@ -146,6 +146,14 @@ def test_values_that_mean_nothing_are_refused(render: Render, values: Object) ->
         render(values)
 
 
+def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(render: Render) -> None:
+    assert variables_of(render())["MULTISTEP_NETWORK_POLICIES_ENFORCED"] == "false"
+    enforced = render({"networkPolicies": {"enforced": True}})
+    assert variables_of(enforced)["MULTISTEP_NETWORK_POLICIES_ENFORCED"] == "true"
+    more = granted(operator_role(enforced, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
+    assert more == {("networking.k8s.io", "networkpolicies", verb) for verb in ("get", "create")}
+
+
 # -- rights
 
 

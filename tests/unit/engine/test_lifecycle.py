@@ -16,14 +16,17 @@ from multistep.api.trial import (
     StepStatus,
     TrialException,
     TrialStatus,
+    VerifierStatus,
     parse_trial,
 )
 from multistep.engine import lifecycle
 from multistep.engine.lifecycle import (
     Adopt,
+    AdoptVerifierPod,
     Begin,
     CleanUp,
     CreatePod,
+    CreateVerifierPod,
     Decision,
     Drive,
     Fail,
@@ -75,8 +78,25 @@ def ended(exit_code: int | None, exit_reason: str, **changes: Any) -> PodFacts:
     return pod(running=False, terminated=True, exit_code=exit_code, exit_reason=exit_reason, phase="Failed", **changes)
 
 
-def after(trial: MultiStepTrial, facts: PodFacts | None, now: float = NOW, start_timeout: float = 60.0) -> Decision:
-    return decide(Situation(trial, facts, "t-1", now, start_timeout))
+def judging(uid: str | None = "v", **status: Any) -> MultiStepTrial:
+    """One whose step a is verified in a pod of its own."""
+    verifier = VerifierStatus(pod_name="t-1-v0", pod_uid=uid)
+    return began(**{"current_step": "a", "steps": [StepStatus(name="a")], "verifier": verifier, **status})
+
+
+def judge(**changes: Any) -> PodFacts:
+    """That pod, running."""
+    return pod(**{"name": "t-1-v0", "uid": "v", **changes})
+
+
+def after(
+    trial: MultiStepTrial,
+    facts: PodFacts | None,
+    now: float = NOW,
+    start_timeout: float = 60.0,
+    verifier: PodFacts | None = None,
+) -> Decision:
+    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier))
 
 
 ON_ITS_WAY = "attempt 1: waiting for pod t-1"
@@ -268,6 +288,54 @@ ROWS: dict[str, Row] = {
 }
 
 
+OF_A = "the verifier of step a: "
+NO_POD: PodFacts | None = None
+VERIFIERS: dict[str, Row] = {
+    "named": (judging(None), NO_POD, CreateVerifierPod()),
+    "made": (judging(None), judge(), AdoptVerifierPod()),
+    "running": (judging(), judge(), Drive()),
+    "starting": (
+        judging(),
+        judge(running=False, scheduled_at=NOW - 10),
+        Wait("PodStarting", "attempt 1: waiting for pod t-1-v0", 30),
+    ),
+    "too slow": (
+        judging(),
+        judge(running=False, scheduled_at=NOW - 60),
+        Fail("EnvironmentStartTimeout", OF_A + TOO_SLOW.replace("t-1", "t-1-v0"), "EnvironmentStartTimeoutError"),
+    ),
+    "gone": (judging(), NO_POD, LoseAttempt("PodDeleted", f"{OF_A}pod t-1-v0 was deleted by somebody else")),
+    "another's": (
+        judging(),
+        judge(owner_uid="x"),
+        Fail("PodNameTaken", f"{OF_A}a pod named t-1-v0 exists and belongs to somebody else; delete or rename it"),
+    ),
+    "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), LoseAttempt("Evicted", OF_A + LOW_NODE)),
+    "disk filled": (judging(), judge(reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", OF_A + FULL_DISK)),
+    "the runner could not be brought": (
+        judging(),
+        judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),
+        LoseAttempt(
+            "ContainerEnded", f"{OF_A}the trial's container ended with status 1 (Error): something in it stopped process 1"
+        ),
+    ),
+    "complete": (finished(verifier=VerifierStatus(pod_name="t-1-v0")), judge(), CleanUp(0.0, None)),
+}
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
+    """The agent's runs meanwhile."""
+    situation, facts, wanted = VERIFIERS[name]
+    agents = NO_POD if name == "complete" else pod()
+    decision = after(situation, agents, verifier=facts)
+    assert decision == _near(decision, wanted)
+
+
+def test_the_agents_pod_matters_more_than_the_verifiers() -> None:
+    assert after(judging(), None, verifier=None) == GONE
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_decided(name: str) -> None:
     situation, facts, wanted = ROWS[name]
@@ -284,15 +352,15 @@ def _near(decision: Decision, wanted: Decision) -> Decision:
 
 
 def test_every_decision_and_every_rule_is_in_the_table() -> None:
-    assert {type(wanted) for _, _, wanted in ROWS.values()} == set(get_args(Decision))
+    assert {type(wanted) for _, _, wanted in (*ROWS.values(), *VERIFIERS.values())} == set(get_args(Decision))
     deciding = set()
     for situation, facts, _ in ROWS.values():
         here = Situation(situation, facts, "t-1", NOW, 60.0)
         deciding.add(next((rule for rule in lifecycle.RULES if rule(here) is not None), None))
-    assert deciding == {None, *lifecycle.RULES}
+    assert deciding == {None, *lifecycle.RULES} - {lifecycle.RULES[-1]}  # the last is about VERIFIERS
 
 
-@pytest.mark.parametrize("rule", lifecycle.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", lifecycle.RULES[:-1], ids=lambda rule: rule.__name__)
 def test_a_rule_can_be_asked_about_any_situation(rule: lifecycle.Rule) -> None:
     answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
     assert None in answers and any(answers)

@@ -314,12 +314,6 @@ def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping
     [
         (task(environment='os = "windows"'), {}, "environment.os"),
         (task(environment='tpu = {type = "v5", topology = "2x2"}'), {}, "environment.tpu"),
-        (task(environment='network_mode = "no-network"'), {}, "network_mode"),
-        (task('[agent]\nnetwork_mode = "no-network"'), {}, "network_mode"),
-        (task("", '[steps.verifier]\nnetwork_mode = "allowlist"\nallowed_hosts = ["x.org"]'), {}, "network_mode"),
-        (task('[verifier]\nenvironment_mode = "separate"'), {}, "verifier.environment_mode"),
-        (task('[verifier.environment]\ndocker_image = "v"'), {}, "verifier.environment_mode"),
-        (task("", '[steps.verifier.environment]\ndocker_image = "v"'), {}, "verifier.environment_mode"),
         (task('[[verifier.collect]]\ncommand = "x"\nservice = "db"'), {}, "verifier.collect"),
         (task("", 'artifacts = [{source = "/x", service = "db"}]'), {}, "artifacts"),
         ('[[steps]]\nname = "a"', {"compose": "docker-compose.yaml"}, "environment/docker-compose.yaml"),
@@ -328,10 +322,6 @@ def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping
 def test_what_cannot_be_run_is_refused_by_name(toml: str, layout: Mapping[str, Any], named: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^{named}.*support"):
         plan(toml, **layout)
-
-
-def test_a_steps_shared_mode_wins_over_the_tasks_separate_one() -> None:
-    assert step(task('[verifier]\nenvironment_mode = "separate"', '[steps.verifier]\nenvironment_mode = "shared"')).verifier
 
 
 # -- isolation

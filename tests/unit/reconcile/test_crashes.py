@@ -19,13 +19,16 @@ from multistep.cluster.edge import Cluster, ExecStream, Object
 from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
-from tests.support.world import KEY, World, timeless
+from tests.support.world import KEY, MIXED, SEPARATE, World, manifest, timeless
 
 SHORT: Mapping[str, Any] = {}
 LONG: Mapping[str, Any] = {
     "durations": {"/healthcheck": 3.0, "a/agent": 100.0, "b/healthcheck": 9.0, "b/verifier": 40.0, "c/agent": 200.0}
 }
 AS_ROOT: Mapping[str, Any] = {"user": 1000}
+# Verified in pods of their own: all steps; one step, in an image that is made again as root.
+APART: Mapping[str, Any] = {"trial": manifest(config=SEPARATE), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}
+MIXED_AS_ROOT: Mapping[str, Any] = {"trial": manifest(config=MIXED), "user": 1000}
 
 
 def end_of(world: World) -> dict[str, Any]:
@@ -40,6 +43,7 @@ def end_of(world: World) -> dict[str, Any]:
         "earlier": kept.earlier,
         "starts": [dict(runner.starts) for runner in world.cluster.runners.values()],
         "pods": world.pods,
+        "records": list(kept.records),
     }
 
 
@@ -69,8 +73,24 @@ def failing(point: str) -> Exception:
 
 @pytest.mark.parametrize(
     ("options", "fault", "least"),
-    [(SHORT, killed, 200), (SHORT, failing, 200), (LONG, killed, 250), (AS_ROOT, killed, 200)],
-    ids=["killed", "failing", "killed, long phases", "killed, pod made again as root"],
+    [
+        (SHORT, killed, 200),
+        (SHORT, failing, 200),
+        (LONG, killed, 250),
+        (AS_ROOT, killed, 200),
+        (APART, killed, 300),
+        (APART, failing, 300),
+        (MIXED_AS_ROOT, killed, 200),
+    ],
+    ids=[
+        "killed",
+        "failing",
+        "killed, long phases",
+        "killed, pod made again as root",
+        "killed, verified apart",
+        "failing, verified apart",
+        "killed, one verified apart as root",
+    ],
 )
 async def test_whenever_the_operator_dies_or_a_call_fails_the_trial_ends_the_same(
     options: Mapping[str, Any], fault: Callable[[str], BaseException], least: int
@@ -111,11 +131,12 @@ async def test_dying_again_and_again_is_no_worse() -> None:
 
 @pytest.mark.parametrize("events", ["dropped", "duplicated", "delayed"])
 async def test_whatever_becomes_of_watch_events_the_trial_ends_the_same(events: str) -> None:
-    wanted = end_of(await undisturbed(LONG))
-    world = World(**LONG, events=events)  # type: ignore[arg-type]
-    await world.run()
-    assert end_of(world) == wanted
-    assert_each_phase_once(world)
+    for options in (LONG, APART):
+        wanted = end_of(await undisturbed(options))
+        world = World(**options, events=events)  # type: ignore[arg-type]
+        await world.run()
+        assert end_of(world) == wanted
+        assert_each_phase_once(world)
 
 
 @dataclass
@@ -235,14 +256,14 @@ class Jittery(Wrapped):
         return later
 
 
-async def test_two_operators_at_once_start_each_phase_once() -> None:
+@pytest.mark.parametrize(("options", "seeds"), [(LONG, range(60)), (APART, range(20))], ids=["long phases", "verified apart"])
+async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range) -> None:
     """A Lease is no fence: the old one may still be at it."""
-    wanted = end_of(await undisturbed(LONG))
-    seeds = range(60)
+    wanted = end_of(await undisturbed(options))
     conflicts = 0
     for seed in seeds:
         chance = random.Random(seed)
-        world = World(**LONG, wrap=lambda cluster, chance=chance: cast(Cluster, Jittery(cluster, chance)))  # type: ignore[misc]
+        world = World(**options, wrap=lambda cluster, chance=chance: cast(Cluster, Jittery(cluster, chance)))  # type: ignore[misc]
         operators = [world.fresh(), world.fresh()]
         for _ in range(200):
             found = await asyncio.gather(*(each.reconcile(KEY) for each in operators), return_exceptions=True)

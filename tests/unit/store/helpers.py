@@ -25,6 +25,7 @@ class Step:
     name: str = "one"
     directory: str | None = "one"
     artifacts: tuple[ArtifactConfig, ...] = ()
+    index: int = 0
 
 
 def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, mode: int = 0o644, target: str = "") -> bytes:

@@ -1,0 +1,98 @@
+"""What all parts of the script share: where they are, the environment's own error, and how endings are put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..api.records import Fault, Fields, HealthcheckResult, PhaseResult, Record
+from ..api.task import HealthcheckConfig
+from .operations import Healthcheck, Place
+from .plan import StepPlan, TrialPlan
+from .rewards import StepException
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a script is: plan and step, whose pod, and how ids are made. workdir: the environment's, as the runner told it.
+
+    isolated: no agent can be the verifier's user or root, so that verdicts can be kept from it.
+    """
+
+    plan: TrialPlan
+    attempt: int
+    workdir: str
+    runtime_dir: str
+    isolated: bool = False
+    step: StepPlan | None = None
+    where: Place = "agent"
+
+    def id(self, operation: str) -> str:
+        """The id of an operation here."""
+        place = "verifier/" if self.where == "verifier" else ""
+        return f"{self.attempt}/{self.step.name if self.step else ''}/{place}{operation}"
+
+    def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:
+        """The healthcheck of the environment or the step."""
+        return Healthcheck(
+            self.id("healthcheck"),
+            ("bash", "-c", config.command),
+            user=user,
+            env=env,
+            interval=config.interval_sec,
+            timeout=config.timeout_sec,
+            start_period=config.start_period_sec,
+            start_interval=config.start_interval_sec,
+            retries=config.retries,
+            where=self.where,
+        )
+
+
+class TrialError(Exception):
+    """The environment does not let the trial go on. It has no reward; what earlier steps had stays on record."""
+
+    def __init__(self, exception: StepException) -> None:
+        super().__init__(exception.message)
+        self.exception = exception
+
+
+def require(record: Record, what: str) -> None:
+    """Without this the trial itself cannot go on (Harbor 0.25: a trial error)."""
+    if fault := failed(record):
+        raise TrialError(StepException("RuntimeError", f"{what}: {fault.message}"))
+
+
+def failed(record: Record) -> Fault | None:
+    """The fault of a reset or an upload, if any."""
+    return Fields(record.result, f"result of {record.id}").optional_fault("error")
+
+
+def healthcheck_failure(record: Record) -> str | None:
+    """Why a healthcheck failed, or None if it did not."""
+    result = HealthcheckResult.from_record(record)
+    if result.healthy:
+        return None
+    last = _ending(result.exit_code, None, result.timed_out, result.error, result.tail)
+    return f"failed after {result.attempts} attempts; the last one {last}"
+
+
+def ending(result: PhaseResult) -> str:
+    """How a phase ended, as the rest of a sentence."""
+    text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail)
+    return f"{text} (the container ran out of memory meanwhile)" if result.oom_kills else text
+
+
+def at_limit(seconds: float | None) -> str:
+    """When a phase was stopped; a runner may tell so of one that had no limit."""
+    return "at its limit" if seconds is None else f"after its limit of {seconds:g} s"
+
+
+def _ending(exit_code: int | None, signal: int | None, timed_out: bool, error: Fault | None, tail: str) -> str:
+    said = f": {tail.strip()[-500:]}" if tail.strip() else ""
+    if error is not None:
+        return f"could not be started: {error.message}"
+    if timed_out:
+        return f"was stopped at its time limit{said}"
+    if signal is not None:
+        return f"was ended by signal {signal}{said}"
+    return f"exited with status {exit_code}{said}"

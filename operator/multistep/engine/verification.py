@@ -1,0 +1,186 @@
+"""How a step is verified: in the agent's environment, or in one of its own (Harbor 0.25, verification)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from ..api.content import Content
+from ..api.records import Fields, PhaseResult
+from .journal import VERIFIER, StepRun
+from .operations import (
+    LOGS,
+    LOGS_AGENT,
+    LOGS_ARTIFACTS,
+    LOGS_VERIFIER,
+    TESTS,
+    Collect,
+    Directory,
+    Environment,
+    Operation,
+    Part,
+    Release,
+    Reset,
+    Script,
+    Source,
+    Start,
+    Transfer,
+    Upload,
+)
+from .plan import StepPlan, VerifierPlan
+from .rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
+from .scope import Scope, at_limit, ending, failed, healthcheck_failure, require
+from .templates import Unresolved
+from .verifier_environment import VerifierEnvironment
+
+
+def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[None]:
+    """In the agent's environment, after it."""
+    yield from _clean_for_verification(scope, verifier, run)
+    failure = yield from _upload_tests(scope, step, verifier, run)
+    if failure is not None:
+        run.fail(StepException("AddTestsDirError", failure, VERIFIER))
+    elif isinstance(verifier.env, Unresolved):
+        run.fail(StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER))
+    else:
+        record = yield _run_tests(scope, verifier, {**scope.plan.environment_env, **verifier.env})
+        run.timed(VERIFIER, record)
+        _read_rewards(verifier, PhaseResult.from_record(record), run)
+
+
+def verify_apart(
+    scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
+) -> Script[None]:
+    """In an environment of its own, where nothing of the agent's is but what was collected. Its errors are the step's."""
+    there = replace(scope, where="verifier")
+    record = yield Environment(there.id("environment"), step.index)
+    run.timed(VERIFIER, record)
+    there = replace(there, workdir=Fields(record.result, "environment").text("workdir"))
+    failure = yield from _furnish(there, step, verifier, environment, run)
+    if failure is not None:
+        run.fail(failure)
+    elif isinstance(verifier.env, Unresolved):
+        run.fail(StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER))
+    else:
+        record = yield _run_tests(there, verifier, {**environment.env, **verifier.env})
+        run.timed(VERIFIER, record)
+        _read_rewards(verifier, PhaseResult.from_record(record), run)
+    yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
+    yield Release(scope.id("release"), step.index)
+
+
+def _sources(part: Part) -> tuple[Source, ...]:
+    return tuple(Source(path) for path in LOGS[part])
+
+
+def _furnish(
+    there: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
+) -> Script[StepException | None]:
+    """All that the verifier's environment needs before its tests can run. Returns why that failed, None if it did not."""
+    directories = (Directory(LOGS_AGENT, keep=True), Directory(LOGS_VERIFIER), Directory(LOGS_ARTIFACTS, keep=True))
+    if fault := (yield from _timed(Reset(there.id("prepare"), directories, where="verifier"), run)):
+        return StepException("RuntimeError", f"making /logs: {fault}", VERIFIER)
+    if environment.files:
+        upload = Upload(there.id("files"), there.workdir, Content("environment"), where="verifier")
+        if fault := (yield from _timed(upload, run)):
+            return StepException("RuntimeError", f"uploading environment/: {fault}", VERIFIER)
+    if environment.healthcheck is not None:
+        record = yield there.healthcheck(environment.healthcheck, environment.env, user="")
+        run.timed(VERIFIER, record)
+        if failure := healthcheck_failure(record):
+            return StepException("HealthcheckError", f"verifier.environment.healthcheck: {failure}", VERIFIER)
+    if fault := (yield from _hand_over(there, step, run)):
+        return StepException("RuntimeError", f"handing artifacts over: {fault}", VERIFIER)
+    fault = yield from _upload_tests(there, step, verifier, run)
+    return StepException("AddTestsDirError", fault, VERIFIER) if fault else None
+
+
+def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[str | None]:
+    """What was collected, at the paths it has in the agent's environment; directories have nothing else in them."""
+    types = run.collected.types if run.collected else ()
+    found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
+    directories = [Directory(str(path)) for _, path, kind in found if kind == "directory" and path.name]
+    if directories:
+        reset = Reset(there.id("artifacts"), tuple(dict.fromkeys(directories)), where="verifier")
+        if fault := (yield from _timed(reset, run)):
+            return fault
+    for number, path, kind in found:
+        if kind in ("directory", "file"):
+            target = path if kind == "directory" else path.parent
+            if fault := (yield from _timed(Transfer(there.id(f"artifact-{number}"), str(target), step.index, number), run)):
+                return f"{path}: {fault}"
+    return None
+
+
+def _timed(operation: Operation, run: StepRun) -> Script[str | None]:
+    """Do it as part of the verification. Returns why it failed, None if it did not."""
+    record = yield operation
+    run.timed(VERIFIER, record)
+    fault = failed(record)
+    return fault.message if fault else None
+
+
+def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
+    """Nothing that the agent left may pass for tests or rewards (a single-step trial clears reward files only)."""
+    record = yield Reset(scope.id("verify"), _verdict_directories(scope, verifier))
+    run.timed(VERIFIER, record)
+    require(record, "emptying /logs/verifier and /tests")
+
+
+def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
+    """As open as Harbor's, unless agent and verifier are different users: then only the verifier may write its verdict."""
+    if scope.plan.single:
+        return (Directory(LOGS_VERIFIER, keep=True), Directory(TESTS, mode=0o755, keep=True))
+    if scope.isolated:
+        return (Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user), Directory(TESTS, mode=0o755))
+    return (Directory(LOGS_VERIFIER), Directory(TESTS))
+
+
+def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[str | None]:
+    """Shared tests first, the step's own over them. Returns why it failed, None if it did not."""
+    for there, name, directory in (
+        (verifier.task_tests, "tests", None),
+        (verifier.step_tests, "step-tests", step.directory),
+    ):
+        if there:
+            record = yield Upload(scope.id(name), TESTS, Content("tests", directory), where=scope.where)
+            run.timed(VERIFIER, record)
+            if fault := failed(record):
+                return f"uploading tests/: {fault.message}"
+    return None
+
+
+def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> Start:
+    return Start(
+        scope.id("verifier"),
+        (f"{TESTS}/test.sh",),
+        user=verifier.user,
+        env=env,
+        timeout=verifier.timeout,
+        make_executable=f"{TESTS}/test.sh",
+        remove=(REWARD_TXT, REWARD_JSON),
+        output=f"{LOGS_VERIFIER}/test-stdout.txt",
+        captures=(REWARD_JSON, REWARD_TXT),
+        kill_at_end=True,
+        where=scope.where,
+    )
+
+
+def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
+    """A reward counts only if the verifier ended by itself, whatever its status; one written before a time limit does not."""
+    if result.timed_out:
+        return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_limit(verifier.timeout)}", VERIFIER))
+    try:
+        run.rewards = parse_reward_files(_captured(result, REWARD_JSON), _captured(result, REWARD_TXT))
+    except RewardError as error:
+        run.fail(StepException(error.type, f"{error}; test.sh {ending(result)}", VERIFIER))
+
+
+def _captured(result: PhaseResult, path: str) -> bytes | None:
+    capture = result.captures.get(path)
+    if capture is None:
+        return None
+    if capture.truncated:
+        raise RewardError("VerifierOutputParseError", f"{path} has {capture.size} bytes, which is too large for a reward")
+    return capture.data

@@ -1,0 +1,81 @@
+"""Where a step is verified: with the agent, or in an environment of the step's or the task's verifier (Harbor 0.25)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..api.layout import StepLayout, TaskLayout
+from ..api.task import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
+from ..errors import InvalidSpec
+from .network import Network
+
+Mode = Literal["shared", "separate"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A verifier's environment as task.toml has it. where: its table; image: None for the trial's own.
+
+    bundled: the image brings the tests, so that none are uploaded.
+    """
+
+    where: str
+    config: EnvironmentConfig
+    image: str | None
+
+    @property
+    def bundled(self) -> bool:
+        return self.image is not None
+
+
+@dataclass(frozen=True)
+class VerifierEnvironment:
+    """A verifier's environment, with everything resolved. files: environment/ is uploaded."""
+
+    config: EnvironmentConfig
+    image: str
+    env: Mapping[str, str]
+    healthcheck: HealthcheckConfig | None
+    files: bool
+    own_image: bool
+    network: Network | None = None
+
+
+def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
+    """A step's own mode or environment wins over the task's."""
+    for verifier in (step.verifier, config.verifier):
+        if verifier.environment_mode:
+            return verifier.environment_mode
+        if verifier.environment is not None:
+            return "separate"
+    return "shared"
+
+
+def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
+    """The environment of a step's verifier; None if it is the agent's. Raises InvalidSpec for one that would have to be built.
+
+    The image and everything else are looked for apart from each other, each at the step, then at the task.
+    """
+    if verifier_mode(config, step) == "shared":
+        return None
+    levels = [(config.verifier, layout.root, "tests", "verifier.environment")]
+    if config.steps:
+        levels.insert(0, (step.verifier, files, f"steps/{step.name}/tests", "steps.verifier.environment"))
+    given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
+    chosen, where = given[0] if given else (config.environment, "environment")
+    return Definition(where, chosen, next((image for level in levels if (image := _image(*level))), None))
+
+
+def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> str | None:
+    """The image that a level names for its verifiers."""
+    if verifier.environment is not None and verifier.environment.docker_image:
+        return verifier.environment.docker_image
+    if files.tests_compose:
+        raise InvalidSpec(f"{tests}/docker-compose.yaml: compose files are not supported; a verifier is one container")
+    if files.tests_dockerfile:
+        raise InvalidSpec(
+            f"{tests}/Dockerfile: is not built here; build it and name the image in `[{where}].docker_image` of task.toml"
+        )
+    return None

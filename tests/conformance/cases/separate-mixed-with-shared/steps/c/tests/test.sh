@@ -1,0 +1,10 @@
+#!/bin/bash
+J=
+chk() { local n=$1 v=0; shift; "$@" >/dev/null 2>&1 && v=1; J="$J${J:+, }\"$n\": $v"; }
+eq() { [ "$1" = "$2" ]; }
+no() { ! "$@"; }
+put() { echo "{$J}" > /logs/verifier/reward.json; }
+chk same_environment test -e /data/only-with-agent
+chk saw eq "$(cat /app/saw.txt)" stays
+chk emptied no test -e /tests/stays
+put

@@ -1,0 +1,3 @@
+#!/bin/bash
+mkdir -p /logs/artifacts
+echo published > /logs/artifacts/p

@@ -1,0 +1,99 @@
+"""What is kept of a step that is verified apart: in two parts, with what its verifier gets and its records."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+from multistep.engine.operations import Part
+from multistep.errors import StoreError
+from multistep.store.volume import Volume
+from tests.unit.store.helpers import KEY, Step, directory, entries, link, member, tar
+
+ENTRIES = entries("/logs/artifacts", "/app/out", "/app/dir", "/app/none")
+STEP = Step(artifacts=ENTRIES)
+TYPES = ("directory", "directory", "file", "directory", "missing")
+STREAM = tar(
+    directory("0"),
+    member("0/log.txt", b"agents log"),
+    directory("1"),
+    member("1/published", b"p"),
+    member("2", b"out"),
+    directory("3"),
+    directory("3/sub"),
+    member("3/sub/x", b"x", mode=0o755),
+    link("3/sub/inside", "../sub/x"),
+    link("3/outside", "../../tests/test.sh"),
+    link("3/absolute", "/logs/verifier/reward.txt"),
+)
+
+
+async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part, step: Step = STEP) -> None:
+    async with volume.spool(KEY) as spool:
+        await spool.write(stream)
+        await volume.keep_step(KEY, spool, attempt=1, step=step, types=types, part=part)
+
+
+async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
+    """Members of the stream for one entry: contents, a link's target, None for a directory."""
+    data = b"".join([chunk async for chunk in volume.collected(KEY, attempt=1, step=STEP, entry=entry)])
+    with tarfile.open(fileobj=io.BytesIO(data)) as stream:
+        return {
+            each.name: each.linkname if each.issym() else file.read() if (file := stream.extractfile(each)) else None
+            for each in stream.getmembers()
+        }
+
+
+async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: Volume) -> None:
+    await keep(volume, STREAM, TYPES, "agent")
+    assert await handed_over(volume, 0) == {"published": b"p"}
+    assert await handed_over(volume, 1) == {"out": b"out"}
+    assert await handed_over(volume, 2) == {"sub": None, "sub/x": b"x", "sub/inside": "../sub/x"}
+    assert await handed_over(volume, 3) == {}
+
+
+async def test_the_parts_make_one_step(volume: Volume) -> None:
+    await keep(volume, STREAM, TYPES, "agent")
+    verdict = tar(directory("0"), member("0/reward.txt", b"1"))
+    for _ in range(2):
+        await keep(volume, verdict, ("directory",), "verifier")
+    await keep(volume, STREAM, TYPES, "agent")
+    step = volume.root / str(KEY) / "steps/one"
+    assert {path.name for path in step.iterdir()} == {"agent", "verifier", "artifacts"}
+    assert (step / "verifier/reward.txt").read_bytes() == b"1"
+    assert (step / "agent/log.txt").read_bytes() == b"agents log"
+    assert (step / "artifacts/manifest.json").exists()
+
+
+async def test_of_a_single_step_task_the_parts_are_at_the_top(volume: Volume) -> None:
+    step = Step(name="task", directory=None, artifacts=ENTRIES)
+    await keep(volume, STREAM, TYPES, "agent", step)
+    await keep(volume, tar(directory("0")), ("directory",), "verifier", step)
+    shown = {path.name for path in (volume.root / str(KEY)).iterdir() if not path.name.startswith(".")}
+    assert shown == {"agent", "verifier", "artifacts"}
+
+
+async def test_nothing_to_hand_over_is_an_error(volume: Volume) -> None:
+    with pytest.raises(StoreError, match="not here any more"):
+        await handed_over(volume, 0)
+
+
+async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
+    assert await volume.records(KEY, 1) == []
+    for _ in range(2):
+        await volume.keep_records(KEY, attempt=1, step=Step(), records=[{"id": "a"}])
+    await volume.keep_records(KEY, attempt=1, step=Step(index=12), records=[{"id": "b"}])
+    await volume.keep_records(KEY, attempt=2, step=Step(), records=[{"id": "c"}])
+    assert sorted(each["id"] for each in await volume.records(KEY, 1)) == ["a", "b"]
+    await volume.begin_attempt(KEY, 2)
+    assert await volume.records(KEY, 2) == [{"id": "c"}]
+
+
+async def test_nobody_else_sees_them(volume: Volume) -> None:
+    await keep(volume, STREAM, TYPES, "agent")
+    await volume.keep_records(KEY, attempt=1, step=Step(), records=[])
+    data = b"".join([chunk async for chunk in volume.archive(KEY)])
+    with tarfile.open(fileobj=io.BytesIO(data)) as stream:
+        assert not [name for name in stream.getnames() if name.startswith(".")]
