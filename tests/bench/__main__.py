@@ -1,7 +1,8 @@
 """``make bench``: what trials cost against pods that do nothing, in one run on one cluster.
 
 Prints, for 1 and for 30 trials of the example: wall time, that of idle pods of the same shape (image, init container,
-grace period) and of bare pods, the ratios, and per trial execs, API requests, status writes and operator CPU.
+grace period) and of bare pods, the ratios, and per trial execs, API requests, status writes and operator CPU. Then what
+files into a pod and back cost in time and in memory.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
-from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
+from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials, transfer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
 COUNTS = (1, 30)
+TRANSFERS = (64, 1024)  # MiB; memory that grows with them would not be flat
 
 Object = dict[str, Any]
 
@@ -69,7 +71,9 @@ async def run(image: str, operator_image: str, runner_in_image: bool) -> None:
         try:
             for config_map in maps:
                 await client.create(config_map)
-            await _measure(client, namespace, trial, idle_pod(trial, image, operator_image))
+            shape = idle_pod(trial, image, operator_image)
+            await _measure(client, namespace, trial, shape)
+            await _measure_transfers(client, namespace, shape)
         finally:
             await client.delete(await client.resource_of(space), None, namespace)
 
@@ -88,6 +92,17 @@ async def _measure(client: Client, namespace: str, trial: Object, shape: Object)
         await remove_trials(client, namespace)
         times = [f"{wall:.1f}", f"{same:.1f}", f"{bare:.1f}", f"{wall / same:.2f}", f"{wall / bare:.2f}"]
         table.add_row(str(count), *times, *_costs(before, after, count))
+    Console(width=160).print(table)
+
+
+async def _measure_transfers(client: Client, namespace: str, shape: Object) -> None:
+    """Bytes through the exec channel and the runner, by the client that the operator uses, in a process of its own."""
+    print("bench: files into a pod and back ...", file=sys.stderr, flush=True)
+    table = Table("file MiB", "upload MB/s", "download MB/s", "client's memory grew by MiB")
+    for mebibytes in TRANSFERS:
+        cost = await transfer(client, namespace, shape, mebibytes * 2**20)
+        rates = [f"{cost.size / seconds / 1e6:.0f}" for seconds in (cost.upload_seconds, cost.download_seconds)]
+        table.add_row(str(mebibytes), *rates, f"{cost.grown_bytes / 2**20:.1f}")
     Console(width=160).print(table)
 
 

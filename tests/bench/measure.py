@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from multistep.cluster.client import Client
-from multistep.cluster.pods import LABEL_TRIAL
+from multistep.cluster.pods import CONTAINER, LABEL_TRIAL, RUNNER_CALL
+from multistep.engine.operations import Source
 from multistep.errors import NotFound
+from multistep.pod.session import Session
 from tests.e2e.given import finished
+from tests.support.tar_streams import one_large_file
 
 METRICS = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
 DEADLINE_SECONDS = 900.0
@@ -72,6 +76,39 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
         if (found["status"].get("rewards") or {}) == {} or found["status"].get("exception"):
             raise RuntimeError(f"{found['metadata']['name']} went wrong: {found['status']}")
     return seconds
+
+
+@dataclass(frozen=True)
+class TransferCost:
+    """A file of some bytes sent into a pod and back. grown_bytes: of the peak memory of this process."""
+
+    size: int
+    upload_seconds: float
+    download_seconds: float
+    grown_bytes: int
+
+
+async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size: int) -> TransferCost:
+    """Send a file into a pod of its own and fetch it back, holding none of it."""
+    name = f"transfer-{size}"
+    uid = (await client.create_pod(_named(pod, namespace, name)))["metadata"]["uid"]
+    await _until(lambda: _all_ready(client, namespace, 1))
+    stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
+    before = _peak_bytes()
+    async with Session(stream, pod_uid=uid, answer_timeout_seconds=DEADLINE_SECONDS) as session:
+        await session.hello()
+        start = time.monotonic()
+        await session.upload("1/bench/upload", "/tmp/bench", one_large_file("file", size))
+        sent = time.monotonic()
+        await session.download([Source("/tmp/bench/file")], lambda _: None)
+        came = time.monotonic()
+    await client.delete_pod(namespace, name)
+    await _until(lambda: _no_pods(client, namespace, "bench=idle"))
+    return TransferCost(size, sent - start, came - sent, _peak_bytes() - before)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 async def remove_trials(client: Client, namespace: str) -> None:
