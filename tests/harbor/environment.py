@@ -1,4 +1,7 @@
-"""A Python that has Harbor 0.25.0, in a virtual environment outside the checkout, made once for each requirements.lock."""
+"""A Python that has Harbor 0.25.0, outside the checkout, made once for each requirements.lock.
+
+It is a virtual environment of an interpreter that the machine has, or else one in a Debian of its own (chroot.py).
+"""
 
 from __future__ import annotations
 
@@ -8,50 +11,82 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from tests.harbor import chroot
 
 LOCK = Path(__file__).with_name("requirements.lock")
 OLDEST = (3, 12)  # what Harbor 0.25.0 needs
 _NEWEST_MINOR = 14  # what the lock was made to cover
+# --no-deps: the lock is complete, and Harbor's own wish for certifi is overridden in it (overrides.txt).
+_PIP_OPTIONS = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
 
 
-def harbor_python() -> Path:
-    """The interpreter; the first call in a machine's life takes about a minute and needs the package index."""
-    home = _cache() / f"harbor-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
+class Python(Protocol):
+    """An interpreter that has Harbor."""
+
+    def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+        """Run a script that is told of a directory, which it only reads."""
+
+
+@dataclass(frozen=True)
+class HostPython:
+    """An interpreter of the machine."""
+
+    executable: Path
+
+    def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([self.executable, script, directory], capture_output=True, text=True, check=False)
+
+
+def harbor_python() -> Python:
+    """The interpreter; the first call in a machine's life takes a minute or two and needs the package index."""
+    home = _cache() / f"harbor-{_digest()}"
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "ready").exists():
-            _install(home)
-            (home / "ready").touch()
-    return home / "bin/python"
+        if (home / "ready").exists():
+            return HostPython(home / "bin/python")
+        if python := find_python():
+            return _on_host(python, home)
+        return in_chroot(_cache())
+
+
+def in_chroot(cache: Path) -> Python:
+    """The interpreter for a machine that has none itself."""
+    root = cache / f"harbor-{chroot.SUITE}-{_digest()}"
+    if not root.exists():
+        chroot.make(root, LOCK, _PIP_OPTIONS)
+    return chroot.ChrootPython(root)
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("MULTISTEP_CACHE") or Path.home() / ".cache/multistep")
+    return Path(os.environ.get("MULTISTEP_CACHE") or Path.home() / ".cache/multistep").absolute()
 
 
-def _install(home: Path) -> None:
+def _digest() -> str:
+    return hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+
+
+def _on_host(python: Path, home: Path) -> Python:
     shutil.rmtree(home, ignore_errors=True)
-    _run([str(find_python()), "-m", "venv", str(home)])
-    # --no-deps: the lock is complete, and Harbor's own wish for certifi is overridden in it (overrides.txt).
-    pip = [str(home / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    _run([*pip, "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK)])
+    _run([str(python), "-m", "venv", str(home)])
+    _run([str(home / "bin/python"), "-m", "pip", "install", *_PIP_OPTIONS, "-r", str(LOCK)])
+    (home / "ready").touch()
+    return HostPython(home / "bin/python")
 
 
-def find_python() -> Path:
+def find_python() -> Path | None:
     """An interpreter that Harbor can run on: from PATH, or one that pyenv installed."""
-    for candidate in _candidates():
-        if _works(candidate):
-            return candidate
-    wanted = ".".join(map(str, OLDEST))
-    raise RuntimeError(f"no Python of {wanted} to 3.{_NEWEST_MINOR} found on PATH or under pyenv; Harbor 0.25.0 needs one")
+    return next((candidate for candidate in _candidates() if _works(candidate)), None)
 
 
 def _candidates() -> Iterator[Path]:
-    names = [f"python3.{minor}" for minor in range(_NEWEST_MINOR, OLDEST[1] - 1, -1)]
+    names = [f"python3.{minor}" for minor in range(OLDEST[1], _NEWEST_MINOR + 1)]
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    for name in reversed(names):
+    for name in names:
         if found := shutil.which(name):
             yield Path(found)
         yield from sorted(versions.glob(f"*/bin/{name}"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,10 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def loaded(jobs: Path) -> Loaded:
-    done = subprocess.run([harbor_python(), LOAD, jobs], capture_output=True, text=True, check=False)
+def loaded(jobs: Path, request: pytest.FixtureRequest) -> Loaded:
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # it may take minutes and says so
+        python = harbor_python()
+    done = python.run(LOAD, jobs)
     assert done.returncode == 0, done.stderr[-4000:]
     found: Loaded = json.loads(done.stdout)
     return found

@@ -1,0 +1,96 @@
+"""A Python newer than the machine's: that of a Debian made by debootstrap in a directory, used through chroot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SUITE = "trixie"  # its python3 is 3.13
+_PACKAGES = "python3,python3-venv,ca-certificates"
+_VENV = "/venv"
+_CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+_CA_OF_MACHINE = "/etc/ssl/certs/ca-certificates.crt"
+_CA_INSIDE = "/etc/ssl/machine.crt"
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_PASSED_ON = ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", *_PROXIES)
+
+
+@dataclass(frozen=True)
+class ChrootPython:
+    """The Python of the virtual environment in a Debian at `root`."""
+
+    root: Path
+
+    def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+        """Run the script on a copy of the directory."""
+        with tempfile.TemporaryDirectory(dir=self.root / "tmp") as temporary:
+            copy = Path(temporary)
+            shutil.copy(script, copy)
+            shutil.copytree(directory, copy / "directory", symlinks=True)
+            inside = Path("/", copy.relative_to(self.root))
+            return _in_chroot(self.root, [f"{_VENV}/bin/python", str(inside / script.name), str(inside / "directory")])
+
+
+def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
+    """Make a Debian at `root` whose /venv has the requirements; `root` is there only once it is complete."""
+    if os.geteuid() != 0:
+        raise RuntimeError("no Python >= 3.12 found, and only root can make one by debootstrap: install Python 3.12 or be root")
+    _ensure_debootstrap()
+    unfinished = root.with_name(root.name + ".new")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    _say(f"no Python >= 3.12 found: making a Debian {SUITE} that has one, in {root} (a minute)")
+    # In a mount namespace of its own, so that what it mounts (/proc) is gone even if it is killed.
+    debootstrap = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(unfinished)]
+    _checked(subprocess.run(["unshare", "--mount", *debootstrap], capture_output=True, text=True, check=False))
+    _share_network(unfinished)
+    _say("installing Harbor in it (a minute)")
+    shutil.copy(requirements, unfinished / "requirements.txt")
+    _checked(_in_chroot(unfinished, ["/usr/bin/python3", "-m", "venv", _VENV]))
+    pip = [f"{_VENV}/bin/python", "-m", "pip", "install", "--no-cache-dir", *pip_options]
+    _checked(_in_chroot(unfinished, [*pip, "-r", "/requirements.txt"]))
+    unfinished.rename(root)
+
+
+def _ensure_debootstrap() -> None:
+    if shutil.which("debootstrap"):
+        return
+    if not shutil.which("apt-get"):
+        raise RuntimeError("no Python >= 3.12, no debootstrap and no apt-get found: install Python 3.12 (or debootstrap)")
+    _say("installing the Debian package debootstrap")
+    for arguments in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", "debootstrap"]):
+        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        _checked(subprocess.run(["apt-get", *arguments], env=env, capture_output=True, text=True, check=False))
+
+
+def _share_network(root: Path) -> None:
+    """Names are resolved, and certificates trusted, as they are outside."""
+    candidates = [os.environ.get(name) for name in _CA_VARIABLES] + [_CA_OF_MACHINE]
+    bundle = next((each for each in candidates if each and Path(each).is_file()), f"{root}{_CA_OF_MACHINE}")
+    for source, inside in ((bundle, _CA_INSIDE), ("/etc/resolv.conf", "/etc/resolv.conf")):
+        if Path(source).is_file():
+            target = Path(f"{root}{inside}")
+            target.unlink(missing_ok=True)
+            shutil.copyfile(source, target)
+
+
+def _in_chroot(root: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PIP_CERT": _CA_INSIDE}
+    env |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    chroot = shutil.which("chroot") or "/usr/sbin/chroot"
+    return subprocess.run([chroot, str(root), *command], env=env, capture_output=True, text=True, check=False)
+
+
+def _checked(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(done.args)} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def _say(message: str) -> None:
+    print(f"tests/harbor: {message} ...", file=sys.stderr, flush=True)
