@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the package takes a second and 24 MB to import: nobody pays
     from kubernetes.aio.config.kube_config import KubeConfigLoader
 
 REFRESH_SECONDS = 60.0
+GOODBYE_SECONDS = 0.25
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -129,8 +130,11 @@ class Connection:
         return {"Authorization": token} if token else {}
 
     async def close(self) -> None:
+        """End all connections. TLS says goodbye in the background, for which aiohttp's documentation asks to wait a little."""
         for session in self._sessions.values():
             await session.close()
+        if self._sessions:
+            await asyncio.sleep(GOODBYE_SECONDS)
         self._sessions.clear()
 
 
