@@ -50,7 +50,9 @@ def tools() -> Path:
 def uv(*arguments: str, offline_first: bool = True) -> None:
     """Run uv with our cache; without the network if that will do."""
     command = [str(tools() / "uv"), *arguments]
-    env = _clean_environment() | {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
+    settings = {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
+    settings["UV_SYSTEM_CERTS"] = "1"  # a machine behind a company's proxy trusts that proxy; uv's own list does not
+    env = _clean_environment() | settings
     if offline_first and _succeeds([*command, "--quiet", "--offline"], env):
         return
     stream(command, env=env, cwd=ROOT)
