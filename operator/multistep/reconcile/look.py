@@ -1,0 +1,341 @@
+"""One look at one trial: observe, decide, act, until there is nothing to do but wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..agents import AGENTS
+from ..api.trial import MultiStepTrial, TrialStatus, VerifierStatus, parse_trial
+from ..cluster import pods
+from ..cluster.edge import Cluster, Object
+from ..engine import lifecycle, status
+from ..engine.journal import Journal
+from ..engine.lifecycle import PodFacts, Situation
+from ..engine.plan import StepPlan, TrialPlan
+from ..engine.rewards import StepException
+from ..engine.script import aggregate, lift
+from ..errors import InvalidSpec, InvalidTask, SourceError
+from ..metrics import Metrics
+from ..settings import Settings
+from ..sources.trial import Loaded, TrialLoader
+from ..store.volume import Volume
+from .driver import Driver, Hooks, Left, Pods
+from .events import ignored_keys
+from .finisher import Finisher
+from .trial_pods import Refused, TrialPods, former, named_verifiers
+from .writer import TrialWriter
+
+SOON_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a look works with. left_at: by pod uid, when it was left with a phase running; clock: seconds since the epoch."""
+
+    cluster: Cluster
+    pods: TrialPods
+    loader: TrialLoader
+    driver: Driver
+    finisher: Finisher
+    volume: Volume
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], float]
+    left_at: dict[str, float]
+
+
+class Look:
+    """One look at one trial, which is written again and again as it goes on."""
+
+    def __init__(self, tools: Tools, found: Object) -> None:
+        self._t = tools
+        self._object = found
+        self._writer: TrialWriter
+        self._pod: PodFacts | None = None
+        self._verifier: PodFacts | None = None
+        self._loaded: Loaded | None = None
+
+    async def run(self) -> float | None:
+        """Decide and act until there is nothing to do now."""
+        if self._object["metadata"].get("deletionTimestamp"):
+            return None  # what belongs to it goes with it
+        try:
+            self._writer = self._write_to(parse_trial(self._object))
+        except InvalidSpec as error:
+            return await self._refuse(error)
+        while True:
+            seconds = await self._step()
+            if seconds != 0:
+                return seconds
+
+    async def _step(self) -> float | None:
+        """One decision. Returns 0 to go on at once, else as reconcile does."""
+        try:
+            decision = lifecycle.decide(await self._observe())
+            return await self._act(decision)
+        except (InvalidSpec, InvalidTask) as error:
+            return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
+        except SourceError as error:
+            if error.transient:
+                late = lifecycle.deadline_exceeded(self._trial, self._t.clock())
+                return await (self._act(late) if late else self._wait("TaskUnavailable", str(error), seconds=10))
+            return await self._fail("InvalidSpec", f"spec.task: {error}")
+
+    async def _refuse(self, error: InvalidSpec) -> float | None:
+        """A spec that does not even parse; its status does, or is made anew."""
+        self._writer = self._write_to(stub(self._object))
+        if lifecycle.is_finished(self._trial):
+            return None
+        return await self._fail("InvalidSpec", str(error), exception="ValidationError")
+
+    async def _observe(self) -> Situation:
+        trial = self._trial
+        if not lifecycle.is_finished(trial) and not lifecycle.is_held(trial):
+            self._loaded = await self._t.loader.load(trial)
+        self._pod = await self._t.pods.get(trial, trial.status.pod_name)
+        named = trial.status.verifier
+        self._verifier = await self._t.pods.get(trial, named.pod_name if named else None)
+        attempt = trial.status.attempt or 1
+        return Situation(
+            trial=trial,
+            pod=self._pod,
+            pod_name=pods.pod_name(trial.metadata.name, attempt, as_root=False),
+            now=self._t.clock(),
+            start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
+            verifier=self._verifier,
+        )
+
+    # -- acting
+
+    async def _act(self, decision: lifecycle.Decision) -> float | None:
+        match decision:
+            case lifecycle.Begin():
+                seconds = await self._begin(decision.attempt, decision.pod_name, image_user=None)
+                await self._writer.tell(ignored_keys(self._loaded_now.task.unknown))
+                return seconds
+            case lifecycle.CreatePod():
+                return await self._create_pod()
+            case lifecycle.Adopt():
+                return await self._adopt()
+            case lifecycle.CreateVerifierPod():
+                return await self._create_verifier_pod()
+            case lifecycle.AdoptVerifierPod():
+                return await self._adopt_verifier()
+            case lifecycle.Wait():
+                return await self._wait(decision.reason, decision.message, seconds=decision.seconds)
+            case lifecycle.LoseAttempt():
+                return await self._lose(decision)
+            case lifecycle.PhaseDied():
+                return await self._phase_died(decision)
+            case lifecycle.Fail():
+                return await self._fail(decision.reason, decision.message, exception=decision.exception)
+            case lifecycle.CleanUp():
+                return await self._clean_up(decision)
+            case lifecycle.Drive():
+                return await self._drive()
+
+    async def _begin(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
+        await self._write(status.begun(self._trial, attempt, pod_name, self._plan.task_name, image_user, self._t.clock()))
+        return 0
+
+    async def _create_pod(self) -> float | None:
+        await self._t.pods.remove_all(self._trial, former(self._trial))
+        loaded, trial = self._loaded_now, self._trial
+        plan, environment = loaded.plan, loaded.task.config.environment
+        request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
+        await self._t.volume.begin_attempt(self._t.finisher.key(trial), trial.status.attempt or 1)
+        match await self._t.pods.create(request):
+            case None:
+                return 0  # it is there: another look tells whose it is
+            case Refused() as refused:
+                return await self._wait(refused.reason, refused.message, seconds=refused.seconds)
+            case made:
+                self._pod = made
+                return await self._adopt()
+
+    async def _adopt(self) -> float:
+        """The pod's UID is written down before anything is asked of it. Verifiers of earlier attempts are gone by now."""
+        assert self._pod is not None
+        await self._write(self._trial.status.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
+        return 0
+
+    # -- the pod of a step's separate verifier
+
+    async def _want_verifier(self, step: StepPlan, left: Left) -> float:
+        """Write down the pod's name before it is made, and all that was reached: the agent's pod is let go for a while."""
+        assert left.journal is not None
+        environment = step.verifier.environment if step.verifier else None
+        same_image = environment is not None and not environment.own_image
+        user = left.image_user or (self._trial.status.image_user if same_image else None)
+        name = pods.verifier_pod_names(self._trial, step.index)[user is not None]
+        await self._write_running(left.journal, verifier=VerifierStatus(pod_name=name, image_user=user))
+        return 0
+
+    async def _create_verifier_pod(self) -> float | None:
+        named, plan = self._trial.status.verifier, self._plan
+        step = next(each for each in plan.steps if each.name == self._trial.status.current_step)
+        assert named is not None and step.verifier is not None and step.verifier.environment is not None
+        environment = step.verifier.environment
+        if named.image_user is not None:  # a first pod may have been made before that was known
+            await self._t.pods.remove(self._trial, named.pod_name.removesuffix("-root"))
+        request = pods.PodRequest(
+            self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
+            verifier=named, own_image=environment.own_image, network=environment.network,
+        )  # fmt: skip
+        match await self._t.pods.create(request):
+            case None:
+                return 0
+            case Refused() as refused:
+                return await self._wait(refused.reason, refused.message, seconds=refused.seconds)
+            case made:
+                self._verifier = made
+                return await self._adopt_verifier()
+
+    async def _adopt_verifier(self) -> float:
+        named = self._trial.status.verifier
+        assert self._verifier is not None and named is not None
+        adopted = named.model_copy(update={"pod_uid": self._verifier.uid})
+        await self._write(self._trial.status.model_copy(update={"verifier": adopted}))
+        return 0
+
+    async def _dismiss_verifier(self, step: StepPlan) -> None:
+        """It is not missed from now on; then it is removed. A repetition of this finds it by its name."""
+        if self._trial.status.verifier is not None:
+            await self._write(self._trial.status.model_copy(update={"verifier": None}))
+        await self._t.pods.remove_all(self._trial, pods.verifier_pod_names(self._trial, step.index))
+
+    # -- waiting, losing, ending
+
+    async def _wait(self, reason: str, message: str, *, seconds: float | None) -> float | None:
+        phase = self._trial.status.phase
+        shown: status.Phase = "Suspended" if reason == "Suspended" else "Running" if phase == "Running" else "Pending"
+        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock()))
+        return self._sooner(seconds)
+
+    def _sooner(self, seconds: float | None) -> float | None:
+        """Seconds, or less if the trial's deadline comes before."""
+        deadline = lifecycle.next_deadline(self._trial, self._t.clock())
+        times = [each for each in (seconds, deadline) if each is not None]
+        return max(SOON_SECONDS, min(times)) if times else None
+
+    async def _lose(self, loss: lifecycle.LoseAttempt) -> float | None:
+        """An outside cause: on record with what it had, then anew, or Failed without a reward."""
+        trial, now = self._trial, self._t.clock()
+        self._t.left_at.pop(trial.status.pod_uid or "", None)
+        lost = status.lost(trial, loss.reason, loss.message, now)
+        number = (trial.status.attempt or 1) + 1
+        retries = trial.spec.infrastructure_retries
+        if number <= retries + 1:
+            again = trial.model_copy(update={"status": lost})
+            name = pods.pod_name(trial.metadata.name, number, as_root=lost.image_user is not None)
+            await self._write(status.begun(again, number, name, self._plan.task_name, lost.image_user, now))
+            return 0
+        self._writer.trial = trial.model_copy(update={"status": lost})
+        return await self._fail(loss.reason, f"{loss.message}; this was attempt {number - 1} of {retries + 1}", before=trial.status)
+
+    async def _phase_died(self, death: lifecycle.PhaseDied) -> float | None:
+        """The container ended by what ran in it; its records are gone, the status has what was reached."""
+        journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
+        if journal.steps:
+            last = journal.steps[-1]
+            last.fail(StepException(death.type, death.message, last.phase))
+            last.completed_at = self._t.clock()
+        aggregate(self._plan, journal)
+        if self._plan.single:
+            lift(journal)
+        return await self._finish(journal)
+
+    async def _drive(self) -> float | None:
+        """Go on in the pods; not while a phase is known to run there and no result waits (both are ready)."""
+        assert self._pod is not None
+        since = self._t.left_at.get(self._pod.uid, 0.0)
+        quiet = since + self._t.settings.poll_seconds - self._t.clock()
+        ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
+        if ready and quiet > 0:
+            return self._sooner(quiet)
+        agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
+        hooks = Hooks(self._write_reached, self._dismiss_verifier)
+        left = await self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
+        if left.verifier is not None:
+            self._t.left_at.pop(self._pod.uid, None)
+            return await self._want_verifier(left.verifier, left)
+        if left.image_user is not None:
+            name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
+            return await self._begin(self._trial.status.attempt or 1, name, image_user=left.image_user)
+        if left.journal is not None and left.journal.finished:
+            return await self._finish(left.journal)
+        self._t.left_at[self._pod.uid] = self._t.clock()
+        return self._sooner(self._t.settings.poll_seconds)
+
+    async def _write_reached(self, journal: Journal, isolation: str) -> None:
+        await self._write_running(journal, isolation=isolation)
+
+    async def _write_running(self, journal: Journal, **changes: Any) -> None:
+        node = self._pod.node if self._pod else None
+        await self._write(status.running(self._trial, journal, self._t.clock(), node_name=node, **changes))
+
+    async def _finish(self, journal: Journal) -> float | None:
+        """Results first, then the status: what Complete promises is there."""
+        results = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
+        if journal.broken and journal.exception is not None:
+            reason = "EnvironmentFailed"
+            new = status.failed(
+                self._trial, reason, journal.exception.message, self._t.clock(),
+                exception=journal.exception.type, journal=journal, results=results,
+            )  # fmt: skip
+        else:
+            new = status.complete(self._trial, journal, results, self._t.clock())
+        await self._write(new)
+        return 0
+
+    async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
+        new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
+        if self._loaded is not None and new.attempt is not None:
+            results = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
+            new = new.model_copy(update={"results": results})
+        await self._write(new, before=before)
+        return 0
+
+    async def _clean_up(self, due: lifecycle.CleanUp) -> float | None:
+        trial = self._trial
+        self._t.loader.forget(trial.metadata.uid)
+        self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
+        self._t.left_at.pop(trial.status.pod_uid or "", None)
+        if due.pod_in == 0 and self._pod is not None:
+            await self._t.pods.remove(trial, self._pod.name, self._pod.uid)
+        if due.pod_in == 0:
+            await self._t.pods.remove_all(trial, named_verifiers(trial))
+        if due.trial_in == 0:
+            await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
+            return None
+        return due.next
+
+    async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        await self._writer.write(new, before=before)
+
+    def _write_to(self, trial: MultiStepTrial) -> TrialWriter:
+        return TrialWriter(self._t.cluster, self._t.metrics, self._object, trial)
+
+    @property
+    def _trial(self) -> MultiStepTrial:
+        return self._writer.trial
+
+    @property
+    def _loaded_now(self) -> Loaded:
+        assert self._loaded is not None  # read before each decision about an unfinished trial
+        return self._loaded
+
+    @property
+    def _plan(self) -> TrialPlan:
+        return self._loaded_now.plan
+
+
+def stub(trial: Object) -> MultiStepTrial:
+    """A trial whose spec cannot be read, with the rest of it."""
+    empty: Object = {"task": {"inline": {"config": {}}}}
+    try:
+        return parse_trial({**trial, "spec": empty})
+    except InvalidSpec:
+        return parse_trial({**trial, "spec": empty, "status": {}})

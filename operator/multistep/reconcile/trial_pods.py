@@ -1,0 +1,107 @@
+"""The pods of one trial: made, looked at, removed, each only if it is the trial's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..api.trial import MultiStepTrial
+from ..cluster import pods
+from ..cluster.edge import Cluster
+from ..engine.lifecycle import PodFacts
+from ..errors import ClusterError, Conflict, InvalidSpec, NotFound
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A pod that may not be made now, but later perhaps. reason, message: for the trial's status; seconds: until the next try."""
+
+    reason: str
+    message: str
+    seconds: float
+
+
+QUOTA_SECONDS = 10.0
+NAME_TAKEN_SECONDS = 2.0
+
+
+class TrialPods:
+    """What the reconciler asks of the cluster about pods."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def get(self, trial: MultiStepTrial, name: str | None) -> PodFacts | None:
+        """The pod of that name, if there is one."""
+        if name is None:
+            return None
+        try:
+            return pods.facts(await self._cluster.get_pod(trial.metadata.namespace, name))
+        except NotFound:
+            return None
+
+    async def create(self, request: pods.PodRequest) -> PodFacts | Refused | None:
+        """Make a pod, after the NetworkPolicy that limits it. None: one of that name is there, and somebody has to look whose.
+
+        Raises InvalidSpec if it can never be a pod, ClusterError.
+        """
+        try:
+            if not await self._limit_network(request):
+                # A former trial's of the same name goes by itself.
+                message = f"a NetworkPolicy named {request.name} belongs to somebody else"
+                return Refused("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
+            return pods.facts(await self._cluster.create_pod(pods.manifest(request)))
+        except Conflict:
+            return None
+        except ClusterError as error:
+            return _refused(error)
+
+    async def remove(self, trial: MultiStepTrial, name: str, uid: str = "") -> None:
+        """Ask for a pod's end, if it is the trial's. uid: of the pod that is meant; "": whichever has the name."""
+        try:
+            pod = pods.facts(await self._cluster.get_pod(trial.metadata.namespace, name))
+            if pod.owner_uid == trial.metadata.uid and not pod.deleting:
+                await self._cluster.delete_pod(trial.metadata.namespace, name, uid=uid or pod.uid)
+        except (NotFound, Conflict):
+            pass
+
+    async def remove_all(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
+        """The same for several."""
+        for name in names:
+            await self.remove(trial, name)
+
+    async def _limit_network(self, request: pods.PodRequest) -> bool:
+        """See that the pod's NetworkPolicy is there before the pod is; False if somebody else has its name."""
+        policy = pods.network_policy(request)
+        if policy is None:
+            return True
+        try:
+            await self._cluster.create(policy)
+        except Conflict:
+            there = await self._cluster.get_network_policy(request.trial.metadata.namespace, request.name)
+            return pods.owned_by(request.trial, there)
+        return True
+
+
+def _refused(error: ClusterError) -> Refused:
+    """What can be no pod ends the trial; what is not allowed now (quota, admission) may be later."""
+    if error.status in (400, 422):
+        raise InvalidSpec(f"the API server refuses a pod of the trial: {error}") from error
+    if error.status != 403:
+        raise error
+    reason = "QuotaExceeded" if "exceeded quota" in str(error) else "PodForbidden"
+    return Refused(reason, str(error), QUOTA_SECONDS)
+
+
+def former(trial: MultiStepTrial) -> list[str]:
+    """Names of pods that an earlier attempt, or a first look at the image's user, may have left."""
+    attempt, as_root = trial.status.attempt or 1, trial.status.image_user is not None
+    found = [(attempt, False)] if as_root else []
+    found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
+    return [pods.pod_name(trial.metadata.name, number, as_root=root) for number, root in found] + named_verifiers(trial)
+
+
+def named_verifiers(trial: MultiStepTrial) -> list[str]:
+    """Names of the verifier's pod that the status names, and of the one made before its image's user was known."""
+    named = trial.status.verifier
+    return sorted({named.pod_name, named.pod_name.removesuffix("-root")}) if named else []

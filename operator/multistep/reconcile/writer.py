@@ -1,0 +1,54 @@
+"""Writing a trial's status, and telling what happened: metrics and Events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ..api.trial import MultiStepTrial, TrialStatus
+from ..cluster.edge import Cluster, Object
+from ..engine import status
+from ..metrics import Metrics
+from .events import Transition, measure, transitions
+
+logger = logging.getLogger(__name__)
+
+
+class TrialWriter:
+    """A trial as it was read or last written. trial: the same, parsed."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics, found: Object, trial: MultiStepTrial) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._object = found
+        self.trial = trial
+
+    async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        """Write the status if it changed; then tell. before: what to tell the difference to; default: the status so far.
+
+        Raises Conflict if somebody wrote meanwhile.
+        """
+        old = before or self.trial.status
+        metadata = self.trial.metadata
+        content = status.to_json(new)
+        if content != (self._object.get("status") or {}):
+            self._object = await self._cluster.apply_status(
+                metadata.namespace, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version, status=content
+            )
+            self._metrics.status_writes.inc()
+            fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
+            self.trial = self.trial.model_copy(update={"metadata": fresh, "status": new})
+            measure(self._metrics, self.trial, old, new)
+            await self.tell(transitions(old, new))
+        self._metrics.phases.saw((metadata.namespace, metadata.name), new.phase)
+
+    async def tell(self, told: Sequence[Transition]) -> None:
+        """Events help people; a trial does not depend on them."""
+        results = await asyncio.gather(
+            *(self._cluster.create_event(self._object, reason=each.reason, message=each.message, type=each.type) for each in told),
+            return_exceptions=True,
+        )
+        for error in results:
+            if isinstance(error, Exception):
+                logger.info("an event could not be written: %s", error)
