@@ -23,6 +23,7 @@ Acquire::Languages "none";
 DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };
 """
 _CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+_CA_OF_DEBIAN = Path("/etc/ssl/certs/ca-certificates.crt")
 _CA_IN_BUILD = "/run/build-ca.crt"
 
 
@@ -159,13 +160,13 @@ def _slim(root: Path) -> None:
     (root / "etc/apt/apt.conf.d/slim").write_text(_APT_SETTINGS)
 
 
-def _trust_of_machine(directory: Path, environment: Mapping[str, str]) -> list[str]:
+def _trust_of_machine(directory: Path, environment: Mapping[str, str], system: Path = _CA_OF_DEBIAN) -> list[str]:
     """Where this machine trusts a certificate authority of its own, let `pip` in builds trust it too.
 
-    Only mounts are used: a variable would stay in the image.
+    A variable names it, or it was added to Debian's bundle. Only mounts are used: a variable would stay in the image.
     """
-    bundle = next((environment[name] for name in _CA_VARIABLES if environment.get(name)), None)
-    if bundle is None or not Path(bundle).is_file():
+    bundle = next((Path(environment[name]) for name in _CA_VARIABLES if environment.get(name)), system)
+    if not bundle.is_file():
         return []
     directory.mkdir(parents=True, exist_ok=True)
     settings = directory / "pip.conf"

@@ -62,10 +62,11 @@ def test_builds_trust_what_the_machine_trusts_by_mounts_only(tmp_path: Path) -> 
     assert options[::2] == ["--volume", "--volume"]
     assert options[1] == f"{bundle}:/run/build-ca.crt:ro"
     assert "/run/build-ca.crt" in (tmp_path / "build/pip.conf").read_text()
+    assert _trust_of_machine(tmp_path / "build", {}, bundle) == options
 
 
-def test_builds_on_an_ordinary_machine_are_told_nothing(tmp_path: Path) -> None:
-    assert _trust_of_machine(tmp_path / "build", {}) == []
+def test_builds_on_a_machine_without_a_bundle_are_told_nothing(tmp_path: Path) -> None:
+    assert _trust_of_machine(tmp_path / "build", {}, tmp_path / "none.crt") == []
 
 
 def _read(archive: tarfile.TarFile, name: str) -> bytes:
