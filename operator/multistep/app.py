@@ -1,62 +1,237 @@
-"""The operator's parts, put together: API client, queue, reconciler, and the HTTP endpoints."""
+"""The operator's parts, put together: API clients, lease, queue, reconciler, and the HTTP endpoints."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
 from .cluster.client import Client
+from .cluster.fence import Fenced
+from .cluster.lease import RENEWED, Lease, Replica
+from .errors import ClusterError, MultistepError, NotLeading
+from .health import Unwell, report
 from .metrics import Metrics
+from .reconcile.news import News
 from .reconcile.reconciler import Reconciler
-from .reconcile.workqueue import WorkQueue
+from .reconcile.relist import Relist
+from .reconcile.workqueue import Key, WorkQueue
 from .settings import Settings
 from .store import server
 from .store.volume import Volume
 
+logger = logging.getLogger(__name__)
+
+LOST_LEASE_EXIT_CODE = 3
+RELEASE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Chore:
+    """Something that is done every so many seconds, more or less. What it raises is logged."""
+
+    name: str
+    seconds: float
+    work: Callable[[], Awaitable[object]]
+
 
 class App:
-    """Everything that runs while the operator does."""
+    """Everything that runs while the operator does. end: ends the process at once, with an exit code."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, end: Callable[[int], object] = os._exit) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads)
+        self.news = News()
+        self.lease: Lease
         self.queue: WorkQueue
+        self.relist: Relist
+        self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
+        self._end = end
         self._stack = AsyncExitStack()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping = False
 
     async def start(self) -> None:
-        """Connect to the cluster and begin to work."""
-        client = await self._stack.enter_async_context(await Client.connect(observe=self._count_request))
-        reconciler = Reconciler(client, self.volume, self.settings, self.metrics)
-        self.queue = WorkQueue(reconciler.reconcile, workers=self.settings.reconcile_workers)
+        """Connect to the cluster and stand by; work begins when the lease is won."""
+        settings, stack = self.settings, self._stack
+        client = await stack.enter_async_context(await Client.connect(observe=self._count_request))
+        self.lease = await self._make_lease()
+        reconciler = Reconciler(Fenced(client, self.lease.check), self.volume, settings, self.metrics)
+        self.queue = WorkQueue(reconciler.reconcile, workers=settings.reconcile_workers)
+        self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
         self.metrics.queue_depth.set_function(lambda: self.queue.depth)
-        self.queue.start()
-        self._stack.push_async_callback(self.queue.stop)
+        self.metrics.leading.set_function(lambda: self.lease.held)
         await self._serve()
+        stack.push_async_callback(self._release)
+        stack.push_async_callback(self._end_tasks)
+        stack.push_async_callback(self.queue.stop, within_seconds=settings.stop_seconds)
+        self._begin("lease", self._keep_lease())
+        self._begin("work", self._work())
+        self._begin("relist", repeat(Chore("comparing lists with watches", settings.relist_seconds, self.relist.compare)))
+
+    def look_at(self, key: Key) -> None:
+        """There is news of a trial. A replica that stands by needs none: it looks at everything once it leads."""
+        if self.lease.held:
+            self.queue.add(key)
 
     async def stop(self) -> None:
-        """Let go of everything; trials go on when the operator is back."""
+        """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""
+        self._stopping = True
         await self._stack.aclose()
+
+    # -- leading
+
+    def _chores(self) -> list[Chore]:
+        """What the leader does beside driving trials."""
+        return []
+
+    async def _make_lease(self) -> Lease:
+        """With a client of its own: neither a burst of requests nor a slow one may keep a renewal waiting."""
+        settings = self.settings
+        limit = RENEWED * settings.lease_seconds
+        client = await Client.connect(timeout_seconds=limit, observe=self._count_request)
+        await self._stack.enter_async_context(client)
+        return Lease(
+            client,
+            Replica(settings.pod_name or socket.gethostname(), settings.pod_uid),
+            namespace=settings.lease_namespace or client.namespace,
+            name=settings.lease_name,
+            seconds=settings.lease_seconds,
+        )
+
+    async def _keep_lease(self) -> None:
+        try:
+            await self.lease.keep()
+        except NotLeading as error:
+            logger.critical("%s any more: this process ends, and whatever it was at, at once", error)
+            logging.shutdown()
+            self._end(LOST_LEASE_EXIT_CODE)  # no orderly way out: threads that unpack would be waited for
+
+    async def _work(self) -> None:
+        await self.lease.won.wait()
+        logger.info("%s leads", self.lease.replica)
+        self.queue.start()
+        await insist("looking at every trial", self.relist.everything)
+        for chore in self._chores():
+            self._begin(chore.name, repeat(chore))
+
+    async def _release(self) -> None:
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self.lease.release()
+        except (ClusterError, TimeoutError) as error:
+            logger.warning("the lease could not be released, it runs out by itself: %s", error)
+        else:
+            logger.info("%s stopped, and holds no lease", self.lease.replica)
+
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_failure)
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    # -- HTTP
 
     async def _serve(self) -> None:
         app = web.Application()
-        app.router.add_get("/healthz", _ok)
-        app.router.add_get("/readyz", _ok)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         server.add_routes(app, self.volume)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=self.settings.stop_seconds)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, self.settings.http_host, self.settings.http_port).start()
 
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return await report(
+            {"api": self._check_api, "watches": self._check_watches, "results": self._check_results, "lease": self._check_lease}
+        )
+
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _check_tasks(self) -> str:
+        for name, task in self._tasks.items():
+            if task.done() and not self._stopping and (task.cancelled() or task.exception()):
+                raise Unwell(f"{name} ended, which it never should; see the log")
+        return f"{', '.join(self._tasks)} alive"
+
+    async def _check_not_stalled(self) -> str:
+        if self.relist.stalled:
+            raise Unwell(f"again and again, {self.relist.finding}")
+        return "not stalled"
+
+    async def _check_api(self) -> str:
+        """Each replica asks for the lease, or renews it, several times in a lease's time."""
+        silent = self.lease.silent_seconds
+        if silent > self.settings.lease_seconds:
+            raise Unwell(f"the API server did not answer: {self.lease.trouble}")
+        return f"answered {silent:.1f} s ago"
+
+    async def _check_watches(self) -> str:
+        if self.relist.finding:
+            raise Unwell(self.relist.finding)
+        return "nothing missed"
+
+    async def _check_results(self) -> str:
+        await self.volume.try_to_write()
+        return "writable"
+
+    async def _check_lease(self) -> str:
+        if self._stopping:
+            raise Unwell("stopping")
+        if self.lease.held:
+            return f"held by this replica, {self.lease.replica}"
+        if self.lease.won.is_set():
+            raise Unwell("lost")
+        return f"standing by; held by {self.lease.holder or 'nobody'}"
 
     def _count_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self.metrics.requests.labels(verb, resource, str(code)).inc()
         self.metrics.request_seconds.labels(verb).observe(seconds)
 
 
-async def _ok(_: web.Request) -> web.Response:
-    return web.Response(text="ok\n")
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        logger.critical("%s ended", task.get_name(), exc_info=error)
+
+
+async def repeat(chore: Chore) -> None:
+    """Do a chore for ever. One that fails is done again when its time comes."""
+    while True:
+        await asyncio.sleep(chore.seconds * random.uniform(0.8, 1.2))
+        await _attempt(chore.name, chore.work)
+
+
+async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 1.0) -> None:
+    """Do something once, trying until it succeeds."""
+    while True:
+        if await _attempt(name, work):
+            return
+        await asyncio.sleep(pause_seconds)
+
+
+async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        await work()
+        return True
+    except MultistepError as error:
+        logger.warning("%s: %s", name, error)
+    except Exception:
+        logger.exception("%s", name)
+    return False

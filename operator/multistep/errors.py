@@ -12,6 +12,7 @@ MultistepError
 │   ├── NotFound
 │   ├── Conflict       somebody else wrote first: look again
 │   └── Unavailable    no answer, 429 or 5xx: try again later
+├── NotLeading         another replica may be at work: nothing was sent
 └── UsageError         the command line asks for something impossible
 """
 
@@ -90,6 +91,10 @@ class Unavailable(ClusterError):
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
         super().__init__(message, status=status, reason=reason)
         self.retry_after = retry_after
+
+
+class NotLeading(MultistepError):
+    """This replica does not hold the lease, or not any more: what was to be done was not even begun."""
 
 
 class UsageError(MultistepError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from typing import Any
 
 import kopf
@@ -11,13 +13,14 @@ import kopf
 from .api.trial import GROUP, PLURAL, VERSION
 from .app import App
 from .cluster import pods
-from .reconcile.news import News
 from .settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     """Put all handlers into a registry. Returns the operator, which starts when kopf does."""
-    app, news = App(settings), News()
+    app = App(settings)
 
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -33,27 +36,54 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        if (key := news.trial(body, type)) is not None:
-            app.queue.add(key)
+        if (key := app.news.trial(body, type)) is not None:
+            app.look_at(key)
 
     @kopf.on.event("v1", "pods", labels={pods.LABEL_TRIAL: kopf.PRESENT}, registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        if (key := news.pod(body, type)) is not None:
-            app.queue.add(key)
+        if (key := app.news.pod(body, type)) is not None:
+            app.look_at(key)
 
     return app
 
 
 async def operate(settings: Settings) -> None:
     """Run the operator until it is told to stop."""
-    registry = kopf.get_default_registry()
-    register(registry, settings)
-    await kopf.operator(
+    registry, ours = kopf.get_default_registry(), asyncio.all_tasks()
+    app, stop = register(registry, settings), asyncio.Event()
+    tasks = await kopf.spawn_tasks(
         registry=registry,
         standalone=True,
         namespaces=settings.namespaces,
         clusterwide=not settings.namespaces,
+        stop_flag=stop,
     )
+    stopping = Stopping(app, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):  # instead of kopf's, which would end the watches first
+        asyncio.get_running_loop().add_signal_handler(number, stopping.told, number)
+    await kopf.run_tasks(tasks, ignored=ours)
+
+
+class Stopping:
+    """What signals do: the first asks for an orderly end, a second ends the process at once."""
+
+    def __init__(self, app: App, stop: asyncio.Event) -> None:
+        self._app = app
+        self._stop = stop
+        self._task: asyncio.Task[None] | None = None
+
+    def told(self, number: int) -> None:
+        """A signal came."""
+        if self._task is not None:
+            os._exit(128 + number)
+        logger.info("told to stop by %s", signal.Signals(number).name)
+        self._task = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self._app.stop()
+        finally:
+            self._stop.set()
 
 
 def main() -> None:

@@ -75,7 +75,10 @@ class Metrics:
         peak.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         threads = Gauge("multistep_threads", "Threads of the operator.", registry=registry)
         threads.set_function(threading.active_count)
+        self.missed_changes = counter("missed_changes", "Changes that no watch told of, found by a list.", "kind")
         self.queue_depth = Gauge("multistep_queue_depth", "Trials that wait for a worker.", registry=registry)
+
+        self.leading = Gauge("multistep_leading", "Whether this replica is the one that works.", registry=registry)
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""

@@ -41,4 +41,18 @@ class Settings(BaseSettings):
     """terminationGracePeriodSeconds of trial pods."""
     network_policies_enforced: bool = False
     """Whether the cluster enforces NetworkPolicies; without, trials of tasks with a network_mode other than public are refused."""
+    lease_name: str = "multistep"
+    """The Lease whose holder works; other replicas stand by. Operators that run the same trials must have the same one."""
+    lease_namespace: str = ""
+    """Where that Lease is; empty: the operator's own namespace."""
+    lease_seconds: float = Field(default=15.0, ge=3)
+    """How long after the last that was heard of its holder another replica takes the lease."""
+    pod_name: str = ""
+    """Who this replica is, for the lease; empty: the host's name."""
+    pod_uid: str = ""
+    """The pod that the operator runs in: a lease that was left by an earlier container of the same pod is taken at once."""
+    stop_seconds: float = Field(default=5.0, ge=0)
+    """How long looks at trials may go on when the operator is told to stop; well below terminationGracePeriodSeconds."""
+    relist_seconds: float = Field(default=300.0, gt=0)
+    """How often it is checked that the watches told of everything."""
     log_level: str = "INFO"

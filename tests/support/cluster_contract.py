@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.cluster.edge import Cluster, Object
+from multistep.cluster.resources import LEASES, PODS, TRIALS
 from multistep.errors import ClusterError, Conflict, NotFound, StreamLost
 from multistep.pod.session import Session
 
@@ -122,6 +123,30 @@ async def a_pod_is_deleted_by_the_uid_that_was_meant(cluster: Cluster, namespace
     assert await cluster.delete_pod(namespace, "meant", uid=pod["metadata"]["uid"], grace_period_seconds=0)
     with pytest.raises(NotFound):
         await cluster.get_pod(namespace, "meant")
+
+
+@case
+async def a_lease_is_written_over_the_version_that_was_read(cluster: Any, namespace: str) -> None:
+    metadata = {"name": "lease", "namespace": namespace}
+    first = await cluster.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata})
+    second = await cluster.replace({**first, "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15}})
+    with pytest.raises(Conflict):
+        await cluster.replace({**first, "spec": {"holderIdentity": "another"}})
+    third = await cluster.replace({**second, "spec": {**second["spec"], "holderIdentity": ""}})
+    assert third["metadata"]["resourceVersion"] != second["metadata"]["resourceVersion"]
+    assert not (await cluster.get(LEASES, namespace, "lease"))["spec"].get("holderIdentity")
+
+
+@case
+async def of_a_list_the_metadata_alone_can_be_had(cluster: Any, namespace: str) -> None:
+    trial = await make_trial(cluster, namespace, "metadata")
+    listed = {each["name"]: each for each in await cluster.list_metadata(TRIALS, namespace)}
+    assert listed["metadata"]["resourceVersion"] == trial["metadata"]["resourceVersion"]
+    assert "spec" not in listed["metadata"]
+    pod = await make_pod(cluster, namespace, "owned", trial)
+    [found] = [each for each in await cluster.list_metadata(PODS, namespace) if each["name"] == "owned"]
+    assert found["ownerReferences"][0]["uid"] == trial["metadata"]["uid"]
+    await cluster.delete_pod(namespace, "owned", uid=pod["metadata"]["uid"], grace_period_seconds=0)
 
 
 @case

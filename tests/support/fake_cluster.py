@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from multistep.cluster.edge import FIELD_MANAGER, ExecStream, Object, Propagation
+from multistep.cluster.resources import Resource
 from multistep.errors import ClusterError, Conflict, NotFound
 from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults
@@ -132,6 +133,19 @@ class FakeCluster:
                 if self.pods_run:
                     self.run_pod(namespace, name)
             return stored
+
+    async def replace(self, manifest: Mapping[str, Any]) -> Object:
+        kind, namespace, name = _key(manifest)
+        with self._write(f"replace {kind} {namespace}/{name}"):
+            if self._find(kind, namespace, name)["metadata"]["resourceVersion"] != manifest["metadata"]["resourceVersion"]:
+                raise Conflict(f"{kind} {name} was changed", status=409, reason="Conflict")
+            return self.put(manifest)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        return self._get(resource.kind, namespace or "default", name)
+
+    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return [each["metadata"] for each in self._list(resource.kind, namespace, label_selector)]
 
     async def create_event(
         self,

@@ -31,7 +31,7 @@ from multistep.cluster.resources import (
     api_path,
     from_discovery,
 )
-from multistep.cluster.watch import WatchEvent, list_objects, watch_objects
+from multistep.cluster.watch import WatchEvent, list_metadata, list_objects, watch_objects
 from multistep.errors import NotFound
 
 MAX_EVENT_NOTE_BYTES: Final = 1024  # the API server refuses longer ones
@@ -187,12 +187,22 @@ class Client:
         objects, _ = await list_objects(self._http, resource, namespace, selectors)
         return objects
 
+    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        """The metadata of all objects (of a namespace, if given), and nothing else of them."""
+        return await list_metadata(self._http, resource, namespace, _selectors(label_selector, ""))
+
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
         """Create an object of any kind. Raises Conflict if its name is taken."""
         resource = await self.resource_of(manifest)
         path = resource.path(self._namespace_of(resource, manifest))
         params = {"fieldManager": field_manager}
         return await self._http.send("create", resource.plural, "POST", path, params=params, body=manifest)
+
+    async def replace(self, manifest: Mapping[str, Any]) -> Object:
+        """Write an object anew, if it is still as it was at the manifest's resourceVersion. Raises Conflict."""
+        resource = await self.resource_of(manifest)
+        path = resource.path(self._namespace_of(resource, manifest), manifest["metadata"]["name"])
+        return await self._http.send("replace", resource.plural, "PUT", path, body=manifest)
 
     async def apply(
         self,

@@ -59,14 +59,14 @@ class Http:
         self.timeout_seconds = timeout_seconds
         self.observe = observe or (lambda _verb, _plural, _code, _seconds: None)
 
-    async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None) -> Object:
-        """A GET, tried again while the server is Unavailable."""
+    async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
+        """A GET, tried again while the server is Unavailable. accept: the form of the answer, if another than usual."""
         for attempt in range(1, READ_ATTEMPTS):
             try:
-                return await self.send(verb, plural, "GET", path, params=params)
+                return await self.send(verb, plural, "GET", path, params=params, accept=accept)
             except Unavailable as error:
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
-        return await self.send(verb, plural, "GET", path, params=params)
+        return await self.send(verb, plural, "GET", path, params=params, accept=accept)
 
     async def send(
         self,
@@ -78,12 +78,14 @@ class Http:
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
+        accept: str = "",
     ) -> Object:
         """One request, sent once. Raises ClusterError."""
         data = None if body is None else encode(body)
+        headers = {"Content-Type": content_type if data is not None else "", "Accept": accept}
         limits = aiohttp.ClientTimeout(total=self.timeout_seconds)
         what = f"{verb} {path}"
-        async with self._open(verb, plural, method, path, params, data, content_type, limits) as response:
+        async with self._open(verb, plural, method, path, params, data, headers, limits) as response:
             try:
                 answer = json.loads(await response.read())
             except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -98,7 +100,7 @@ class Http:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A GET whose body is read by the caller. silence_seconds: the longest time without a byte."""
         limits = aiohttp.ClientTimeout(total=None, connect=self.timeout_seconds, sock_read=silence_seconds)
-        async with self._open(verb, plural, "GET", path, params, None, "", limits) as response:
+        async with self._open(verb, plural, "GET", path, params, None, {}, limits) as response:
             yield response
 
     @asynccontextmanager
@@ -110,7 +112,7 @@ class Http:
         path: str,
         params: Mapping[str, str] | None,
         data: bytes | None,
-        content_type: str,
+        headers: Mapping[str, str],
         limits: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = URL(self.connection.base_url + path, encoded=True).extend_query(params or {})
@@ -118,8 +120,7 @@ class Http:
 
         async def attempt() -> aiohttp.ClientResponse:
             options = await self.connection.request_options()
-            if data is not None:
-                options["headers"]["Content-Type"] = content_type
+            options["headers"].update({name: value for name, value in headers.items() if value})
             return await self._counted(
                 verb, plural, self.connection.session("api").request(method, url, data=data, timeout=limits, **options)
             )

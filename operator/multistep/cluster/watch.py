@@ -20,6 +20,7 @@ PAGE_OBJECTS: Final = 500
 WATCH_SECONDS: Final = 290  # asked of the server; load balancers tend to cut at 300
 MAX_FAILURES: Final = 8  # one after another, about half a minute
 GONE: Final = 410
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
@@ -36,13 +37,26 @@ async def list_objects(
     http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
 ) -> tuple[list[Object], str]:
     """All objects and the resourceVersion of the list, page by page. Each gets its apiVersion and kind."""
+    listed, version = await _list(http, resource, namespace, selectors)
+    return [{"apiVersion": resource.api_version, "kind": resource.kind, **each} for each in listed], version
+
+
+async def list_metadata(http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]) -> list[Object]:
+    """The metadata of all objects: a fraction of what the objects are."""
+    listed, _ = await _list(http, resource, namespace, selectors, accept=METADATA_ONLY)
+    return [each["metadata"] for each in listed]
+
+
+async def _list(
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str], *, accept: str = ""
+) -> tuple[list[Object], str]:
     for _ in range(3):
         try:
-            return await _list_pages(http, resource, namespace, selectors)
+            return await _list_pages(http, resource, namespace, selectors, accept)
         except ClusterError as error:
             if error.status != GONE:  # the pages were too slow for etcd's compaction: begin again
                 raise
-    return await _list_pages(http, resource, namespace, selectors)
+    return await _list_pages(http, resource, namespace, selectors, accept)
 
 
 async def watch_objects(
@@ -72,13 +86,13 @@ async def watch_objects(
 
 
 async def _list_pages(
-    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str], accept: str
 ) -> tuple[list[Object], str]:
     objects: list[Object] = []
     params = {**selectors, "limit": str(PAGE_OBJECTS)}
     while True:
-        page = await http.read("list", resource.plural, resource.path(namespace), params)
-        objects += ({"apiVersion": resource.api_version, "kind": resource.kind, **each} for each in page["items"])
+        page = await http.read("list", resource.plural, resource.path(namespace), params, accept=accept)
+        objects += page["items"]
         if not (more := page["metadata"].get("continue")):
             return objects, page["metadata"]["resourceVersion"]
         params["continue"] = more

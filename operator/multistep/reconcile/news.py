@@ -1,42 +1,61 @@
 """Which events of a watch tell anything that a decision rests on. A status that we wrote ourselves is no news.
 
-Only a hint that saves looks: what a listing brings is always news, and watches list again every few minutes.
+Only a hint that saves looks: a watch may lose events, so ``Relist`` compares what is known here with what there is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..cluster import pods
 from .workqueue import Key
 
 Body = Mapping[str, Any]
+Name = tuple[str, str, str]  # kind ("trial" or "pod"), namespace, name
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was last heard of an object. key: the trial to look at; version: its resourceVersion."""
+
+    key: Key
+    version: str
+    facts: object = None
 
 
 class News:
-    """Remembers what was last seen of each trial and each pod."""
+    """Remembers what was last heard of each trial and each pod."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], object] = {}
+        self._seen: dict[Name, Seen] = {}
 
     def trial(self, body: Body, type: str | None) -> Key | None:
         """The trial to look at, if its spec changed, it is to be deleted, or it was not known. type: None for a listing."""
         metadata = body["metadata"]
         facts = (metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp")))
-        return (metadata["namespace"], metadata["name"]) if self._is_new("trial", metadata, facts, type) else None
+        return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), facts, type)
 
     def pod(self, body: Body, type: str | None) -> Key | None:
         """The trial to look at, if something of its pod changed that matters."""
         key = pods.trial_of(body)
-        return key if key and self._is_new("pod", body["metadata"], pods.facts(body), type) else None
+        return self._heard("pod", body["metadata"], key, pods.facts(body), type) if key else None
 
-    def _is_new(self, kind: str, metadata: Mapping[str, Any], facts: object, type: str | None) -> bool:
-        name = (kind, metadata["namespace"], metadata["name"])
-        if type == "DELETED":
+    def known(self) -> dict[Name, Seen]:
+        """All that was heard of, as it is now."""
+        return dict(self._seen)
+
+    def note(self, name: Name, seen: Seen | None) -> None:
+        """Heard in another way; None: it is gone."""
+        if seen is None:
             self._seen.pop(name, None)
-            return True
-        if type is not None and self._seen.get(name) == facts:
-            return False
-        self._seen[name] = facts
-        return True
+        else:
+            self._seen[name] = seen
+
+    def _heard(self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None) -> Key | None:
+        name = (kind, metadata["namespace"], metadata["name"])
+        before = self._seen.get(name)
+        self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts))
+        is_news = type in (None, "DELETED") or before is None or before.facts != facts
+        return key if is_news else None

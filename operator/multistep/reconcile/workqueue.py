@@ -37,15 +37,27 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._idle = asyncio.Event()  # nothing is worked on
+        self._idle.set()
+        self._stopping = False
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
         self._tasks = [asyncio.create_task(self._run()) for _ in range(self._workers)]
 
-    async def stop(self) -> None:
-        """End all work where it is; whatever it was is found again by looking."""
+    async def stop(self, *, within_seconds: float = 0.0) -> None:
+        """Begin nothing new, and let what goes on end within so many seconds; then end it where it is.
+
+        Whatever it was is found again by looking.
+        """
+        self._stopping = True
         for timer in self._timers.values():
             timer.cancel()
+        while not self._ready.empty():
+            self._ready.get_nowait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds):
+                await self._idle.wait()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -55,6 +67,8 @@ class WorkQueue:
     def add(self, key: Key) -> None:
         """Look at the key as soon as a worker is free."""
         self._drop_timer(key)
+        if self._stopping:
+            return
         if key in self._busy:
             self._again.add(key)
         elif key not in self._queued:
@@ -64,6 +78,8 @@ class WorkQueue:
     def add_after(self, key: Key, seconds: float) -> None:
         """Look at the key in a while, unless something else makes it sooner."""
         self._drop_timer(key)
+        if self._stopping:
+            return
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     @property
@@ -76,10 +92,13 @@ class WorkQueue:
             key = await self._ready.get()
             self._queued.discard(key)
             self._busy.add(key)
+            self._idle.clear()
             try:
                 await self._once(key)
             finally:
                 self._busy.discard(key)
+                if not self._busy:
+                    self._idle.set()
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)

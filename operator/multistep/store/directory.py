@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,10 +68,11 @@ def sync(path: Path) -> None:
 
 
 class TrialDirectory:
-    """One trial's directory."""
+    """One trial's directory. check: called before each change that can be seen; raises if this process may not make it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.path = path
+        self.check = check
 
     @contextmanager
     def work(self) -> Iterator[Path]:
@@ -88,6 +89,7 @@ class TrialDirectory:
         target = self.path / place
         make(target.parent)
         with self.work() as aside:
+            self.check()
             if os.path.lexists(target):
                 target.rename(aside / "old")
             made.rename(target)
@@ -99,6 +101,7 @@ class TrialDirectory:
             raise StoreError(f"attempt {attempt} is over; the results are at attempt {current}")
         if attempt == current:
             return
+        self.check()
         make(self.path)
         for name in self._names():
             _move(self.path / name, self.path / ATTEMPTS / str(current))
@@ -115,6 +118,7 @@ class TrialDirectory:
 
     def keep(self, what: str, attempt: int, step: int, data: bytes) -> None:
         """Keep something about a step that is no result: nobody else reads it, and it goes with the trial."""
+        self.check()
         make(self.path)
         write(self.path / f".{what}-{attempt}-{step}", data)
 
@@ -129,6 +133,7 @@ class TrialDirectory:
 
     def finish(self, files: Mapping[str, bytes], directories: Iterable[str]) -> None:
         """Write the trial's own files and see that everything is on the disk."""
+        self.check()
         make(self.path)
         for place in directories:
             self._ensure(place)
@@ -163,6 +168,7 @@ class TrialDirectory:
         new = [line for line in map(_one_line, lines) if line not in known]
         if not new:
             return
+        self.check()
         make(self.path)
         stamp = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data = "".join(f"{stamp} {line}\n" for line in new).encode(errors="backslashreplace")

@@ -106,10 +106,14 @@ class Spool:
 
 
 class Volume:
-    """Results below root. unpack_threads: the most threads used. Raises StoreError when root cannot be used."""
+    """Results below root. unpack_threads: the most threads used. Raises StoreError when root cannot be used.
 
-    def __init__(self, root: Path, unpack_threads: int = 2) -> None:
+    check: called, in whatever thread, before each change that can be seen; raises if this process may not make it.
+    """
+
+    def __init__(self, root: Path, unpack_threads: int = 2, *, check: Callable[[], None] = lambda: None) -> None:
         self.root = root
+        self._check = check
         self._threads = Threads(unpack_threads)
         with as_store_error(f"results directory {root}"):
             directory.make(root)
@@ -179,11 +183,11 @@ class Volume:
         """Replace secrets in all UTF-8 text files of the trial by [REDACTED] (Harbor 0.25, end of a trial)."""
         redactor = Redactor(secrets)
         if redactor and await self.exists(key):
-            await self._run(key, "redacting", lambda to: redactor.tree(to.path))
+            await self._run(key, "redacting", lambda to: _redact(to, redactor))
 
     async def remove(self, key: TrialKey) -> None:
         """Delete a trial's results, if there are any."""
-        await self._run(key, "deleting", lambda to: directory.remove(to.path, self.root))
+        await self._run(key, "deleting", lambda to: _remove(to, self.root))
 
     async def exists(self, key: TrialKey) -> bool:
         """Whether there is anything of this trial."""
@@ -198,6 +202,15 @@ class Volume:
                 continue  # lost+found and the like
             if path.is_dir():
                 yield key
+
+    async def try_to_write(self) -> None:
+        """Raise StoreError if nothing can be written. It leaves nothing behind."""
+
+        def write() -> None:
+            with as_store_error(f"results directory {self.root}"), tempfile.TemporaryFile(dir=self.root) as file:
+                file.write(b"?")
+
+        await self._threads.run(write)
 
     def free_bytes(self) -> int:
         """Bytes left on the volume for this process. Blocks for a moment."""
@@ -234,7 +247,7 @@ class Volume:
 
     async def _run(self, key: TrialKey, what: str, function: Callable[[TrialDirectory], T]) -> T:
         with as_store_error(f"{key}: {what}"):
-            return await self._threads.run(function, TrialDirectory(self._path(key)))
+            return await self._threads.run(function, TrialDirectory(self._path(key), self._check))
 
 
 def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types: Sequence[str], part: Part) -> Collected:
@@ -251,6 +264,16 @@ def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types
                 to.put(made, f"{_place(step)}{made.name}")
     to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
     return kept.collected
+
+
+def _redact(to: TrialDirectory, redactor: Redactor) -> None:
+    to.check()
+    redactor.tree(to.path)
+
+
+def _remove(to: TrialDirectory, root: Path) -> None:
+    to.check()
+    directory.remove(to.path, root)
 
 
 def _place(step: Step) -> str:

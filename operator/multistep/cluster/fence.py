@@ -1,0 +1,120 @@
+"""The fence between what a replica wants to do and the cluster: whoever does not lead changes nothing.
+
+A lease tells who may act, but not to a process that slept and wakes in the middle of its work. So every write, and every
+frame of an exec stream, asks again at the moment it is sent. What is on its way already meets the second fence: status
+is written only over the version that was read, deletions name a uid, names are given once, and runners do each id once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from .edge import FIELD_MANAGER, Cluster, ExecStream, ExitStatus, Object, Propagation
+
+Check = Callable[[], None]  # raises NotLeading
+
+
+class Fenced:
+    """A Cluster that can be read by everybody."""
+
+    def __init__(self, cluster: Cluster, check: Check) -> None:
+        self._cluster = cluster
+        self._check = check
+
+    async def get_trial(self, namespace: str, name: str) -> Object:
+        return await self._cluster.get_trial(namespace, name)
+
+    async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return await self._cluster.list_trials(namespace, label_selector=label_selector)
+
+    async def apply_status(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str,
+        status: Mapping[str, Any],
+        field_manager: str = FIELD_MANAGER,
+    ) -> Object:
+        self._check()
+        return await self._cluster.apply_status(
+            namespace, name, uid=uid, resource_version=resource_version, status=status, field_manager=field_manager
+        )
+
+    async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
+        self._check()
+        return await self._cluster.delete_trial(namespace, name, uid=uid, propagation=propagation)
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        return await self._cluster.get_pod(namespace, name)
+
+    async def list_pods(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return await self._cluster.list_pods(namespace, label_selector=label_selector)
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+        self._check()
+        return await self._cluster.create_pod(pod)
+
+    async def delete_pod(self, namespace: str, name: str, *, uid: str = "", grace_period_seconds: int | None = None) -> bool:
+        self._check()
+        return await self._cluster.delete_pod(namespace, name, uid=uid, grace_period_seconds=grace_period_seconds)
+
+    async def get_config_map(self, namespace: str, name: str) -> Object:
+        return await self._cluster.get_config_map(namespace, name)
+
+    async def get_secret(self, namespace: str, name: str) -> Object:
+        return await self._cluster.get_secret(namespace, name)
+
+    async def get_network_policy(self, namespace: str, name: str) -> Object:
+        return await self._cluster.get_network_policy(namespace, name)
+
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
+        self._check()
+        return await self._cluster.create(manifest, field_manager=field_manager)
+
+    async def create_event(
+        self,
+        regarding: Mapping[str, Any],
+        *,
+        reason: str,
+        message: str,
+        type: Literal["Normal", "Warning"] = "Normal",
+        action: str = "Reconcile",
+    ) -> None:
+        self._check()
+        await self._cluster.create_event(regarding, reason=reason, message=message, type=type, action=action)
+
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
+        self._check()
+        return FencedStream(await self._cluster.open_exec(namespace, pod, container, argv), self._check)
+
+
+class FencedStream:
+    """An ExecStream that can always be read and ended: that starts nothing."""
+
+    def __init__(self, stream: ExecStream, check: Check) -> None:
+        self._stream = stream
+        self._check = check
+
+    @property
+    def status(self) -> ExitStatus | None:
+        return self._stream.status
+
+    @property
+    def last_words(self) -> str:
+        return self._stream.last_words
+
+    async def send(self, data: bytes) -> None:
+        self._check()
+        await self._stream.send(data)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def receive(self) -> bytes:
+        return await self._stream.receive()
+
+    async def close(self) -> None:
+        await self._stream.close()

@@ -1,0 +1,101 @@
+"""Finds what a watch should have told and did not: a list now and then, compared with what was heard.
+
+A watch is a stream that can be cut, be held up, or skip what happened in a gap. No trial may depend on one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from ..cluster import pods
+from ..cluster.edge import Object
+from ..cluster.resources import PODS, TRIALS, Resource
+from ..metrics import Metrics
+from .news import Name, News, Seen
+from .workqueue import Key
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 10.0  # for events that are under way
+STALLED_AFTER: Final = 3  # comparisons with a finding, one after another
+
+
+class Lister(Protocol):
+    """What a list needs of the API server."""
+
+    async def list_metadata(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> list[Object]: ...
+
+
+class Relist:
+    """Lists and compares. namespaces: those that are watched, empty for all; add: called for each trial to be looked at."""
+
+    def __init__(
+        self,
+        lister: Lister,
+        news: News,
+        add: Callable[[Key], None],
+        metrics: Metrics,
+        *,
+        namespaces: Sequence[str] = (),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._lister = lister
+        self._news = news
+        self._add = add
+        self._metrics = metrics
+        self._namespaces: Sequence[str | None] = namespaces or [None]
+        self._sleep = sleep
+        self._findings = 0  # comparisons with a finding, one after another
+        self.finding = ""  # of the last comparison; "" if it found nothing
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the watches do not come back by themselves."""
+        return self._findings >= STALLED_AFTER
+
+    async def everything(self) -> None:
+        """Have every trial looked at."""
+        for kind, namespace, name in await self._listed():
+            if kind == "trial":
+                self._add((namespace, name))
+
+    async def compare(self) -> None:
+        """Have those trials looked at whose changes, or whose pods' changes, no watch told of."""
+        before = self._news.known()
+        listed = await self._listed()
+        await self._sleep(GRACE_SECONDS)
+        now = self._news.known()
+        changed = [name for name, seen in listed.items() if _version(now, name) == _version(before, name) != seen.version]
+        gone = [name for name in before.keys() - listed.keys() if now.get(name) == before[name]]
+        for name in [*changed, *gone]:  # after a gap, deletions are not told: that alone is no fault of the watch
+            self._news.note(name, listed.get(name))
+            self._add((listed.get(name) or before[name]).key)
+        self._conclude(changed)
+
+    def _conclude(self, changed: Sequence[Name]) -> None:
+        self._findings = self._findings + 1 if changed else 0
+        self.finding = f"no watch told of {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
+        for kind, _, _ in changed:
+            self._metrics.missed_changes.labels(kind).inc()
+        if changed:
+            logger.warning("%s", self.finding)
+
+    async def _listed(self) -> dict[Name, Seen]:
+        found: dict[Name, Seen] = {}
+        for namespace in self._namespaces:
+            for trial in await self._lister.list_metadata(TRIALS, namespace):
+                key = trial["namespace"], trial["name"]
+                found["trial", *key] = Seen(key, trial["resourceVersion"])
+            for pod in await self._lister.list_metadata(PODS, namespace, label_selector=pods.LABEL_TRIAL):
+                if (of := pods.trial_of({"metadata": pod})) is not None:
+                    found["pod", pod["namespace"], pod["name"]] = Seen(of, pod["resourceVersion"])
+        return found
+
+
+def _version(seen: Mapping[Name, Seen], name: Name) -> str:
+    return seen[name].version if name in seen else ""
