@@ -86,6 +86,12 @@ def apply_crds(cluster: Cluster) -> None:
     cluster.run_kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
 
 
+def ensure_namespace(cluster: Cluster) -> None:
+    """The namespace that the operator's lease is in."""
+    if not succeeds(_kubectl(cluster, "get", "namespace", NAMESPACE)):
+        cluster.run_kubectl("create", "namespace", NAMESPACE)
+
+
 def _install(cluster: Cluster, program: str, name: str) -> None:
     repository, _, tag = name.rpartition(":")
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]

@@ -36,6 +36,7 @@ def run() -> None:
     if deployment.stop_operator(cluster):
         say("the operator in the cluster is scaled to 0; `make deploy` brings it back")
     deployment.apply_crds(cluster)
+    deployment.ensure_namespace(cluster)
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
         settings = _host_settings(name, Path(results), port)
         say(f"operator on http://127.0.0.1:{port}, results in {results} until it ends; Ctrl-C ends it")
@@ -70,6 +71,8 @@ def _host_settings(image_name: str, results: Path, port: int) -> dict[str, str]:
         "MULTISTEP_OPERATOR_IMAGE": image_name,
         "MULTISTEP_HTTP_HOST": "127.0.0.1",
         "MULTISTEP_HTTP_PORT": str(port),
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the same as the deployed one's: never both at once
+        "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",
     }

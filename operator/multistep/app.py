@@ -218,7 +218,7 @@ async def repeat(chore: Chore) -> None:
         await _attempt(chore.name, chore.work)
 
 
-async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 1.0) -> None:
+async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
     """Do something once, trying until it succeeds."""
     while True:
         if await _attempt(name, work):

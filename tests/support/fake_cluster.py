@@ -182,13 +182,13 @@ class FakeCluster:
 
     def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
         self.faults.point(f"list {kind}")
-        wanted = dict(each.split("=", 1) for each in label_selector.split(",") if each)
+        wanted = [each.partition("=") for each in label_selector.split(",") if each]  # NAME=VALUE, or NAME for any value
         return [
             _copy(each)
             for (its_kind, its_namespace, _), each in self.objects.items()
             if its_kind == kind
             and namespace in (None, its_namespace)
-            and wanted.items() <= each["metadata"].get("labels", {}).items()
+            and all(_is_labelled(each, name, value if sign else None) for name, sign, value in wanted)
         ]
 
     def _delete(self, kind: str, namespace: str, name: str, uid: str) -> bool:
@@ -215,6 +215,11 @@ class FakeCluster:
         status = pod.get("status", {})
         conditions = [{"type": "Ready", "status": str(ready)}, *status.get("conditions", [])]
         return {**pod, "status": {**status, "conditions": conditions}}
+
+
+def _is_labelled(object: Object, name: str, value: str | None) -> bool:
+    labels = object["metadata"].get("labels", {})
+    return name in labels and value in (None, labels[name])
 
 
 def _copy(value: T) -> T:

@@ -92,7 +92,7 @@ async def _list_pages(
     params = {**selectors, "limit": str(PAGE_OBJECTS)}
     while True:
         page = await http.read("list", resource.plural, resource.path(namespace), params, accept=accept)
-        objects += page["items"]
+        objects += page["items"] or []  # an empty list of metadata has null here
         if not (more := page["metadata"].get("continue")):
             return objects, page["metadata"]["resourceVersion"]
         params["continue"] = more

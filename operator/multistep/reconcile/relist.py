@@ -60,9 +60,8 @@ class Relist:
 
     async def everything(self) -> None:
         """Have every trial looked at."""
-        for kind, namespace, name in await self._listed():
-            if kind == "trial":
-                self._add((namespace, name))
+        for key in await self._trials():
+            self._add(key)
 
     async def compare(self) -> None:
         """Have those trials looked at whose changes, or whose pods' changes, no watch told of."""
@@ -86,15 +85,17 @@ class Relist:
             logger.warning("%s", self.finding)
 
     async def _listed(self) -> dict[Name, Seen]:
-        found: dict[Name, Seen] = {}
+        found: dict[Name, Seen] = {("trial", *key): Seen(key, version) for key, version in (await self._trials()).items()}
         for namespace in self._namespaces:
-            for trial in await self._lister.list_metadata(TRIALS, namespace):
-                key = trial["namespace"], trial["name"]
-                found["trial", *key] = Seen(key, trial["resourceVersion"])
             for pod in await self._lister.list_metadata(PODS, namespace, label_selector=pods.LABEL_TRIAL):
                 if (of := pods.trial_of({"metadata": pod})) is not None:
                     found["pod", pod["namespace"], pod["name"]] = Seen(of, pod["resourceVersion"])
         return found
+
+    async def _trials(self) -> dict[Key, str]:
+        """Their versions."""
+        listed = [trial for namespace in self._namespaces for trial in await self._lister.list_metadata(TRIALS, namespace)]
+        return {(trial["namespace"], trial["name"]): trial["resourceVersion"] for trial in listed}
 
 
 def _version(seen: Mapping[Name, Seen], name: Name) -> str:

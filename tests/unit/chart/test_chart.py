@@ -17,7 +17,7 @@ def container_of(objects: list[Object]) -> Object:
 
 
 def variables_of(objects: list[Object]) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container_of(objects)["env"]}
+    return {each["name"]: each["value"] for each in container_of(objects)["env"] if "value" in each}
 
 
 def granted(role: Object) -> set[tuple[str, str, str]]:
@@ -31,7 +31,8 @@ def granted(role: Object) -> set[tuple[str, str, str]]:
 
 
 def operator_role(objects: list[Object], kind: str) -> Object:
-    [role] = [each for each in objects if each["kind"] == kind and not each["metadata"]["name"].endswith((":view", ":edit"))]
+    others = (":view", ":edit", ":lease")
+    [role] = [each for each in objects if each["kind"] == kind and not each["metadata"]["name"].endswith(others)]
     return role
 
 
@@ -81,6 +82,12 @@ def test_everything_that_is_written_is_a_volume(render: Render) -> None:
 def test_there_is_one_operator_at_a_time(render: Render) -> None:
     spec = the(render(), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_of_several_replicas_one_goes_at_a_time(render: Render) -> None:
+    spec = the(render({"replicas": 2}), "Deployment")["spec"]
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    assert (spec["replicas"], spec["strategy"]) == (2, rolling)
 
 
 def test_results_may_be_kept_in_the_pod_only(render: Render) -> None:
@@ -137,7 +144,7 @@ def test_other_settings_become_variables(render: Render) -> None:
         {"settings": {"pollSecond": 1}},
         {"namespaces": ["Upper"]},
         {"image": {"repository": ""}},
-        {"replicas": 2},
+        {"replicas": -1},
         {"results": {"persistence": {"size": "much"}}},
     ],
 )
@@ -170,6 +177,28 @@ def test_the_operator_has_these_rights_and_no_others(render: Render) -> None:
     }
 
 
+@pytest.mark.parametrize("values", [{}, {"namespaces": ["a"]}])
+def test_the_lease_is_in_its_own_namespace_where_it_may_write_that_one_alone(render: Render, values: Object) -> None:
+    objects = render(values, release="other")
+    [role] = [each for each in objects if each["kind"] == "Role" and each["metadata"]["name"].endswith(":lease")]
+    variables = variables_of(objects)
+    assert variables["MULTISTEP_LEASE_NAMESPACE"] == role["metadata"]["namespace"] == "multistep-system"
+    create, change = role["rules"]
+    assert (create["resources"], create["verbs"]) == (["leases"], ["create"])
+    assert change["resourceNames"] == [variables["MULTISTEP_LEASE_NAME"]] == ["other-multistep"]
+    assert (change["resources"], change["verbs"]) == (["leases"], ["get", "update"])
+    [binding] = [each for each in objects if each["kind"] == "RoleBinding" and each["metadata"]["name"].endswith(":lease")]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "other-multistep", "namespace": "multistep-system"}]
+
+
+def test_a_replica_knows_its_pod(render: Render) -> None:
+    fields = {
+        each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container_of(render())["env"] if "valueFrom" in each
+    }
+    assert fields == {"MULTISTEP_POD_NAME": "metadata.name", "MULTISTEP_POD_UID": "metadata.uid"}
+
+
 def test_secrets_can_be_kept_from_it(render: Render) -> None:
     role = operator_role(render({"rbac": {"secrets": False}}), "ClusterRole")
     assert ("", "secrets", "get") not in granted(role)
@@ -180,7 +209,8 @@ def test_with_namespaces_it_has_rights_only_there(render: Render) -> None:
     kinds = [each["kind"] for each in objects]
     assert "ClusterRole" not in kinds and "ClusterRoleBinding" not in kinds
     for kind in ("Role", "RoleBinding"):
-        assert [each["metadata"]["namespace"] for each in objects if each["kind"] == kind] == ["a", "b"]
+        made = [each["metadata"] for each in objects if each["kind"] == kind and not each["metadata"]["name"].endswith(":lease")]
+        assert [each["namespace"] for each in made] == ["a", "b"]
 
 
 def test_the_binding_names_the_account_of_the_pod(render: Render) -> None:

@@ -415,3 +415,33 @@ def test_pauses_grow_and_stay_bounded() -> None:
     assert 0.1 < pause_seconds(1) < 1
     assert pause_seconds(1, 3.0) == 3.0
     assert pause_seconds(50) == pause_seconds(1, 3600.0) == 10.0
+
+
+async def test_an_empty_list_of_metadata_is_empty_though_it_has_no_items() -> None:
+    async with client_of({"metadata": {"resourceVersion": "9"}, "items": None}) as (client, _):
+        assert await client.list_metadata(TRIALS) == []
+
+
+async def test_metadata_is_asked_for_alone() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers["Accept"])
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "p"}}]})
+
+    async with client_of(answer) as (client, _):
+        assert await client.list_metadata(PODS, "ns", label_selector="a") == [{"name": "p"}]
+    assert asked == ["application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
+
+
+async def test_an_object_is_replaced_as_a_whole_over_its_version() -> None:
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "l", "namespace": "ns", "resourceVersion": "7"},
+    }
+    async with client_of(lease) as (client, server):
+        await client.replace(lease)
+    method, path, _, body = server.seen[0]
+    assert (method, path) == ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l")
+    assert json.loads(body) == lease

@@ -110,3 +110,34 @@ def test_pauses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "add_after", lambda *_: None)
     pauses = [queue._back_off(A) for _ in range(2000)]
     assert pauses[:4] == [0.5, 1.0, 2.0, 4.0] and pauses[-1] == 60.0
+
+
+async def test_told_to_stop_it_lets_a_look_end_and_begins_no_other() -> None:
+    worker = Worker(0.0)
+    worker.gate.clear()
+    queue = WorkQueue(worker, workers=1)
+    queue.start()
+    queue.add(A)
+    queue.add(B)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(queue.stop(within_seconds=60))
+    await asyncio.sleep(0)
+    queue.add(A)
+    queue.add_after(B, 0.0)
+    worker.gate.set()
+    await stopping
+    await asyncio.sleep(0.01)
+    assert (worker.calls, worker.busy, queue.depth) == ([A], 0, 0)
+
+
+async def test_a_look_that_does_not_end_in_time_is_ended() -> None:
+    worker = Worker()
+    worker.gate.clear()
+    queue = WorkQueue(worker, workers=1)
+    queue.start()
+    queue.add(A)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await queue.stop(within_seconds=0.01)
+    assert (worker.calls, worker.busy) == ([A], 1)  # it did not come back

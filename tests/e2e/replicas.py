@@ -1,0 +1,100 @@
+"""The operator's replicas in the local cluster: which one leads, and signals to their processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from localkube.config import load_config
+from multistep.cluster.client import Client
+from multistep.cluster.resources import LEASES
+from multistep.errors import NotFound
+
+NAMESPACE, NAME = "multistep-system", "multistep"
+SELECTOR = f"app.kubernetes.io/instance={NAME}"
+PATIENCE_SECONDS = 120.0
+
+Object = dict[str, Any]
+
+
+class Replicas:
+    """What there is of the operator."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def scale(self, number: int) -> None:
+        """So many replicas, all of them ready, and one of them leads."""
+        await _run("kubectl", "-n", NAMESPACE, "scale", f"deployment/{NAME}", f"--replicas={number}")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not await self._settled(number):
+                await asyncio.sleep(0.3)
+
+    async def lease(self) -> Object:
+        """What the lease says."""
+        return dict((await self._client.get(LEASES, NAMESPACE, NAME))["spec"])
+
+    async def leader(self) -> Object:
+        """The pod that holds the lease."""
+        return await self._client.get_pod(NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
+
+    async def until_held_by_another(self, former: str) -> Object:
+        """The lease once somebody else holds it."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (lease := await self.lease()).get("holderIdentity") in (former, "", None):
+                await asyncio.sleep(0.2)
+        return lease
+
+    async def until_restarted(self, pod: Object) -> Object:
+        """How the operator's process in the pod ended, once another runs there."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                container = _container(await self._client.get_pod(NAMESPACE, pod["metadata"]["name"]))
+                if container["restartCount"] > _container(pod)["restartCount"] and "running" in container["state"]:
+                    return dict(container["lastState"]["terminated"])
+                await asyncio.sleep(0.3)
+
+    async def last_words(self, pod: Object) -> str:
+        """The log of the process that ended."""
+        return await _run("kubectl", "-n", NAMESPACE, "logs", "--previous", pod["metadata"]["name"])
+
+    async def signal(self, pod: Object, number: signal.Signals) -> None:
+        """Send a signal to the operator's process in a pod."""
+        container = _container(pod)["containerID"].removeprefix("containerd://")
+        socket = str(load_config().paths.containerd_socket)
+        told = await _run("ctr", "--address", socket, "--namespace", "k8s.io", "tasks", "list")
+        [pid] = [int(line.split()[1]) for line in told.splitlines() if line.startswith(container)]
+        _kill(pid, number, container)
+
+    async def _settled(self, number: int) -> bool:
+        pods = await self._client.list_pods(NAMESPACE, label_selector=SELECTOR)
+        ready = [each for each in pods if _is_ready(each) and not each["metadata"].get("deletionTimestamp")]
+        try:
+            holder = (await self.lease()).get("holderIdentity") or ""
+        except NotFound:
+            return False
+        return len(pods) == len(ready) == number and any(holder.startswith(f"{each['metadata']['name']}_") for each in ready)
+
+
+def _kill(pid: int, number: signal.Signals, container: str) -> None:
+    assert container in Path(f"/proc/{pid}/cgroup").read_text()  # it is still that process
+    os.kill(pid, number)
+
+
+def _container(pod: Object) -> Object:
+    [container] = pod["status"]["containerStatuses"]
+    return dict(container)
+
+
+def _is_ready(pod: Object) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions") or [])
+
+
+async def _run(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+    out, error = await process.communicate()
+    assert process.returncode == 0, error.decode()
+    return out.decode()

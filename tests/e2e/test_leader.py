@@ -1,0 +1,82 @@
+"""Two replicas of the operator: one works, the other takes over, and no step is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.e2e.given import Given, Object, Step, finished, trial
+from tests.e2e.replicas import Replicas
+
+STEPS = ("one", "two", "three", "four")
+SECONDS = 7  # of each step: a lease and more in all
+
+
+@pytest.fixture
+async def two(given: Given) -> AsyncIterator[Replicas]:
+    """Two replicas; one again afterwards."""
+    replicas = Replicas(given.client)
+    await replicas.scale(2)
+    try:
+        yield replicas
+    finally:
+        await replicas.scale(1)
+
+
+def counted(name: str, value: float) -> Object:
+    """A trial whose reward is the value, if each step ran once."""
+    return trial(*(_counted_step(step, value) for step in STEPS), name=name)
+
+
+def _counted_step(name: str, value: float) -> Step:
+    count = f"/tmp/{name}.count"
+    test = f"#!/bin/sh\n[ $(wc -l < {count}) = 1 ] && reward={value} || reward=-1\necho $reward > /logs/verifier/reward.txt\n"
+    return Step(name, solve=f"#!/bin/sh\necho run >> {count}\nsleep {SECONDS}\n", test=test)
+
+
+async def begun(given: Given, number: int) -> dict[str, float]:
+    """So many trials, each in its first step or further; their rewards to be."""
+    rewards = {f"led-{index}": (index + 1) / 10 for index in range(number)}
+    for name, value in rewards.items():
+        await given.applied(counted(name, value))
+    for name in rewards:
+        await given.until(name, lambda found: bool((found.get("status") or {}).get("steps")))
+    return rewards
+
+
+async def assert_all_right(given: Given, rewards: dict[str, float]) -> None:
+    for name, value in rewards.items():
+        status = (await given.until(name, finished))["status"]
+        assert status["phase"] == "Complete" and status["rewards"] == pytest.approx({"reward": value})
+        assert [step["rewards"]["reward"] for step in status["steps"]] == pytest.approx([value] * len(STEPS))
+        assert not status["attempts"]
+
+
+async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_itself(given: Given, two: Replicas) -> None:
+    asleep, held = await two.leader(), await two.lease()
+    rewards = await begun(given, 4)
+    await two.signal(asleep, signal.SIGSTOP)
+    try:
+        lease = await two.until_held_by_another(held["holderIdentity"])
+    finally:
+        await two.signal(asleep, signal.SIGCONT)  # in the middle of the trials that the other one drives now
+    assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
+    ended = await two.until_restarted(asleep)
+    assert ended["exitCode"] == 3
+    assert "does not hold the lease multistep-system/multistep any more" in await two.last_words(asleep)
+    await assert_all_right(given, rewards)
+    assert (await two.lease())["holderIdentity"] == lease["holderIdentity"]
+
+
+async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Replicas) -> None:
+    leader, held = await two.leader(), await two.lease()
+    rewards = await begun(given, 4)
+    await two.signal(leader, signal.SIGTERM)
+    lease, ended = await asyncio.gather(two.until_held_by_another(held["holderIdentity"]), two.until_restarted(leader))
+    assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
+    assert ended["exitCode"] == 0
+    assert "stopped, and holds no lease" in await two.last_words(leader)
+    await assert_all_right(given, rewards)

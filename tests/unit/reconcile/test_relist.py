@@ -1,0 +1,123 @@
+"""What no watch told of is found by a list; what is only late is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.metrics import Metrics
+from multistep.reconcile.news import News
+from multistep.reconcile.relist import GRACE_SECONDS, STALLED_AFTER, Relist
+from multistep.reconcile.workqueue import Key
+from tests.support.cluster_contract import make_pod, make_trial
+from tests.support.fake_cluster import FakeCluster
+
+
+class Watched:
+    """A cluster, and a watch of it that tells what the test lets it tell."""
+
+    def __init__(self) -> None:
+        self.cluster, self.news, self.metrics = FakeCluster(), News(), Metrics()
+        self.added: list[Key] = []
+        self.slept: list[float] = []
+        self.meanwhile: list[Any] = []  # told while the comparison waits
+        self.relist = Relist(self.cluster, self.news, self.added.append, self.metrics, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        while self.meanwhile:
+            self.tell(self.meanwhile.pop(0))
+
+    def tell(self, body: Any, type: str = "MODIFIED") -> None:
+        (self.news.pod if body["kind"] == "Pod" else self.news.trial)(body, type)
+
+    def change(self, kind: str, name: str) -> Any:
+        found = self.cluster.objects[kind, "default", name]
+        return self.cluster.put({**found, "status": {**found.get("status", {}), "changed": found["metadata"]["resourceVersion"]}})
+
+    def missed(self, kind: str) -> float:
+        return self.metrics.registry.get_sample_value("multistep_missed_changes_total", {"kind": kind}) or 0.0
+
+
+@pytest.fixture
+async def watched() -> Watched:
+    """A trial and its pod, both told of."""
+    watched = Watched()
+    trial = await make_trial(watched.cluster, "default", "t")
+    await make_pod(watched.cluster, "default", "p", trial)
+    label(watched.cluster)
+    for kind, name in (("MultiStepTrial", "t"), ("Pod", "p")):
+        watched.tell(watched.cluster.objects[kind, "default", name], "ADDED")
+    return watched
+
+
+def label(cluster: FakeCluster) -> None:
+    pod = cluster.objects["Pod", "default", "p"]
+    pod["metadata"]["labels"] = {"multistep.dev/trial": "t"}
+    for owner in pod["metadata"]["ownerReferences"]:
+        assert owner["kind"] == "MultiStepTrial"
+
+
+async def test_where_the_watch_told_of_everything_nothing_is_found(watched: Watched) -> None:
+    await watched.relist.compare()
+    assert (watched.added, watched.relist.finding, watched.slept) == ([], "", [GRACE_SECONDS])
+
+
+@pytest.mark.parametrize(("kind", "name", "label"), [("MultiStepTrial", "t", "trial"), ("Pod", "p", "pod")])
+async def test_a_change_that_was_not_told_has_its_trial_looked_at_once(
+    watched: Watched, kind: str, name: str, label: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.change(kind, name)
+    await watched.relist.compare()
+    assert watched.added == [("default", "t")]
+    assert watched.relist.finding == f"no watch told of 1 changes, {label}/default/{name} among them"
+    assert watched.missed(label) == 1
+    assert watched.relist.finding in caplog.text
+    await watched.relist.compare()
+    assert (watched.added, watched.relist.finding) == ([("default", "t")], "")
+
+
+async def test_one_that_was_never_told_of_is_looked_at(watched: Watched) -> None:
+    await make_trial(watched.cluster, "default", "new")
+    await watched.relist.compare()
+    assert watched.added == [("default", "new")]
+
+
+async def test_a_deletion_that_was_not_told_is_looked_at_and_no_fault(watched: Watched) -> None:
+    watched.cluster.remove("Pod", "default", "p")
+    await watched.relist.compare()
+    assert (watched.added, watched.relist.finding) == ([("default", "t")], "")
+    assert ("pod", "default", "p") not in watched.news.known()
+
+
+async def test_what_is_told_while_it_waits_is_only_late(watched: Watched) -> None:
+    changed = watched.change("Pod", "p")
+    watched.meanwhile = [changed, watched.change("Pod", "p")]
+    await watched.relist.compare()
+    assert (watched.added, watched.relist.finding) == ([], "")
+
+
+async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not(watched: Watched) -> None:
+    for _ in range(STALLED_AFTER):
+        assert not watched.relist.stalled
+        watched.change("MultiStepTrial", "t")
+        await watched.relist.compare()
+    assert watched.relist.stalled
+    await watched.relist.compare()
+    assert not watched.relist.stalled
+
+
+async def test_everything_is_every_trial_once(watched: Watched) -> None:
+    await make_trial(watched.cluster, "default", "another")
+    await watched.relist.everything()
+    assert sorted(watched.added) == [("default", "another"), ("default", "t")]
+
+
+async def test_only_the_namespaces_that_are_watched_are_listed() -> None:
+    watched = Watched()
+    await make_trial(watched.cluster, "default", "t")
+    await make_trial(watched.cluster, "theirs", "t")
+    relist = Relist(watched.cluster, watched.news, watched.added.append, watched.metrics, namespaces=["theirs", "nobodys"])
+    await relist.everything()
+    assert watched.added == [("theirs", "t")]

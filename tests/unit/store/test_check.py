@@ -1,0 +1,69 @@
+"""Whoever may not write to the volume does not: each change that can be seen asks first, in whatever thread."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from multistep.errors import NotLeading, StoreError
+from multistep.store.volume import TrialKey, Volume
+from tests.unit.store.helpers import Step
+
+KEY = TrialKey("ns", "t", "uid-1")
+
+
+class Gate:
+    leading = True
+
+    def check(self) -> None:
+        if not self.leading:
+            raise NotLeading("not leading")
+
+
+async def keep(volume: Volume) -> None:
+    async with volume.spool(KEY) as spool:
+        await spool.write(bytes(1024))  # the end of a tar stream
+        await volume.keep_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
+
+
+WRITES: dict[str, Callable[[Volume], Awaitable[object]]] = {
+    "keep_step": keep,
+    "keep_records": lambda volume: volume.keep_records(KEY, attempt=1, step=Step(), records=[]),
+    "begin_attempt": lambda volume: volume.begin_attempt(KEY, 2),
+    "finish": lambda volume: volume.finish(KEY, {"result.json": b"{}"}),
+    "append_log": lambda volume: volume.append_log(KEY, "a line"),
+    "redact": lambda volume: volume.redact(KEY, ["secret"]),
+    "remove": lambda volume: volume.remove(KEY),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_replica_that_does_not_lead_changes_nothing(tmp_path: Path, name: str) -> None:
+    gate = Gate()
+    volume = Volume(tmp_path, check=gate.check)
+    await volume.finish(KEY, {"result.json": b'{"a": "secret"}'})
+    before = contents(tmp_path)
+    gate.leading = False
+    with pytest.raises(NotLeading):
+        await WRITES[name](volume)
+    assert contents(tmp_path) == before
+    gate.leading = True
+    await WRITES[name](volume)
+    volume.close()
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(root)): each.read_bytes() for each in root.rglob("*") if each.is_file()}
+
+
+async def test_whether_it_can_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    volume = Volume(tmp_path / "v")
+    before = contents(tmp_path)
+    await volume.try_to_write()
+    assert contents(tmp_path) == before
+    (tmp_path / "v").rename(tmp_path / "w")
+    with pytest.raises(StoreError, match="results directory"):
+        await volume.try_to_write()
+    volume.close()

@@ -1,0 +1,241 @@
+"""The operator as a whole, without kopf: it stands by, leads, is asked how it is, stops, or loses its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from multistep import app as app_module
+from multistep.app import LOST_LEASE_EXIT_CODE, App, Chore, insist, repeat
+from multistep.cluster.lease import Lease, Replica
+from multistep.errors import Unavailable
+from multistep.handlers import Stopping
+from multistep.settings import Settings
+from tests.support.cluster_contract import make_trial
+from tests.support.fake_cluster import FakeCluster
+
+
+class FakeClient(FakeCluster):
+    """A cluster that is connected to."""
+
+    namespace = "multistep-system"
+    away = False
+
+    async def __aenter__(self) -> FakeClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def replace(self, manifest: Any) -> Any:
+        if self.away:
+            raise Unavailable("connection refused")
+        return await super().replace(manifest)
+
+
+class Operator:
+    """An App at a fake cluster, and what it did. port: of its endpoints."""
+
+    def __init__(self, cluster: FakeClient, results: Path) -> None:
+        self.ended: list[int] = []
+        self.worked: list[tuple[str, str]] = []
+        settings = Settings(results_dir=results, http_host="127.0.0.1", http_port=0, lease_seconds=3, stop_seconds=1, pod_name="us")
+        self.app = App(settings, end=self.ended.append)
+        self.cluster = cluster
+
+    async def start(self) -> None:
+        await self.app.start()
+        self.app.queue._work = self._work  # type: ignore[method-assign]
+
+    async def _work(self, key: tuple[str, str]) -> None:
+        self.worked.append(key)
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        """The answer of an endpoint, without going through the network."""
+        handler = {"/healthz": self.app._healthz, "/readyz": self.app._readyz}[path]
+        response = await handler(None)  # type: ignore[arg-type]
+        return response.status, response.text or ""
+
+    async def until(self, so: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not so():
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+    cluster = FakeClient()
+
+    async def connect(**_: Any) -> FakeClient:
+        return cluster
+
+    monkeypatch.setattr("multistep.app.Client.connect", connect)
+    operator = Operator(cluster, tmp_path)
+    yield operator
+    await operator.app.stop()
+
+
+def other(cluster: FakeCluster) -> Lease:
+    """Another replica."""
+    return Lease(cluster, Replica("other"), namespace="multistep-system", name="multistep", seconds=3)
+
+
+async def test_a_leader_looks_at_every_trial_and_at_news(operator: Operator) -> None:
+    await make_trial(operator.cluster, "default", "t")
+    await operator.start()
+    await operator.until(lambda: operator.worked == [("default", "t")])
+    operator.app.look_at(("default", "new"))
+    await operator.until(lambda: operator.worked[1:] == [("default", "new")])
+
+
+async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Operator) -> None:
+    leader = other(operator.cluster)
+    await leader.attempt()
+    await make_trial(operator.cluster, "default", "t")
+    await operator.start()
+    operator.app.look_at(("default", "t"))
+    await operator.until(lambda: operator.app.lease.holder == str(leader.replica))
+    code, told = await operator.ask("/readyz")
+    assert (code, operator.worked, operator.app.queue.depth) == (200, [], 0)
+    assert f"[+] lease: standing by; held by {leader.replica}" in told
+    await leader.release()
+    await operator.until(lambda: operator.worked == [("default", "t")])
+
+
+async def test_readiness_says_what_was_looked_at(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    code, told = await operator.ask("/readyz")
+    names = [line.split()[1] for line in told.splitlines()[:-1]]
+    assert (code, names, told.splitlines()[-1]) == (200, ["api:", "watches:", "results:", "lease:"], "ok")
+    assert "[+] lease: held by this replica, us_" in told
+    assert (await operator.ask("/healthz"))[0] == 200
+
+
+async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    operator.app.relist.finding = "no watch told of 2 changes"
+    operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
+    operator.app.lease._heard_at -= 100
+    operator.app.lease.trouble = "connection refused"
+    code, told = await operator.ask("/readyz")
+    assert code == 503
+    api, watches, results, lease, last = told.splitlines()
+    assert api == "[-] api: the API server did not answer: connection refused"
+    assert watches == "[-] watches: no watch told of 2 changes"
+    assert results.startswith("[-] results: results directory")
+    assert (lease[:4], last) == ("[+] ", "not ok")
+
+
+async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    await operator.start()
+
+    async def die() -> None:
+        raise RuntimeError("a bug")
+
+    operator.app._begin("something", die())
+    await operator.until(lambda: "something ended" in caplog.text)
+    code, told = await operator.ask("/healthz")
+    assert code == 503
+    assert "[-] tasks: something ended, which it never should; see the log" in told
+
+
+async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
+    await operator.start()
+    operator.app.relist._findings, operator.app.relist.finding = 3, "no watch told of 2 changes"
+    code, told = await operator.ask("/healthz")
+    assert code == 503
+    assert "[-] watches: again and again, no watch told of 2 changes" in told
+
+
+async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    operator.cluster.away = True
+    await operator.until(lambda: operator.ended)
+    assert operator.ended == [LOST_LEASE_EXIT_CODE]
+    assert "does not hold the lease multistep-system/multistep any more: this process ends" in caplog.text
+    operator.cluster.away = False
+
+
+async def test_one_that_is_stopped_lets_its_look_end_and_hands_over(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    ended = asyncio.Event()
+
+    async def look(_: object) -> None:
+        await asyncio.sleep(0.2)
+        operator.app.lease.check()  # still allowed to end it
+        ended.set()
+
+    operator.app.queue._work = look  # type: ignore[method-assign]
+    operator.app.look_at(("default", "t"))
+    await operator.until(lambda: operator.app.queue._busy)
+    stopping = asyncio.create_task(operator.app.stop())
+    await asyncio.sleep(0)
+    assert "[-] lease: stopping" in (await operator.ask("/readyz"))[1]
+    await stopping
+    assert ended.is_set() and operator.ended == []
+    following = other(operator.cluster)
+    await following.attempt()
+    assert following.held
+
+
+async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[Exception | None] = [Unavailable("away"), RuntimeError("a bug"), None]
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if not outcomes:
+            raise asyncio.CancelledError
+
+    async def work() -> None:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(app_module.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await repeat(Chore("a chore", 100.0, work))
+    assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)
+    outcomes[:] = [Unavailable("away"), None, RuntimeError("not reached")]
+    await insist("something", work)
+    assert len(outcomes) == 1
+
+
+async def test_the_endpoints_are_served(operator: Operator, unused_tcp_port: int) -> None:
+    operator.app.settings = operator.app.settings.model_copy(update={"http_port": unused_tcp_port})
+    await operator.start()
+    told = {}
+    async with aiohttp.ClientSession() as session:
+        for path in ("healthz", "readyz", "metrics"):
+            async with session.get(f"http://127.0.0.1:{unused_tcp_port}/{path}") as response:
+                told[path] = await response.text()
+    assert "[+] tasks: lease, work, relist alive" in told["healthz"]
+    assert "lease: " in told["readyz"]
+    assert "\nmultistep_leading " in told["metrics"]
+
+
+async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_once(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("multistep.handlers.os._exit", ended.append)
+    await operator.start()
+    stop = asyncio.Event()
+    stopping = Stopping(operator.app, stop)
+    stopping.told(signal.SIGTERM)
+    assert ended == []
+    stopping.told(signal.SIGTERM)
+    assert ended == [143]
+    await stop.wait()
+    assert operator.app._stopping
