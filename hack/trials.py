@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -40,8 +41,8 @@ def run() -> None:
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
         settings = _host_settings(name, Path(results), port)
         say(f"operator on http://127.0.0.1:{port}, results in {results} until it ends; Ctrl-C ends it")
-        with contextlib.suppress(KeyboardInterrupt):
-            subprocess.run([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings, check=False)
+        with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it gets Ctrl-C, too: time for it to release its lease
 
 
 def bench() -> None:

@@ -90,6 +90,11 @@ def test_of_several_replicas_one_goes_at_a_time(render: Render) -> None:
     assert (spec["replicas"], spec["strategy"]) == (2, rolling)
 
 
+def test_several_replicas_without_a_volume_of_all_are_refused(render: Render) -> None:
+    with pytest.raises(ValueError, match=r"replicas: more than 1 need results\.persistence\.enabled"):
+        render({"replicas": 2, "results": {"persistence": {"enabled": False}}})
+
+
 def test_results_may_be_kept_in_the_pod_only(render: Render) -> None:
     objects = render({"results": {"persistence": {"enabled": False}}})
     assert "PersistentVolumeClaim" not in {each["kind"] for each in objects}
