@@ -28,6 +28,7 @@ from .trial_pods import Refused, TrialPods, former, named_verifiers
 from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
+TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that the trial owns it (`multistep run`)
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,17 @@ class Look:
             return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
         except SourceError as error:
             if error.transient:
-                late = lifecycle.deadline_exceeded(self._trial, self._t.clock())
-                return await (self._act(late) if late else self._wait("TaskUnavailable", str(error), seconds=10))
+                return await self._wait_for_task(error)
             return await self._fail("InvalidSpec", f"spec.task: {error}")
+
+    async def _wait_for_task(self, error: SourceError) -> float | None:
+        """Something that the trial refers to is not there; told if it does not come soon."""
+        now, created = self._t.clock(), self._trial.metadata.creation_timestamp
+        if (late := lifecycle.deadline_exceeded(self._trial, now)) is not None:
+            return await self._act(late)
+        if created is not None and abs(now - created.timestamp()) < TASK_GRACE_SECONDS:
+            return SOON_SECONDS
+        return await self._wait("TaskUnavailable", str(error), seconds=10)
 
     async def _refuse(self, error: InvalidSpec) -> float | None:
         """A spec that does not even parse; its status does, or is made anew."""

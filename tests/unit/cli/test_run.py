@@ -142,6 +142,43 @@ def test_a_refused_trial_leaves_nothing_behind(task: Path, invoke: Invoke, clust
     assert cluster.objects == {}
 
 
+def test_a_trial_that_cannot_have_what_it_needs_is_withdrawn(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.apply_fails = ClusterError("exceeded quota: objects", status=403)
+    result = invoke("run", task, "--var", "A=b")
+    assert (result.exit_code, result.stderr) == (2, "error: exceeded quota: objects\n")
+    assert cluster.objects == {}
+
+
+def test_control_c_while_it_is_submitted_leaves_nothing_behind(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(manifest: Mapping[str, Any]) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(cluster, "apply", interrupted)
+    assert invoke("run", task).exit_code == 130
+    assert cluster.objects == {}
+
+
+def test_nothing_is_ever_there_that_no_trial_owns(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command may be killed at any moment."""
+    store = cluster._store
+
+    def checked(manifest: Mapping[str, Any]) -> Any:
+        stored = store(manifest)
+        trials = {each["metadata"]["uid"] for each in cluster.of("MultiStepTrial")}
+        for each in (*cluster.of("ConfigMap"), *cluster.of("Secret")):
+            assert {owner["uid"] for owner in each["metadata"]["ownerReferences"]} == trials
+        return stored
+
+    monkeypatch.setattr(cluster, "_store", checked)
+    assert invoke("run", task, "--var", "A=b").exit_code == 0
+    assert len(cluster.of("ConfigMap")) == len(cluster.of("Secret")) == 1
+
+
 def test_a_lost_answer_is_looked_up(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create = cluster.create
 
