@@ -48,7 +48,8 @@ class FakeCluster:
         stored = _copy(dict(manifest))
         metadata = stored.setdefault("metadata", {})
         metadata.setdefault("namespace", "default")
-        metadata.setdefault("uid", f"uid-{next(self._uids)}")
+        if "uid" not in metadata:
+            metadata["uid"] = f"uid-{next(self._uids)}"
         metadata["resourceVersion"] = str(next(self._versions))
         self.objects[_key(stored)] = stored
         return _copy(stored)

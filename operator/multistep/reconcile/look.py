@@ -16,7 +16,7 @@ from ..engine.lifecycle import PodFacts, Situation
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
-from ..errors import InvalidSpec, InvalidTask, SourceError
+from ..errors import InvalidSpec, InvalidTask, SourceError, StoreError
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -67,7 +67,11 @@ class Look:
         except InvalidSpec as error:
             return await self._refuse(error)
         while True:
-            seconds = await self._step()
+            try:
+                seconds = await self._step()
+            except StoreError as error:
+                await self._tell_store_failed(error)
+                raise
             if seconds != 0:
                 return seconds
 
@@ -82,6 +86,11 @@ class Look:
             if error.transient:
                 return await self._wait_for_task(error)
             return await self._fail("InvalidSpec", f"spec.task: {error}")
+
+    async def _tell_store_failed(self, error: StoreError) -> None:
+        """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
+        self._t.metrics.store_failures.inc()
+        await self._wait("ResultsNotWritable", str(error), seconds=None)
 
     async def _wait_for_task(self, error: SourceError) -> float | None:
         """Something that the trial refers to is not there; told if it does not come soon."""
@@ -266,9 +275,9 @@ class Look:
             return self._sooner(quiet)
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
+        self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
         left = await self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
         if left.verifier is not None:
-            self._t.left_at.pop(self._pod.uid, None)
             return await self._want_verifier(left.verifier, left)
         if left.image_user is not None:
             name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
