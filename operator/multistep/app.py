@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from contextlib import AsyncExitStack, suppress
 
 from aiohttp import web
 
 from .cluster.client import Client
 from .metrics import Metrics
 from .reconcile.reconciler import Reconciler
+from .reconcile.sweep import Sweep
 from .reconcile.workqueue import WorkQueue
 from .settings import Settings
 from .store import server
@@ -33,6 +35,8 @@ class App:
         self.metrics.queue_depth.set_function(lambda: self.queue.depth)
         self.queue.start()
         self._stack.push_async_callback(self.queue.stop)
+        sweep = asyncio.create_task(Sweep(client, self.volume, self.settings, self.metrics).run())
+        self._stack.push_async_callback(_end, sweep)
         await self._serve()
 
     async def stop(self) -> None:
@@ -56,6 +60,12 @@ class App:
     def _count_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self.metrics.requests.labels(verb, resource, str(code)).inc()
         self.metrics.request_seconds.labels(verb).observe(seconds)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _ok(_: web.Request) -> web.Response:

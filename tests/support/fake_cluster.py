@@ -80,6 +80,9 @@ class FakeCluster:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return self._list("MultiStepTrial", namespace, label_selector)
 
+    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
+        return {each["metadata"]["uid"] for each in self._list("MultiStepTrial", namespace, "")}
+
     async def apply_status(
         self,
         namespace: str,

@@ -18,7 +18,7 @@ from multistep.cluster.connection import Connection
 from multistep.cluster.edge import FIELD_MANAGER, Object, Propagation
 from multistep.cluster.errors import no_answer
 from multistep.cluster.exec import WebsocketExec, open_exec
-from multistep.cluster.http import REQUEST_TIMEOUT_SECONDS, Http, RequestObserver
+from multistep.cluster.http import METADATA_ONLY, REQUEST_TIMEOUT_SECONDS, Http, RequestObserver
 from multistep.cluster.resources import (
     CONFIG_MAPS,
     EVENTS,
@@ -93,6 +93,11 @@ class Client:
 
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return await self.list_all(TRIALS, namespace, label_selector=label_selector)
+
+    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
+        """The uids of all trials; nothing else of them is sent but their metadata."""
+        objects, _ = await list_objects(self._http, TRIALS, namespace, {}, accept=METADATA_ONLY)
+        return {each["metadata"]["uid"] for each in objects}
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
         return await self.delete(TRIALS, namespace, name, uid=uid, propagation=propagation)

@@ -27,6 +27,8 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 READ_ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 MAX_REFUSAL_BYTES: Final = 64 * 1024
+JSON: Final = "application/json"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 # The API server reads the JSON of an apply as YAML, in which these must be escaped, and only these: it takes no escaped
@@ -59,14 +61,16 @@ class Http:
         self.timeout_seconds = timeout_seconds
         self.observe = observe or (lambda _verb, _plural, _code, _seconds: None)
 
-    async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None) -> Object:
+    async def read(
+        self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = JSON
+    ) -> Object:
         """A GET, tried again while the server is Unavailable."""
         for attempt in range(1, READ_ATTEMPTS):
             try:
-                return await self.send(verb, plural, "GET", path, params=params)
+                return await self.send(verb, plural, "GET", path, params=params, accept=accept)
             except Unavailable as error:
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
-        return await self.send(verb, plural, "GET", path, params=params)
+        return await self.send(verb, plural, "GET", path, params=params, accept=accept)
 
     async def send(
         self,
@@ -77,13 +81,14 @@ class Http:
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         """One request, sent once. Raises ClusterError."""
         data = None if body is None else encode(body)
         limits = aiohttp.ClientTimeout(total=self.timeout_seconds)
         what = f"{verb} {path}"
-        async with self._open(verb, plural, method, path, params, data, content_type, limits) as response:
+        async with self._open(verb, plural, method, path, params, data, content_type, limits, accept) as response:
             try:
                 answer = json.loads(await response.read())
             except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -112,12 +117,15 @@ class Http:
         data: bytes | None,
         content_type: str,
         limits: aiohttp.ClientTimeout,
+        accept: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = URL(self.connection.base_url + path, encoded=True).extend_query(params or {})
         what = f"{verb} {path}"
 
         async def attempt() -> aiohttp.ClientResponse:
             options = await self.connection.request_options()
+            if accept:
+                options["headers"]["Accept"] = accept
             if data is not None:
                 options["headers"]["Content-Type"] = content_type
             return await self._counted(

@@ -12,7 +12,7 @@ import aiohttp
 
 from multistep.cluster.edge import Object
 from multistep.cluster.errors import no_answer, refusal
-from multistep.cluster.http import Http, pause_seconds
+from multistep.cluster.http import JSON, Http, pause_seconds
 from multistep.cluster.resources import Resource
 from multistep.errors import ClusterError, Unavailable
 
@@ -33,16 +33,16 @@ class WatchEvent:
 
 
 async def list_objects(
-    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str], *, accept: str = JSON
 ) -> tuple[list[Object], str]:
     """All objects and the resourceVersion of the list, page by page. Each gets its apiVersion and kind."""
     for _ in range(3):
         try:
-            return await _list_pages(http, resource, namespace, selectors)
+            return await _list_pages(http, resource, namespace, selectors, accept)
         except ClusterError as error:
             if error.status != GONE:  # the pages were too slow for etcd's compaction: begin again
                 raise
-    return await _list_pages(http, resource, namespace, selectors)
+    return await _list_pages(http, resource, namespace, selectors, accept)
 
 
 async def watch_objects(
@@ -72,12 +72,12 @@ async def watch_objects(
 
 
 async def _list_pages(
-    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str], accept: str
 ) -> tuple[list[Object], str]:
     objects: list[Object] = []
     params = {**selectors, "limit": str(PAGE_OBJECTS)}
     while True:
-        page = await http.read("list", resource.plural, resource.path(namespace), params)
+        page = await http.read("list", resource.plural, resource.path(namespace), params, accept=accept)
         objects += ({"apiVersion": resource.api_version, "kind": resource.kind, **each} for each in page["items"])
         if not (more := page["metadata"].get("continue")):
             return objects, page["metadata"]["resourceVersion"]

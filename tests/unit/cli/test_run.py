@@ -267,6 +267,14 @@ def test_there_are_no_results(
     assert result.exit_code == code and told in result.stderr
 
 
+def test_results_of_a_deleted_trial_are_elsewhere(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    result = invoke("results", "t", tmp_path / "out", "-n", "evals")
+    assert result.exit_code == 2
+    assert "there is no trial 't' in namespace 'evals'" in result.stderr
+    assert "may still be on the operator's volume, in evals/t/" in result.stderr and "docs/operations.md" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_results_that_are_no_tar(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     cluster.put("MultiStepTrial", "t", status=dict(GOOD))
     cluster.served[RESULTS_PATH] = b"<html>"

@@ -18,8 +18,10 @@ RUNNING: dict[str, Any] = {"phase": "Running", "attempt": 2, "podName": "t-2", "
 
 
 def trial(status: dict[str, Any] = RUNNING, **metadata: Any) -> MultiStepTrial:
-    task = {"inline": {"config": {}}}
-    return parse_trial({"metadata": {"name": "t", "namespace": "n", "uid": "t1", **metadata}, "spec": {"task": task}, "status": status})
+    task: dict[str, Any] = {"inline": {"config": {}}}
+    return parse_trial(
+        {"metadata": {"name": "t", "namespace": "n", "uid": "t1", **metadata}, "spec": {"task": task}, "status": status}
+    )
 
 
 def pod(name: str = "t-2", uid: str = "p2", *, owner: str = "t1", age: float = 1000.0, deleting: bool = False) -> PodFacts:
@@ -67,9 +69,7 @@ def test_whose_a_pod_is(pod: PodFacts, trial: MultiStepTrial | None, told: str) 
 
 NAMES = st.sampled_from(["t-1", "t-2", "t-2-root", "t-2-v0"])
 UIDS = st.sampled_from(["p1", "p2", "p3"])
-PODS = st.builds(
-    pod, NAMES, UIDS, owner=st.sampled_from(["", "t1", "t2"]), age=st.floats(-100, 1000), deleting=st.booleans()
-)
+PODS = st.builds(pod, NAMES, UIDS, owner=st.sampled_from(["", "t1", "t2"]), age=st.floats(-100, 1000), deleting=st.booleans())
 STATUSES = st.fixed_dictionaries(
     {"phase": st.sampled_from(["Pending", "Running", "Complete", "Failed"]), "podName": NAMES, "podUID": st.none() | UIDS},
     optional={"verifier": st.fixed_dictionaries({"podName": NAMES, "podUID": st.none() | UIDS})},
