@@ -9,7 +9,6 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -23,6 +22,7 @@ from .metrics import Metrics
 from .reconcile.news import News
 from .reconcile.reconciler import Reconciler
 from .reconcile.relist import Relist
+from .reconcile.sweep import Sweep
 from .reconcile.workqueue import Key, WorkQueue
 from .settings import Settings
 from .store import server
@@ -32,15 +32,6 @@ logger = logging.getLogger(__name__)
 
 LOST_LEASE_EXIT_CODE = 3
 RELEASE_SECONDS = 3.0
-
-
-@dataclass(frozen=True)
-class Chore:
-    """Something that is done every so many seconds, more or less. What it raises is logged."""
-
-    name: str
-    seconds: float
-    work: Callable[[], Awaitable[object]]
 
 
 class App:
@@ -53,6 +44,7 @@ class App:
         self.lease: Lease
         self.queue: WorkQueue
         self.relist: Relist
+        self.sweep: Sweep
         self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
         self._end = end
         self._stack = AsyncExitStack()
@@ -64,8 +56,10 @@ class App:
         settings, stack = self.settings, self._stack
         client = await stack.enter_async_context(await Client.connect(observe=self._count_request))
         self.lease = await self._make_lease()
-        reconciler = Reconciler(Fenced(client, self.lease.check), self.volume, settings, self.metrics)
+        fenced = Fenced(client, self.lease.check)
+        reconciler = Reconciler(fenced, self.volume, settings, self.metrics)
         self.queue = WorkQueue(reconciler.reconcile, workers=settings.reconcile_workers)
+        self.sweep = Sweep(fenced, self.volume, settings, self.metrics)
         self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
         self.metrics.queue_depth.set_function(lambda: self.queue.depth)
         self.metrics.leading.set_function(lambda: self.lease.held)
@@ -75,7 +69,7 @@ class App:
         stack.push_async_callback(self.queue.stop, within_seconds=settings.stop_seconds)
         self._begin("lease", self._keep_lease())
         self._begin("work", self._work())
-        self._begin("relist", repeat(Chore("comparing lists with watches", settings.relist_seconds, self.relist.compare)))
+        self._begin("relist", repeat("comparing lists with watches", settings.relist_seconds, self.relist.compare))
 
     def look_at(self, key: Key) -> None:
         """There is news of a trial. A replica that stands by needs none: it looks at everything once it leads."""
@@ -88,10 +82,6 @@ class App:
         await self._stack.aclose()
 
     # -- leading
-
-    def _chores(self) -> list[Chore]:
-        """What the leader does beside driving trials."""
-        return []
 
     async def _make_lease(self) -> Lease:
         """With a client of its own: neither a burst of requests nor a slow one may keep a renewal waiting."""
@@ -120,8 +110,7 @@ class App:
         logger.info("%s leads", self.lease.replica)
         self.queue.start()
         await insist("looking at every trial", self.relist.everything)
-        for chore in self._chores():
-            self._begin(chore.name, repeat(chore))
+        self._begin("sweep", self.sweep.run())
 
     async def _release(self) -> None:
         try:
@@ -211,11 +200,11 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         logger.critical("%s ended", task.get_name(), exc_info=error)
 
 
-async def repeat(chore: Chore) -> None:
-    """Do a chore for ever. One that fails is done again when its time comes."""
+async def repeat(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Do something every so many seconds, more or less. What fails is logged, and done again when its time comes."""
     while True:
-        await asyncio.sleep(chore.seconds * random.uniform(0.8, 1.2))
-        await _attempt(chore.name, chore.work)
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
+        await _attempt(name, work)
 
 
 async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:

@@ -161,6 +161,14 @@ async def trials_are_listed_by_label_and_namespace(cluster: Cluster, namespace: 
 
 
 @case
+async def the_uids_of_trials_are_listed(cluster: Cluster, namespace: str) -> None:
+    made = {(await make_trial(cluster, namespace, name))["metadata"]["uid"] for name in ("uid-1", "uid-2")}
+    assert made <= await cluster.list_trial_uids(namespace)
+    assert made <= await cluster.list_trial_uids()
+    assert not made & await cluster.list_trial_uids("kube-public")
+
+
+@case
 async def an_event_is_taken_however_long_its_message(cluster: Cluster, namespace: str) -> None:
     trial = await make_trial(cluster, namespace, "told")
     await cluster.create_event(trial, reason="StepFinished", message="é" * 3000, type="Warning")

@@ -49,7 +49,8 @@ class FakeCluster:
         stored = _copy(dict(manifest))
         metadata = stored.setdefault("metadata", {})
         metadata.setdefault("namespace", "default")
-        metadata.setdefault("uid", f"uid-{next(self._uids)}")
+        if "uid" not in metadata:
+            metadata["uid"] = f"uid-{next(self._uids)}"
         metadata["resourceVersion"] = str(next(self._versions))
         self.objects[_key(stored)] = stored
         return _copy(stored)
@@ -79,6 +80,9 @@ class FakeCluster:
 
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return self._list("MultiStepTrial", namespace, label_selector)
+
+    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
+        return {each["metadata"]["uid"] for each in self._list("MultiStepTrial", namespace, "")}
 
     async def apply_status(
         self,

@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from multistep import app as app_module
-from multistep.app import LOST_LEASE_EXIT_CODE, App, Chore, insist, repeat
+from multistep.app import LOST_LEASE_EXIT_CODE, App, insist, repeat
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
 from multistep.handlers import Stopping
@@ -51,7 +50,7 @@ class Operator:
 
     async def start(self) -> None:
         await self.app.start()
-        self.app.queue._work = self._work  # type: ignore[method-assign]
+        self.app.queue._work = self._work
 
     async def _work(self, key: tuple[str, str]) -> None:
         self.worked.append(key)
@@ -177,7 +176,7 @@ async def test_one_that_is_stopped_lets_its_look_end_and_hands_over(operator: Op
         operator.app.lease.check()  # still allowed to end it
         ended.set()
 
-    operator.app.queue._work = look  # type: ignore[method-assign]
+    operator.app.queue._work = look
     operator.app.look_at(("default", "t"))
     await operator.until(lambda: operator.app.queue._busy)
     stopping = asyncio.create_task(operator.app.stop())
@@ -203,9 +202,9 @@ async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeyp
         if (error := outcomes.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr(app_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr("multistep.app.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await repeat(Chore("a chore", 100.0, work))
+        await repeat("a chore", 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)
     outcomes[:] = [Unavailable("away"), None, RuntimeError("not reached")]
     await insist("something", work)

@@ -35,11 +35,19 @@ def results(trial: str, directory: Path, force: bool, namespace: str | None, kub
 
 async def _results(target: Target, trial: str, directory: Path) -> None:
     from ..api.trial import parse_status
+    from ..errors import UsageError
     from . import cluster
     from .fetch import fetch_results
     from .output import bytes_text, say
 
     async with cluster.connect(target) as connected:
-        found = await cluster.existing_trial(connected, target.namespace or connected.namespace, trial)
+        namespace = target.namespace or connected.namespace
+        found = await cluster.find_trial(connected, namespace, trial)
+        if found is None:
+            raise UsageError(
+                f"there is no trial {trial!r} in namespace {namespace!r}: `kubectl get mst -A` lists all. If it was deleted, its "
+                f"results may still be on the operator's volume, in {namespace}/{trial}/, but only its status said how to read "
+                "them: ask whoever runs the operator (docs/operations.md, Results)"
+            )
         unpacked = await fetch_results(connected, trial, parse_status(found), directory)
     say(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")

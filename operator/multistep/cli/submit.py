@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..cluster.edge import Object
+from ..cluster.resources import TRIALS
 from ..errors import ClusterError, Conflict, Unavailable, UsageError
 from .cluster import FIELD_MANAGER, Cluster, find_trial
 from .images import plan_build
@@ -108,16 +110,17 @@ def variable_values(given: Sequence[str]) -> dict[str, str]:
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Make the trial, everything it needs first; its dependencies then go when it goes. Raises ClusterError."""
-    for manifest in submission.dependencies:
-        await cluster.apply(manifest)
+    """Make the trial, then what it needs, as its own from the first moment: whenever this ends, nothing is left that nobody owns.
+
+    The operator waits for what is not there yet. Raises ClusterError.
+    """
+    trial = await _create(cluster, submission.trial)
     try:
-        trial = await _create(cluster, submission.trial)
-    except ClusterError:
-        await _remove(cluster, submission.dependencies)
+        for manifest in submission.dependencies:
+            await cluster.apply(owned_by(manifest, trial))
+    except (ClusterError, asyncio.CancelledError):
+        await _withdraw(cluster, trial)
         raise
-    for manifest in submission.dependencies:
-        await cluster.apply(owned_by(manifest, trial))
     return trial
 
 
@@ -135,11 +138,11 @@ async def _create(cluster: Cluster, trial: Manifest) -> Object:
         return found
 
 
-async def _remove(cluster: Cluster, manifests: Sequence[Manifest]) -> None:
-    for manifest in manifests:
-        with suppress(ClusterError):
-            metadata = manifest["metadata"]
-            await cluster.delete(await cluster.resource_of(manifest), metadata["namespace"], metadata["name"])
+async def _withdraw(cluster: Cluster, trial: Object) -> None:
+    """Delete a trial that could not be given what it needs; what it has goes with it."""
+    metadata = trial["metadata"]
+    with suppress(ClusterError):
+        await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])
 
 
 def _from_secret(text: str) -> Manifest:

@@ -57,6 +57,8 @@ class Cluster(Protocol):
 
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]: ...
 
+    async def list_trial_uids(self, namespace: str | None = None) -> set[str]: ...
+
     async def apply_status(
         self,
         namespace: str,

@@ -28,6 +28,9 @@ class Fenced:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return await self._cluster.list_trials(namespace, label_selector=label_selector)
 
+    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
+        return await self._cluster.list_trial_uids(namespace)
+
     async def apply_status(
         self,
         namespace: str,

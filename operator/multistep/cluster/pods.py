@@ -25,7 +25,7 @@ LABEL_AGENT = f"{GROUP}/agent"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
 LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
-SELECTOR = LABEL_TRIAL  # every trial pod has it
+OURS = "app.kubernetes.io/managed-by=multistep"  # selects all that this operator makes
 
 _ROOT = "-root"
 _VOLUME = "multistep-runner"
@@ -189,6 +189,13 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
     )
+
+
+def made_by_us(pod: Mapping[str, Any]) -> bool:
+    """Whether the operator made the pod, whoever owns it now."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    return labels.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in labels and LABEL_ROLE in labels
 
 
 def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:

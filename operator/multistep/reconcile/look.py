@@ -16,7 +16,7 @@ from ..engine.lifecycle import PodFacts, Situation
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
-from ..errors import InvalidSpec, InvalidTask, SourceError
+from ..errors import InvalidSpec, InvalidTask, SourceError, StoreError
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -28,6 +28,7 @@ from .trial_pods import Refused, TrialPods, former, named_verifiers
 from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
+TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that the trial owns it (`multistep run`)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ class Look:
         except InvalidSpec as error:
             return await self._refuse(error)
         while True:
-            seconds = await self._step()
+            try:
+                seconds = await self._step()
+            except StoreError as error:
+                await self._tell_store_failed(error)
+                raise
             if seconds != 0:
                 return seconds
 
@@ -79,9 +84,22 @@ class Look:
             return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
         except SourceError as error:
             if error.transient:
-                late = lifecycle.deadline_exceeded(self._trial, self._t.clock())
-                return await (self._act(late) if late else self._wait("TaskUnavailable", str(error), seconds=10))
+                return await self._wait_for_task(error)
             return await self._fail("InvalidSpec", f"spec.task: {error}")
+
+    async def _tell_store_failed(self, error: StoreError) -> None:
+        """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
+        self._t.metrics.store_failures.inc()
+        await self._wait("ResultsNotWritable", str(error), seconds=None)
+
+    async def _wait_for_task(self, error: SourceError) -> float | None:
+        """Something that the trial refers to is not there; told if it does not come soon."""
+        now, created = self._t.clock(), self._trial.metadata.creation_timestamp
+        if (late := lifecycle.deadline_exceeded(self._trial, now)) is not None:
+            return await self._act(late)
+        if created is not None and abs(now - created.timestamp()) < TASK_GRACE_SECONDS:
+            return SOON_SECONDS
+        return await self._wait("TaskUnavailable", str(error), seconds=10)
 
     async def _refuse(self, error: InvalidSpec) -> float | None:
         """A spec that does not even parse; its status does, or is made anew."""
@@ -257,9 +275,9 @@ class Look:
             return self._sooner(quiet)
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
+        self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
         left = await self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
         if left.verifier is not None:
-            self._t.left_at.pop(self._pod.uid, None)
             return await self._want_verifier(left.verifier, left)
         if left.image_user is not None:
             name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from secrets import token_bytes, token_hex
 
+KEY_FILE = ".access-key"
 _KEY_BYTES = 32
 _TOKEN_CHARACTERS = 32  # of hexadecimal: 128 bits
 

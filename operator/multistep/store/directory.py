@@ -16,12 +16,17 @@ from pathlib import Path
 from secrets import token_hex
 
 from ..errors import StoreError
+from .access import KEY_FILE
 from .tree import walk, write_all
 
 LOG = "trial.log"
 ATTEMPTS = "attempts"
+SPOOL = ".spool-"  # begins the name that a download has for a moment, where files cannot be nameless from the start
 _EXCEPTION = "exception.txt"
 _MARKER = ".attempt"
+_GONE = ".gone"
+_REMOVED = ".removed-"
+_LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # at the top of the volume
 _MAX_LINE_CHARACTERS = 4096
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_-]*\.[a-z]+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
@@ -178,6 +183,27 @@ class TrialDirectory:
         finally:
             os.close(fd)
 
+    def mark_gone(self, now: float) -> None:
+        """Put the time into a mark, which is an empty file so that a full volume most likely takes it."""
+        self.check()
+        self._tidy()
+        mark = self.path / _GONE
+        if self.path.is_dir():
+            mark.touch()
+            os.utime(mark, (now, now))
+
+    def unmark(self) -> None:
+        """Take the mark away."""
+        self.check()
+        (self.path / _GONE).unlink(missing_ok=True)
+
+    def gone_since(self) -> float | None:
+        """What the mark says, if there is one."""
+        try:
+            return (self.path / _GONE).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def _tidy(self) -> None:
         """Delete what a crash left behind."""
         for path in self.path.glob(".work-*"):
@@ -200,18 +226,29 @@ class TrialDirectory:
 
 def remove(path: Path, root: Path) -> None:
     """Delete a tree below root: out of sight at once, then for good; then parents that are empty."""
-    trash = root / f".removed-{token_hex(8)}"
+    trash = root / f"{_REMOVED}{token_hex(8)}"
     try:
         path.rename(trash)
     except FileNotFoundError:
         return
-    for each in root.glob(".removed-*"):  # what a crash left, too
+    for each in root.glob(f"{_REMOVED}*"):  # what a crash left, too
         shutil.rmtree(each, ignore_errors=True)
     for parent in (path.parent, path.parent.parent):
         try:
             parent.rmdir()
         except OSError:
             return
+
+
+def tidy(root: Path, before: float) -> int:
+    """Delete work in progress that has not changed since a time; returns how many there were."""
+    found = [each for pattern in _LITTER for each in root.glob(pattern) if each.lstat().st_mtime < before]
+    for each in found:
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        elif each.is_file():
+            each.unlink(missing_ok=True)
+    return len(found)
 
 
 def _move(path: Path, directory: Path) -> None:

@@ -22,7 +22,7 @@ from ..engine.journal import Collected
 from ..engine.operations import Part
 from ..errors import StoreError
 from . import directory
-from .access import load_or_make_key, token
+from .access import KEY_FILE, load_or_make_key, token
 from .archive import picked_chunks, tar_chunks
 from .directory import TrialDirectory
 from .keep import Kept, Members, keep
@@ -31,7 +31,6 @@ from .threads import Threads, as_store_error
 
 T = TypeVar("T")
 
-_KEY_FILE = ".access-key"
 _SPOOL_BUFFER_BYTES = 1024 * 1024
 _MEMBERS, _RECORDS = "members", "records"  # what is kept of steps beside their results
 _OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
@@ -117,7 +116,7 @@ class Volume:
         self._threads = Threads(unpack_threads)
         with as_store_error(f"results directory {root}"):
             directory.make(root)
-            self._key = load_or_make_key(root / _KEY_FILE)
+            self._key = load_or_make_key(root / KEY_FILE)
 
     def close(self) -> None:
         """Take no more work."""
@@ -134,7 +133,7 @@ class Volume:
 
     def _new_file(self) -> BinaryIO:
         with as_store_error(f"results directory {self.root}"):
-            return tempfile.TemporaryFile(dir=self.root)
+            return tempfile.TemporaryFile(dir=self.root, prefix=directory.SPOOL)
 
     async def keep_step(
         self, key: TrialKey, spool: Spool, *, attempt: int, step: Step, types: Sequence[str], part: Part = "all"
@@ -189,34 +188,52 @@ class Volume:
         """Delete a trial's results, if there are any."""
         await self._run(key, "deleting", lambda to: _remove(to, self.root))
 
+    async def mark_gone(self, key: TrialKey, now: float) -> None:
+        """Write down that the trial is gone since now, and delete what a crash left behind: nobody else will."""
+        await self._run(key, "marking", lambda to: to.mark_gone(now))
+
+    async def unmark(self, key: TrialKey) -> None:
+        """The trial is there after all."""
+        await self._run(key, "unmarking", lambda to: to.unmark())
+
     async def exists(self, key: TrialKey) -> bool:
         """Whether there is anything of this trial."""
         return await self._run(key, "looking", lambda to: to.path.is_dir())
 
-    def trials(self) -> Iterator[TrialKey]:
-        """Every trial that has results. Blocks."""
+    async def trials(self) -> dict[TrialKey, float | None]:
+        """Every trial that has results, and since when it is marked as gone (seconds since the epoch)."""
+        return await self._of_root(lambda: dict(self._trials()))
+
+    def _trials(self) -> Iterator[tuple[TrialKey, float | None]]:
         for path in self.root.glob("*/*/*"):
             try:
                 key = TrialKey(*path.relative_to(self.root).parts)
             except StoreError:
                 continue  # lost+found and the like
             if path.is_dir():
-                yield key
+                yield key, TrialDirectory(path).gone_since()
 
     async def try_to_write(self) -> None:
-        """Raise StoreError if nothing can be written. It leaves nothing behind."""
+        """Raise StoreError if no file can be made. A full volume is no reason: results can still be read, and room be made."""
 
-        def write() -> None:
-            with as_store_error(f"results directory {self.root}"), tempfile.TemporaryFile(dir=self.root) as file:
-                file.write(b"?")
+        def make() -> None:
+            with as_store_error(f"results directory {self.root}"), tempfile.TemporaryFile(dir=self.root):
+                pass
 
-        await self._threads.run(write)
+        await self._threads.run(make)
 
-    def free_bytes(self) -> int:
-        """Bytes left on the volume for this process. Blocks for a moment."""
-        with as_store_error(f"results directory {self.root}"):
-            info = os.statvfs(self.root)
+    async def tidy(self, before: float) -> int:
+        """Delete what crashes before a time (seconds since the epoch) left beside the trials' directories; returns how much."""
+        return await self._of_root(lambda: directory.tidy(self.root, before))
+
+    async def free_bytes(self) -> int:
+        """Bytes left on the volume for this process."""
+        info = await self._of_root(lambda: os.statvfs(self.root))
         return info.f_bavail * info.f_frsize
+
+    async def _of_root(self, function: Callable[[], T]) -> T:
+        with as_store_error(f"results directory {self.root}"):
+            return await self._threads.run(function)
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
         """The trial directory as a tar stream (PAX, uncompressed), in chunks of about 256 KiB. StoreError when there is none."""

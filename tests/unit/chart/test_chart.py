@@ -143,6 +143,14 @@ def test_other_settings_become_variables(render: Render) -> None:
     assert (variables["MULTISTEP_POLL_SECONDS"], variables["MULTISTEP_LOG_LEVEL"]) == ("2.5", "DEBUG")
 
 
+def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "MULTISTEP_RESULTS_RETENTION_SECONDS"
+    assert name not in variables_of(render()) and Settings().results_retention_seconds is None
+    for seconds in (0, 2592000):
+        monkeypatch.setenv(name, variables_of(render({"results": {"retentionSeconds": seconds}}))[name])
+        assert Settings().results_retention_seconds == seconds
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -151,6 +159,7 @@ def test_other_settings_become_variables(render: Render) -> None:
         {"image": {"repository": ""}},
         {"replicas": -1},
         {"results": {"persistence": {"size": "much"}}},
+        {"results": {"retentionSeconds": "30d"}},
     ],
 )
 def test_values_that_mean_nothing_are_refused(render: Render, values: Object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from multistep.cli.options import Target
 from multistep.cluster.edge import Object
-from multistep.cluster.resources import KNOWN, Resource
+from multistep.cluster.resources import Resource
 from multistep.cluster.watch import WatchEvent
 from multistep.errors import Conflict, NotFound, Unavailable
 
@@ -76,6 +76,7 @@ class CliCluster:
     installed: bool = True
     reachable: bool = True
     create_fails: Exception | None = None
+    apply_fails: BaseException | None = None
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     namespace: str = "default"
 
@@ -100,6 +101,8 @@ class CliCluster:
             raise NotFound("not found", status=404, reason="NotFound") from None
 
     async def apply(self, manifest: Mapping[str, Any]) -> Object:
+        if self.apply_fails:
+            raise self.apply_fails
         return self._store(manifest)
 
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "") -> Object:
@@ -109,11 +112,9 @@ class CliCluster:
             raise Conflict("exists", status=409)
         return self._store(manifest)
 
-    async def delete(self, resource: Resource, namespace: str | None, name: str) -> bool:
+    async def delete(self, resource: Resource, namespace: str | None, name: str, *, uid: str = "") -> bool:
+        assert uid == self.objects[resource.kind, name]["metadata"]["uid"]
         return self.objects.pop((resource.kind, name), None) is not None
-
-    async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
-        return KNOWN[manifest["apiVersion"], manifest["kind"]]
 
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""

@@ -142,6 +142,43 @@ def test_a_refused_trial_leaves_nothing_behind(task: Path, invoke: Invoke, clust
     assert cluster.objects == {}
 
 
+def test_a_trial_that_cannot_have_what_it_needs_is_withdrawn(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.apply_fails = ClusterError("exceeded quota: objects", status=403)
+    result = invoke("run", task, "--var", "A=b")
+    assert (result.exit_code, result.stderr) == (2, "error: exceeded quota: objects\n")
+    assert cluster.objects == {}
+
+
+def test_control_c_while_it_is_submitted_leaves_nothing_behind(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(manifest: Mapping[str, Any]) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(cluster, "apply", interrupted)
+    assert invoke("run", task).exit_code == 130
+    assert cluster.objects == {}
+
+
+def test_nothing_is_ever_there_that_no_trial_owns(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command may be killed at any moment."""
+    store = cluster._store
+
+    def checked(manifest: Mapping[str, Any]) -> Any:
+        stored = store(manifest)
+        trials = {each["metadata"]["uid"] for each in cluster.of("MultiStepTrial")}
+        for each in (*cluster.of("ConfigMap"), *cluster.of("Secret")):
+            assert {owner["uid"] for owner in each["metadata"]["ownerReferences"]} == trials
+        return stored
+
+    monkeypatch.setattr(cluster, "_store", checked)
+    assert invoke("run", task, "--var", "A=b").exit_code == 0
+    assert len(cluster.of("ConfigMap")) == len(cluster.of("Secret")) == 1
+
+
 def test_a_lost_answer_is_looked_up(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create = cluster.create
 
@@ -228,6 +265,14 @@ def test_there_are_no_results(
     cluster.put("MultiStepTrial", "t", status=document)
     result = invoke("results", "t", tmp_path / "out")
     assert result.exit_code == code and told in result.stderr
+
+
+def test_results_of_a_deleted_trial_are_elsewhere(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    result = invoke("results", "t", tmp_path / "out", "-n", "evals")
+    assert result.exit_code == 2
+    assert "there is no trial 't' in namespace 'evals'" in result.stderr
+    assert "may still be on the operator's volume, in evals/t/" in result.stderr and "docs/operations.md" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_results_that_are_no_tar(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:

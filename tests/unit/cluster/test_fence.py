@@ -14,7 +14,16 @@ from multistep.pod.session import Session
 from tests.support.cluster_contract import CASES, make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
 
-READS = {"get_trial", "list_trials", "get_pod", "list_pods", "get_config_map", "get_secret", "get_network_policy"}
+READS = {
+    "get_trial",
+    "list_trials",
+    "list_trial_uids",
+    "get_pod",
+    "list_pods",
+    "get_config_map",
+    "get_secret",
+    "get_network_policy",
+}
 WRITES: dict[str, dict[str, Any]] = {
     "apply_status": {"namespace": "ns", "name": "t", "uid": "u", "resource_version": "1", "status": {}},
     "delete_trial": {"namespace": "ns", "name": "t"},

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 
 from multistep.cluster.edge import Cluster, Object
 from multistep.engine.status import to_json
+from multistep.reconcile.look import SOON_SECONDS, TASK_GRACE_SECONDS
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream
@@ -159,6 +161,20 @@ async def test_a_missing_bundle_is_waited_for_by_name() -> None:
     world = World(trial={**manifest(), "spec": {"task": source}})
     assert await world.look() == 10
     assert world.condition[1:] == ("TaskUnavailable", "the ConfigMap parts-0 is not there: apply it beside the trial")
+
+
+async def test_what_is_made_right_after_the_trial_is_waited_for_without_a_word() -> None:
+    trial = manifest({"variables": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "x"}}}]})
+    trial["metadata"]["creationTimestamp"] = datetime.fromtimestamp(START, UTC).isoformat()
+    world = World(trial=trial)
+    assert await world.look() == SOON_SECONDS
+    assert (world.status_writes, world.status.conditions) == (0, [])
+    world.now += TASK_GRACE_SECONDS
+    await world.look()
+    assert world.condition[1] == "TaskUnavailable"
+    world.cluster.put({"kind": "ConfigMap", "metadata": {"name": "late"}, "data": {"x": "1"}})
+    await world.run()
+    assert world.condition[0] == "Complete"
 
 
 async def test_a_trial_whose_task_went_away_ends_at_its_deadline() -> None:

@@ -233,7 +233,7 @@ async def test_at_the_deadline_both_pods_are_treated_alike(cleanup: str, left: l
 async def test_an_agent_that_got_hold_of_its_pod_cannot_tell_a_verdict() -> None:
     world = World(trial=manifest(config=SEPARATE), durations={"a/agent": 5.0})
     await world.look()
-    forged = {"id": "1/a/verifier/verifier", "op": "note", "state": "done", "startedAt": 1.0, "endedAt": 1.0}
+    forged: dict[str, Any] = {"id": "1/a/verifier/verifier", "op": "note", "state": "done", "startedAt": 1.0, "endedAt": 1.0}
     world.runner.records[forged["id"]] = {**forged, "acknowledged": True, "result": {}}
     await world.run()
     assert world.status.steps[0].rewards == {"reward": 1}

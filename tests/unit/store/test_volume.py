@@ -138,10 +138,10 @@ async def test_trials_are_listed_and_removed_with_what_crashed_removals_left(vol
         await keep(volume, tar(member("0/a", b"x")), key=key)
     (volume.root / "lost+found/a/b").mkdir(parents=True)
     (volume.root / ".removed-1/a/b").mkdir(parents=True)
-    assert set(volume.trials()) == {KEY, OTHER}
+    assert await volume.trials() == {KEY: None, OTHER: None}
     await volume.remove(KEY)
     await volume.remove(KEY)
-    assert set(volume.trials()) == {OTHER}
+    assert set(await volume.trials()) == {OTHER}
     assert {path.name for path in volume.root.iterdir()} == {".access-key", "lost+found", "other"}
     assert not await volume.exists(KEY)
 
@@ -246,4 +246,55 @@ async def test_a_damaged_key_is_not_used(tmp_path: Path) -> None:
 
 
 async def test_free_bytes(volume: Volume) -> None:
-    assert volume.free_bytes() > 0
+    assert await volume.free_bytes() > 0
+
+
+# -- trials that are gone
+
+
+async def test_a_mark_tells_since_when_a_trial_is_gone_until_it_is_taken_away(volume: Volume) -> None:
+    await keep(volume, tar(member("0/log", b"x")))
+    await volume.mark_gone(KEY, 1_700_000_000.5)
+    assert await Volume(volume.root).trials() == {KEY: 1_700_000_000.5}
+    assert "steps/one/agent/log" in opened(await archived(volume)), "its results are as they were"
+    await volume.unmark(KEY)
+    await volume.unmark(KEY)
+    assert await volume.trials() == {KEY: None}
+
+
+async def test_a_mark_is_no_result_and_takes_no_room(volume: Volume) -> None:
+    await keep(volume, tar(member("0/log", b"x")))
+    before = opened(await archived(volume)).keys()
+    await volume.mark_gone(KEY, 1.0)
+    assert opened(await archived(volume)).keys() == before
+    assert (trial_path(volume) / ".gone").stat().st_size == 0
+
+
+async def test_what_has_no_results_gets_no_mark(volume: Volume) -> None:
+    await volume.mark_gone(KEY, 1.0)
+    assert await volume.trials() == {}
+
+
+async def test_what_a_crash_left_in_the_directory_of_a_trial_that_is_gone_is_deleted(volume: Volume) -> None:
+    await keep(volume, tar(member("0/log", b"x")))
+    before = snapshot(trial_path(volume)).keys()
+    (trial_path(volume) / ".work-1234" / "agent").mkdir(parents=True)
+    (trial_path(volume) / ".new-1234").write_bytes(b"half")
+    await volume.mark_gone(KEY, 1.0)
+    assert snapshot(trial_path(volume)).keys() == before | {".gone"}
+
+
+async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: Volume) -> None:
+    await keep(volume, tar(member("0/log", b"x")))
+    whole = snapshot(volume.root)
+    litter = [volume.root / name for name in (".removed-1", ".access-key-1", ".spool-1")]
+    litter[0].mkdir()
+    (litter[0] / "file").write_bytes(b"x")
+    for each in litter[1:]:
+        each.write_bytes(b"x")
+    for each in litter:
+        os.utime(each, (1000.0, 1000.0))
+    young = volume.root / ".spool-2"
+    young.write_bytes(b"x")
+    assert await volume.tidy(before=2000.0) == 3
+    assert snapshot(volume.root).keys() == whole.keys() | {".spool-2"}

@@ -1,0 +1,131 @@
+"""The sweep: every few minutes it looks for what belongs to no trial, and removes it (engine.orphans decides).
+
+Everything is looked at once more right before it is removed, and removed by its uid. Nothing is remembered but the marks on
+the volume, so a sweep may be cut off anywhere and two may run at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..api.trial import MultiStepTrial
+from ..cluster import pods
+from ..cluster.edge import Cluster, Object
+from ..engine import orphans
+from ..errors import MultistepError, NotFound
+from ..metrics import Metrics
+from ..settings import Settings
+from ..store.volume import TrialKey, Volume
+from .look import stub
+
+T = TypeVar("T")
+FIRST_SECONDS = 15.0  # after the start, at most
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """clock: seconds since the epoch."""
+
+    cluster: Cluster
+    volume: Volume
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], float] = time.time
+
+    async def run(self) -> None:
+        """Sweep for ever; soon for the first time."""
+        seconds = min(FIRST_SECONDS, self.settings.sweep_seconds)
+        while True:
+            await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
+            await self.once()
+            seconds = self.settings.sweep_seconds
+
+    async def once(self) -> None:
+        """Sweep everything; what fails is left for the next time."""
+        parts = (self._sweep_pods, self._sweep_results, self._tidy_volume)
+        await self._each(parts, lambda part: part(), "the sweep")
+
+    async def _sweep_pods(self) -> None:
+        for namespace in self._namespaces:
+            found = await self.cluster.list_pods(namespace, label_selector=pods.OURS)
+            await self._each(found, self._sweep_pod, f"sweeping pods of {namespace or 'all namespaces'}")
+
+    async def _sweep_pod(self, found: Object) -> None:
+        pod, now, grace = pods.facts(found), self.clock(), self.settings.sweep_grace_seconds
+        if not pods.made_by_us(found) or not orphans.pod_orphaned(pod, None, now, grace):
+            return  # somebody else's, or too young
+        owner = pods.trial_of(found)
+        if why := orphans.pod_orphaned(pod, await self._trial(*owner) if owner else None, now, grace):
+            namespace = found["metadata"]["namespace"]
+            await self.cluster.delete_pod(namespace, pod.name, uid=pod.uid)
+            self._removed("pod", f"{namespace}/{pod.name}", why)
+
+    async def _sweep_results(self) -> None:
+        watched = set(self.settings.namespaces)
+        found = {key: since for key, since in (await self.volume.trials()).items() if not watched or key.namespace in watched}
+        if not found:
+            return
+        alive: set[str] = set()  # read after the volume: results are there only after their trial
+        for namespace in self._namespaces:
+            alive |= await self.cluster.list_trial_uids(namespace)
+        await self._each(
+            found.items(), lambda each: self._sweep_trial_results(*each, alive=each[0].uid in alive), "sweeping results"
+        )
+
+    async def _sweep_trial_results(self, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+        now, keep = self.clock(), self.settings.results_retention_seconds
+        if keep is not None:  # a last look at the trial may still be writing
+            keep = max(keep, self.settings.sweep_grace_seconds)
+        fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
+        if fate in ("MarkGone", "Remove"):
+            there = await self._trial(key.namespace, key.name)
+            if there is not None and there.metadata.uid == key.uid:
+                return  # the list was wrong
+        match fate:
+            case "MarkGone":
+                await self.volume.mark_gone(key, now)
+            case "Unmark":
+                await self.volume.unmark(key)
+            case "Remove":
+                await self.volume.remove(key)
+                self._removed("results", str(key), f"its trial is gone for more than {keep} s")
+
+    async def _tidy_volume(self) -> None:
+        removed = await self.volume.tidy(self.clock() - self.settings.sweep_grace_seconds)
+        if removed:
+            logger.info("deleted %d things that crashes had left on the results volume", removed)
+            self.metrics.orphans_removed.labels("file").inc(removed)
+        self.metrics.results_free.set(await self.volume.free_bytes())
+
+    async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
+        """The trial as it is now. Only its metadata and status are read: a spec may be wrong."""
+        try:
+            return stub(await self.cluster.get_trial(namespace, name))
+        except NotFound as error:
+            if error.reason != "NotFound":  # the server does not know the kind: of trials nothing is known
+                raise
+            return None
+
+    @property
+    def _namespaces(self) -> list[str | None]:
+        return [*self.settings.namespaces] or [None]
+
+    def _removed(self, kind: str, name: str, why: str) -> None:
+        logger.info("removed %s %s: %s", kind, name, why)
+        self.metrics.orphans_removed.labels(kind).inc()
+
+    async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
+        """One that fails keeps no other from its turn."""
+        for item in items:
+            try:
+                await act(item)
+            except Exception as error:
+                logger.warning("%s: %s; left for the next time", what, error, exc_info=not isinstance(error, MultistepError))

@@ -1,0 +1,123 @@
+"""What belongs to no trial is found and removed, and nothing else is. The operator sweeps every second for these tests."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.cli.fetch import ServicePath, locate
+from multistep.cluster.client import Client
+from multistep.cluster.resources import CONFIG_MAPS, SECRETS
+from multistep.errors import NotFound
+from tests.e2e.given import Given, Object, Step, trial
+from tests.e2e.test_cli import EXAMPLE, multistep
+
+OPERATOR = ("-n", "multistep-system", "deployment/multistep")
+SETTINGS = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
+SLEEP = "#!/bin/sh\nsleep 15\n"
+
+
+def kubectl(*arguments: str) -> None:
+    done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def set_operator(*variables: str) -> None:
+    kubectl("set", "env", *OPERATOR, *variables)
+    kubectl("rollout", "status", *OPERATOR, "--timeout=120s")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sweeping() -> Iterator[None]:
+    set_operator(*(f"{name}={value}" for name, value in SETTINGS.items()))
+    try:
+        yield
+    finally:
+        set_operator(*(f"{name}-" for name in SETTINGS))
+
+
+async def make_pod(given: Given, name: str, owner: Object | None, labels: dict[str, str]) -> Object:
+    metadata: dict[str, Any] = {"name": name, "namespace": given.namespace, "labels": labels}
+    if owner is not None:
+        reference = {"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "controller": True}
+        metadata["ownerReferences"] = [{"apiVersion": owner["apiVersion"], "kind": owner["kind"], **reference}]
+    containers = [{"name": "main", "image": "localhost/nowhere:none", "imagePullPolicy": "Never"}]
+    spec = {"containers": containers, "terminationGracePeriodSeconds": 0}
+    return await given.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def labels_of(pod: Object, name: str) -> dict[str, str]:
+    return {**pod["metadata"]["labels"], "multistep.dev/pod": name}
+
+
+async def pod_names(given: Given) -> set[str]:
+    return {each["metadata"]["name"] for each in await given.client.list_pods(given.namespace)}
+
+
+def in_agent(found: Object) -> bool:
+    return any(step.get("phase") == "Agent" for step in (found.get("status") or {}).get("steps") or [])
+
+
+async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(given: Given) -> None:
+    for name in ("live", "left"):
+        await given.applied(trial(Step("a", solve=SLEEP), name=name))
+    live, _ = [await given.until(name, in_agent) for name in ("live", "left")]
+    [pod] = await given.pods("live")
+    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as by an operator that was thought dead
+    await make_pod(given, "copied", None, pod["metadata"]["labels"])  # no trial's, but not of our making either
+    await asyncio.to_thread(kubectl, "-n", given.namespace, "delete", "mst", "left", "--cascade=orphan")
+    async with asyncio.timeout(60):
+        while await pod_names(given) & {"live-9", "left-1"}:
+            await asyncio.sleep(0.3)
+    done = await given.until("live", lambda found: (found.get("status") or {}).get("phase") == "Complete")
+    assert (done["status"]["podUID"], done["status"]["rewards"]) == (pod["metadata"]["uid"], {"reward": 1.0})
+    assert not done["status"].get("attempts") and "copied" in await pod_names(given)
+    assert 'multistep_orphans_removed_total{kind="pod"}' in await metrics(given.client)
+
+
+async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_live_trials_stay(given: Given) -> None:
+    done = await asyncio.gather(*(given.ended(trial(Step("a"), name=name)) for name in ("kept", "gone")))
+    kept, gone = [each["status"]["results"] for each in done]
+    assert await fetched(given, gone)
+    await given.deleted("gone")
+    async with asyncio.timeout(60):
+        while await fetched(given, gone):
+            await asyncio.sleep(0.3)
+    assert await fetched(given, kept)
+    assert 'multistep_orphans_removed_total{kind="results"}' in await metrics(given.client)
+
+
+async def test_what_run_made_for_a_trial_goes_with_it(given: Given, tmp_path: Path) -> None:
+    arguments = ("run", str(EXAMPLE), "--name", "made", "--detach", "--var", "KEY=value", "-n", given.namespace)
+    code, _, err = await multistep(*arguments)
+    assert code == 0, err
+
+    async def left() -> list[str]:
+        maps, secrets = [await given.client.list_all(kind, given.namespace) for kind in (CONFIG_MAPS, SECRETS)]
+        return [each["metadata"]["name"] for each in (*maps, *secrets) if each["metadata"]["name"].startswith("made-")]
+
+    assert len(await left()) == 2
+    await given.deleted("made")
+    async with asyncio.timeout(60):
+        while await left():
+            await asyncio.sleep(0.3)
+
+
+async def fetched(given: Given, uri: str) -> bool:
+    """Whether the results can be read."""
+    place = locate(uri)
+    assert isinstance(place, ServicePath)
+    try:
+        return bool([chunk async for chunk in given.client.raw_stream(place.path)])
+    except NotFound:
+        return False
+
+
+async def metrics(client: Client) -> str:
+    path = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
+    return b"".join([chunk async for chunk in client.raw_stream(path)]).decode()

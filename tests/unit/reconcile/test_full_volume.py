@@ -1,0 +1,68 @@
+"""A results volume that takes nothing more: told, waited for, and harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from multistep.errors import StoreError
+from tests.support.fake_volume import FakeVolume
+from tests.support.world import World
+
+FULL = "default/t/trial-uid: No space left on device"
+WRITES = ["keep_step a", "keep_step c", "finish", "redact"]
+
+
+class FullVolume(FakeVolume):
+    """The write that is named finds no room, and all after it, until there is some. again: how often one was tried."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at, self.full, self.room, self.again = at, False, False, 0
+
+    @contextmanager
+    def _write(self, what: str) -> Iterator[None]:
+        self.full = self.full or what == self.at
+        if self.full and not self.room:
+            self.again += 1
+            raise StoreError(FULL)
+        with super()._write(what):
+            yield
+
+
+async def filled(at: str, **options: object) -> tuple[World, FullVolume]:
+    volume = FullVolume(at)
+    world = World(volume=volume, **options)  # type: ignore[arg-type]
+    await world.run(until=lambda: volume.again > 3)
+    return world, volume
+
+
+@pytest.mark.parametrize("at", WRITES)
+async def test_it_is_told_and_no_reward_is_invented_meanwhile(at: str) -> None:
+    world, _ = await filled(at)
+    assert world.condition == ("Reconciling", "ResultsNotWritable", FULL)
+    assert (world.status.phase, world.status.rewards, world.status.results) == ("Running", None, None)
+    assert b"multistep_store_failures_total 4.0" in world.metrics.render()
+    assert [str(error) for error in world.errors] == [FULL] * 4
+
+
+@pytest.mark.parametrize("at", WRITES)
+@pytest.mark.parametrize("durations", [{}, {"a/agent": 100.0, "c/verifier": 40.0}], ids=["short", "long"])
+async def test_the_trial_goes_on_when_there_is_room_and_no_phase_starts_twice(at: str, durations: dict[str, float]) -> None:
+    world, volume = await filled(at, durations=durations)
+    volume.room, since = True, world.now
+    await world.run()
+    calm = World(durations=durations)
+    await calm.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+    assert world.status.rewards == calm.status.rewards and world.kept.steps == calm.kept.steps
+    assert set(world.runner.starts.values()) == {1}
+    assert len(world.cluster.runners) == 1
+    assert world.now - since <= sum(durations.values()) + 5, "it is tried again with the queue's back-off, not the poll's"
+
+
+async def test_what_failed_after_a_long_phase_is_tried_again_soon_not_at_the_next_poll() -> None:
+    world, _ = await filled("keep_step a", durations={"a/verifier": 30.0})
+    assert [wait for wait in world.waits[-4:] if wait is not None and wait < 5] == [0.5, 1.0, 2.0, 4.0]
