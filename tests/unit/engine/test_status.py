@@ -35,12 +35,23 @@ def holding(made: TrialStatus) -> dict[str, str]:
 
 # -- conditions
 
-RUNNING = {"Complete": "False", "Failed": "False", "Ready": "False", "Reconciling": "True", "Stalled": "False"}
-COMPLETE = {"Complete": "True", "Failed": "False", "Ready": "True", "Reconciling": "False", "Stalled": "False"}
-FAILED = {"Complete": "False", "Failed": "True", "Ready": "False", "Reconciling": "False", "Stalled": "True"}
+RUNNING = {
+    "Complete": "False",
+    "Failed": "False",
+    "Ready": "False",
+    "Reconciling": "True",
+    "Stalled": "False",
+    "Suspended": "False",
+}
+COMPLETE = {**RUNNING, "Complete": "True", "Ready": "True", "Reconciling": "False"}
+FAILED = {**RUNNING, "Failed": "True", "Reconciling": "False", "Stalled": "True"}
+HELD = {**RUNNING, "Suspended": "True"}
 EVERY = {
     "Pending": status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
-    "Suspended": status.waiting(trial(), "Suspended", "Suspended", "told so", NOW),
+    "Suspended": status.suspended(trial(suspend=True), NOW),
+    "Begun, but suspended": status.begun(trial(suspend=True), 2, "t-2", "task", None, NOW),
+    "Paused": status.paused(trial(suspend=True), Journal([run()]), NOW),
+    "Suspending": status.running(trial(suspend=True), Journal([run()]), NOW),
     "Begun": status.begun(trial(), 1, "t-1", "task", None, NOW),
     "Running": status.running(trial(), Journal(), NOW),
     "Complete": status.complete(trial(), Journal(), "uri", NOW),
@@ -51,7 +62,7 @@ EVERY = {
 @pytest.mark.parametrize("name", EVERY)
 def test_conditions_are_a_jobs_and_kstatus_ones(name: str) -> None:
     made = EVERY[name]
-    assert holding(made) == {"Complete": COMPLETE, "Failed": FAILED}.get(name, RUNNING)
+    assert holding(made) == {"Complete": COMPLETE, "Failed": FAILED, "Suspended": HELD}.get(made.phase or "", RUNNING)
     assert made.observed_generation == 3
     assert {each.observed_generation for each in made.conditions} == {3}
     assert {each.last_transition_time for each in made.conditions} == {THEN}
