@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -41,4 +42,6 @@ class Settings(BaseSettings):
     """terminationGracePeriodSeconds of trial pods."""
     network_policies_enforced: bool = False
     """Whether the cluster enforces NetworkPolicies; without, trials of tasks with a network_mode other than public are refused."""
+    drain: Literal["Move", "Wait"] = "Move"
+    """What the drain of a node does: Move evicts trials, which begin anew elsewhere; Wait keeps them until they are over."""
     log_level: str = "INFO"

@@ -310,7 +310,7 @@ class Look:
             )  # fmt: skip
         else:
             new = status.complete(self._trial, journal, results, self._t.clock())
-        await self._write(new)
+        await self._end(new)
         return 0
 
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
@@ -318,8 +318,14 @@ class Look:
         if self._loaded is not None and new.attempt is not None:
             results = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
             new = new.model_copy(update={"results": results})
-        await self._write(new, before=before)
+        await self._end(new, before=before)
         return 0
+
+    async def _end(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        """A pod that is kept after the end must not hold up a drain."""
+        names = [self._trial.status.pod_name] if self._trial.status.pod_name else []
+        await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
+        await self._write(new, before=before)
 
     async def _clean_up(self, due: lifecycle.CleanUp) -> float | None:
         trial = self._trial

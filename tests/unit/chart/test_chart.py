@@ -138,6 +138,7 @@ def test_other_settings_become_variables(render: Render) -> None:
         {"namespaces": ["Upper"]},
         {"image": {"repository": ""}},
         {"replicas": 2},
+        {"drain": "Never"},
         {"results": {"persistence": {"size": "much"}}},
     ],
 )
@@ -152,6 +153,14 @@ def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(ren
     assert variables_of(enforced)["MULTISTEP_NETWORK_POLICIES_ENFORCED"] == "true"
     more = granted(operator_role(enforced, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
     assert more == {("networking.k8s.io", "networkpolicies", verb) for verb in ("get", "create")}
+
+
+def test_drains_that_wait_are_told_and_need_more_rights(render: Render) -> None:
+    assert variables_of(render())["MULTISTEP_DRAIN"] == "Move"
+    waiting = render({"drain": "Wait"})
+    assert variables_of(waiting)["MULTISTEP_DRAIN"] == "Wait"
+    more = granted(operator_role(waiting, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
+    assert more == {("policy", "poddisruptionbudgets", verb) for verb in ("create", "delete")}
 
 
 # -- rights
