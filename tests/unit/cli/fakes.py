@@ -76,6 +76,7 @@ class CliCluster:
     installed: bool = True
     reachable: bool = True
     create_fails: Exception | None = None
+    replace_before_patch: bool = False
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     namespace: str = "default"
 
@@ -108,6 +109,14 @@ class CliCluster:
         if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
             raise Conflict("exists", status=409)
         return self._store(manifest)
+
+    async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:
+        found = self.objects[resource.kind, name]
+        uid = "another" if self.replace_before_patch else found["metadata"]["uid"]
+        if changes["metadata"]["uid"] != uid:
+            raise Conflict("another uid", status=409)
+        found["spec"] |= changes["spec"]
+        return found
 
     async def delete(self, resource: Resource, namespace: str | None, name: str) -> bool:
         return self.objects.pop((resource.kind, name), None) is not None
