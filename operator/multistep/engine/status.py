@@ -284,7 +284,7 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
 
 def _with(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, **changes: Any) -> TrialStatus:
     generation = trial.metadata.generation
-    told = {
+    told: dict[str, Any] = {
         "observed_generation": generation,
         "phase": phase,
         "conditions": _conditions(trial.status.conditions, phase, reason, bounded(message), generation, now),

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from multistep.errors import Unavailable
+from tests.support.faults import Faults
 from tests.support.world import KEY, MIXED, World, manifest
 
 WAIT = {"drain": "Wait"}
@@ -18,7 +20,7 @@ def budgets(world: World) -> list[str]:
     return [name.removesuffix("-trial-uid") for kind, _, name in world.cluster.objects if kind == "PodDisruptionBudget"]
 
 
-def annotations(world: World) -> dict[str, str]:
+def told(world: World) -> dict[str, str]:
     return dict(world.cluster.objects["Pod", KEY[0], "t-1"]["metadata"]["annotations"])
 
 
@@ -30,7 +32,7 @@ async def at_work(settings: dict[str, Any], spec: dict[str, Any] | None = None, 
 
 async def test_a_pod_may_be_moved() -> None:
     world = await at_work({})
-    assert annotations(world)[EVICT] == "true" and DISRUPT not in annotations(world)
+    assert told(world)[EVICT] == "true" and DISRUPT not in told(world)
     assert budgets(world) == []
     world.pod_status(conditions=[{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}])
     await world.run()
@@ -41,7 +43,7 @@ async def test_a_pod_may_be_moved() -> None:
 
 async def test_a_drain_waits_for_a_pod_by_a_budget_of_its_own() -> None:
     world = await at_work(WAIT)
-    assert (annotations(world)[EVICT], annotations(world)[DISRUPT]) == ("false", "true")
+    assert (told(world)[EVICT], told(world)[DISRUPT]) == ("false", "true")
     assert budgets(world) == ["t-1"]
     budget = world.cluster.objects["PodDisruptionBudget", KEY[0], "t-1-trial-uid"]
     pod = world.cluster.objects["Pod", KEY[0], "t-1"]
@@ -87,14 +89,11 @@ async def test_a_verifiers_pod_is_waited_for_too() -> None:
 async def test_a_pod_template_may_say_what_autoscalers_are_told() -> None:
     template = {"metadata": {"annotations": {EVICT: "false"}}}
     world = await at_work({}, {"environment": {"podTemplate": template}})
-    assert annotations(world)[EVICT] == "false"
+    assert told(world)[EVICT] == "false"
 
 
 @pytest.mark.parametrize("at", range(1, 12))
 async def test_a_budget_is_made_once_whenever_a_call_fails(at: int) -> None:
-    from multistep.errors import Unavailable
-    from tests.support.faults import Faults
-
     world = World(settings=WAIT, faults=Faults().fail(at, Unavailable("no answer")))
     await world.run()
     assert (world.condition[0], budgets(world), world.pods) == ("Complete", [], [])
