@@ -15,7 +15,7 @@ from tests.support.world import MIXED, World, manifest, timeless
 
 LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
 POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
-STRIDE = 5  # each policy at other points: all of them would be minutes
+STRIDE = 7  # each policy at other points: all of them would be minutes
 
 
 class Meddling(Faults):
@@ -78,6 +78,17 @@ def assert_whole(world: World) -> None:
         assert set(runner.starts.values()) <= {1}
 
 
+def told(world: World) -> Any:
+    """The status without times, and without the pods' uids, which the fake cluster makes of the number of writes."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: without(each) for key, each in value.items() if key != "podUID"}
+        return [without(each) for each in value] if isinstance(value, list) else value
+
+    return without(timeless(world.object["status"]))
+
+
 async def undisturbed(**options: Any) -> World:
     world = World(**options)
     await world.run()
@@ -115,8 +126,11 @@ async def test_whenever_a_trial_is_suspended_it_goes_on_to_the_same_end(shape: s
     print(f"\n{shape}, {policy}: suspended at {len(tried)} of {points} points, {held} held, {released} begun anew")
 
 
-@pytest.mark.parametrize("fault", [Killed, lambda: Unavailable("no answer")], ids=["killed", "failing"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "fault"),
+    [("Pause", Killed), ("ReleaseAfterStep", Killed), ("Release", Killed), ("Release", lambda: Unavailable("no answer"))],
+    ids=["Pause, killed", "ReleaseAfterStep, killed", "Release, killed", "Release, failing"],
+)
 async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_goes_on_to_the_same_end(
     policy: str, fault: Callable[[], BaseException]
 ) -> None:
@@ -125,19 +139,20 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_goes_on_
     await first.run(until=lambda: first.status.current_step == "b" and first.status.steps[-1].phase == "Verifier")
     at = len(first.faults.trace)  # just after the operator let go of a phase that takes its time
     calm = await suspension.play(at)
-    wanted, points = timeless(calm.object["status"]), len(calm.faults.trace)
+    wanted, points = told(calm), len(calm.faults.trace)
     assert calm.status.suspended_seconds
-    for dies in range(at + 1, points + 1):
+    tried = range(at + 1, points + 1, (points - at) // 40)
+    for dies in tried:
         world = await suspension.play(at, {dies: fault()})
-        assert timeless(world.object["status"]) == wanted, f"at point {dies}: {calm.faults.trace[dies - 1]}"
-    print(f"\n{policy}: {points - at} points")
+        assert told(world) == wanted, f"at point {dies}: {calm.faults.trace[dies - 1]}"
+    print(f"\n{policy}: {len(tried)} of {points - at} points")
 
 
 async def test_suspended_by_chance_and_dying_again_and_again_is_no_worse() -> None:
     chance = random.Random(5)
     calm = await undisturbed(durations=LONG)
     wanted, points = timeless(calm.object["status"]["steps"]), len(calm.faults.trace)
-    trials = 45
+    trials = 24
     for number in range(trials):
         suspension = Suspension(POLICIES[number % 3], LONG)
         faults: dict[int, BaseException] = {
