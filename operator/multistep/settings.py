@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -61,4 +62,6 @@ class Settings(BaseSettings):
     """How long looks at trials may go on when the operator is told to stop; well below terminationGracePeriodSeconds."""
     relist_seconds: float = Field(default=300.0, gt=0)
     """How often it is checked that the watches told of everything."""
+    drain: Literal["Move", "Wait"] = "Move"
+    """What the drain of a node does: Move evicts trials, which begin anew elsewhere; Wait keeps them until they are over."""
     log_level: str = "INFO"

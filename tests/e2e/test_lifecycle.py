@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from multistep.errors import NotFound
 from tests.e2e.given import Given, Object, Step, finished, reward, trial
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
+SELECTED = "app.kubernetes.io/name=multistep"
+FAILING = {"name": "command", "command": ["false"]}
 SLEEP = "#!/bin/sh\nsleep 60\n"
 
 
@@ -101,3 +105,80 @@ async def operator_metrics(given: Given) -> dict[str, float]:
     text = b"".join([chunk async for chunk in given.client.raw_stream(path)]).decode()
     samples = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#") and "{" not in line]
     return {name: float(value) for name, value in samples}
+
+
+# -- while the operator is away
+
+
+@pytest.fixture
+async def operator_away(given: Given) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Sends the operator away (0) and calls it back (1); back it is in the end."""
+
+    async def replicas(count: int) -> None:
+        await kubectl(given, "-n", "multistep-system", "scale", "deployment/multistep", f"--replicas={count}")
+        await kubectl(given, "-n", "multistep-system", "rollout", "status", "deployment/multistep", "--timeout=90s")
+        if count == 0:
+            await kubectl(given, "-n", "multistep-system", "wait", "--for=delete", "pod", "-l", SELECTED, "--timeout=60s")
+
+    yield replicas
+    await replicas(1)
+
+
+async def test_what_happens_while_the_operator_is_away_is_made_up_for(
+    given: Given, operator_away: Callable[[int], Awaitable[None]]
+) -> None:
+    """One trial is deleted, one deleted and made again under its name, one passes its deadline, one its time to live."""
+    sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
+    await given.applied(trial(sleepy, name="deleted"))
+    await given.applied(trial(sleepy, name="remade"))
+    await given.applied(trial(sleepy, name="late", activeDeadlineSeconds=20))
+    for name in ("deleted", "remade", "late"):
+        await given.until(name, _in_agent)
+    await given.ended(trial(Step("a"), name="old", ttlSecondsAfterFinished=8))
+    await operator_away(0)
+    for name in ("deleted", "remade"):
+        await given.deleted(name)
+    await given.applied(trial(Step("a", test=reward(0.75)), name="remade"))  # while the old pod may still be terminating
+    await given.without_pods("deleted", seconds=30)
+    await operator_away(1)
+    remade = await given.until("remade", finished)
+    assert (remade["status"]["rewards"], remade["status"]["attempt"]) == ({"reward": 0.75}, 1)
+    late = await given.until("late", finished)
+    assert [each["reason"] for each in late["status"]["conditions"] if each["status"] == "True"] == ["DeadlineExceeded"] * 2
+    await given.without_pods("late", seconds=20)
+    async with asyncio.timeout(30):
+        while await _there(given, "old"):
+            await asyncio.sleep(0.3)
+    assert not await _there(given, "deleted") and await given.pods("deleted") == []
+
+
+async def _there(given: Given, name: str) -> bool:
+    try:
+        await given.get(name)
+    except NotFound:
+        return False
+    return True
+
+
+async def test_the_deadline_bounds_what_never_starts_and_what_backs_off(given: Given) -> None:
+    nowhere = {"image": "debian:bookworm-slim", "podTemplate": {"spec": {"nodeSelector": {"no": "such-node"}}}}
+    await given.applied(trial(Step("a"), name="unschedulable", environment=nowhere, activeDeadlineSeconds=4))
+    await given.applied(
+        trial(Step("a"), name="no-task", variables=[{"name": "X", "valueFrom": {"secretKeyRef": {"name": "n", "key": "k"}}}])
+    )
+    found = await given.until("unschedulable", finished, seconds=30)
+    assert [each["reason"] for each in found["status"]["conditions"] if each["status"] == "True"] == ["DeadlineExceeded"] * 2
+    await given.without_pods("unschedulable", seconds=20)
+    await given.until("no-task", _pending)
+    await given.deleted("no-task")
+
+
+async def test_a_finished_pod_is_kept_as_long_as_the_spec_says(given: Given) -> None:
+    always, failed = (
+        trial(Step("a"), name="kept-a-while", podTTLSecondsAfterFinished=4),
+        trial(Step("a", solve="#!/bin/sh\nexit 1\n"), name="kept-on-failure", podCleanup="OnSuccess", agent=FAILING),
+    )
+    await asyncio.gather(*(given.ended(each) for each in (always, failed)))
+    assert len(await given.pods("kept-a-while")) == 1
+    await given.without_pods("kept-a-while", seconds=20)
+    assert len(await given.pods("kept-on-failure")) == 1

@@ -126,6 +126,9 @@ class FakeCluster:
     async def get_network_policy(self, namespace: str, name: str) -> Object:
         return self._get("NetworkPolicy", namespace, name)
 
+    async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
+        return self._delete("PodDisruptionBudget", namespace, name, "")
+
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
         kind, namespace, name = _key(manifest)
         with self._write(f"create {kind} {namespace}/{name}"):

@@ -236,4 +236,4 @@ def timeless(value: Any) -> Any:
 
 
 def _is_time(key: str) -> bool:
-    return key == "durations" or key.endswith(("Time", "_at"))
+    return key in ("durations", "suspendedSeconds") or key.endswith(("Time", "_at"))

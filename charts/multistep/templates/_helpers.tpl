@@ -66,6 +66,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [networkpolicies]
   verbs: [get, create] # they go with their trials
 {{- end }}
+{{- if eq .Values.drain "Wait" }}
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create, delete]
+{{- end }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]

@@ -15,7 +15,19 @@ from .trial import GROUP, KIND, PLURAL, VERSION, MultiStepTrial, TrialSpec, Tria
 
 Schema = dict[str, Any]
 
-MUTABLE = ("suspend", "activeDeadlineSeconds", "podTTLSecondsAfterFinished", "ttlSecondsAfterFinished")
+MUTABLE = (
+    "suspend",
+    "suspendPolicy",
+    "stop",
+    "activeDeadlineSeconds",
+    "podTTLSecondsAfterFinished",
+    "ttlSecondsAfterFinished",
+)
+_STOPS_FOR_GOOD = {
+    "rule": "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
+    "message": "stop cannot be taken back: make a new trial",
+    "fieldPath": ".stop",
+}
 _KEPT = (
     "description",
     "type",
@@ -71,7 +83,8 @@ def crd() -> Schema:
 def openapi_schema() -> Schema:
     """The structural schema of the resource."""
     spec = _structural(TrialSpec, nullable=False)
-    spec["x-kubernetes-validations"] = [_immutable(name, spec["required"]) for name in _immutable_fields(spec)]
+    immutable = [_immutable(name, spec["required"]) for name in _immutable_fields(spec)]
+    spec["x-kubernetes-validations"] = [*immutable, _STOPS_FOR_GOOD]
     return {
         "type": "object",
         "description": (MultiStepTrial.__doc__ or "").strip(),

@@ -218,7 +218,7 @@ def _no_resume(value: bool) -> bool:
 
 
 class TrialSpec(_Model):
-    """What to run. Immutable but for suspend, activeDeadlineSeconds and the TTLs."""
+    """What to run. Immutable but for suspend, suspendPolicy, stop, activeDeadlineSeconds and the TTLs."""
 
     task: TaskSource
     """The task."""
@@ -243,13 +243,19 @@ class TrialSpec(_Model):
     on_agent_error: Literal["Abort", "Continue"] = "Abort"
     """After an agent's exception: no further step; or, like Harbor, go on if the verifier gave a result."""
     suspend: bool = False
-    """While true, a trial that has not begun does not begin."""
+    """While true, no further step begins, and a trial without a pod gets none."""
+    suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
+    """What becomes of a pod that runs: Pause keeps it after the current step, the others remove it after the step or at once."""
+    stop: bool = False
+    """true ends the trial for good: Failed with reason Stopped, without a reward. It cannot be taken back."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """Time for the whole trial, over all attempts; then it is Failed. Unset: no limit."""
+    """Time for the whole trial, over all attempts, but not while it is suspended; then it is Failed. Unset: no limit."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How often the trial begins anew, in a new pod, after a fault of the infrastructure."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
-    """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception."""
+    """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception.
+
+    None is kept after a stop or at the deadline, when an agent may still be at work in it."""
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
     """How long a finished pod stays before podCleanup removes it; unset: not at all."""
     ttl_seconds_after_finished: WholeSeconds | None = None
@@ -262,7 +268,7 @@ class Condition(_Model):
     """A metav1.Condition: what machines read."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Complete and Failed as a Job's; Ready, Reconciling and Stalled as kstatus reads them."""
+    """Complete, Failed and Suspended as a Job's; Ready, Reconciling and Stalled as kstatus reads them."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     observed_generation: int | None = None
@@ -382,7 +388,7 @@ class TrialStatus(_Model):
     phase: str | None = None
     """For display; machines read the conditions."""
     conditions: list[Condition] = []
-    """Complete, Failed, Ready, Reconciling, Stalled."""
+    """Complete, Failed, Ready, Reconciling, Stalled, Suspended."""
     isolation: Literal["Separate", "User", "Shared"] | None = None
     """What kept agent and verifier apart: a pod of its own, another user, or nothing."""
     attempt: int | None = None
@@ -403,6 +409,8 @@ class TrialStatus(_Model):
     """When the trial began."""
     completion_time: datetime | None = None
     """When it ended."""
+    suspended_seconds: int | None = None
+    """How long it was suspended since it began, up to the last time it went on."""
     current_step: str | None = None
     """The step that runs."""
     steps: list[StepStatus] = []

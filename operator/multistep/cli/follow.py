@@ -13,7 +13,7 @@ from ..errors import Unavailable
 from .cluster import Cluster
 from .exits import TrialGone
 from .outcome import holds, is_over, outcome, step_faults
-from .output import Progress, rewards_text, seconds_text
+from .output import Progress, attempt_text, rewards_text, seconds_text
 
 UNHEARD_SECONDS = 10.0
 _UNHEARD = "nobody has taken up the trial yet: does the operator run? `kubectl get pods -A | grep multistep` tells"
@@ -22,13 +22,24 @@ _UNHEARD = "nobody has taken up the trial yet: does the operator run? `kubectl g
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
     """The trial's last status. Raises TrialGone, Unavailable (the trial goes on), ClusterError."""
     status: TrialStatus | None = None
-    async with aclosing(_versions(cluster, namespace, name)) as versions, _unless_heard(lambda: status, progress):
+    async with aclosing(_versions(cluster, namespace, name)) as versions, _unless_heard(lambda: status, progress.note):
         async for newer in versions:
             progress.show(newer, describe(status, newer))
             status = newer
             if is_over(newer):
                 return newer
     raise Unavailable(f"the API server ended the watch of trial {name}")  # a watch goes on for ever or raises
+
+
+async def until_over(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
+    """The same without telling how it goes. note: takes what is worth saying when nothing is heard."""
+    status: TrialStatus | None = None
+    async with aclosing(_versions(cluster, namespace, name)) as versions, _unless_heard(lambda: status, note):
+        async for newer in versions:
+            status = newer
+            if is_over(newer):
+                return newer
+    raise Unavailable(f"the API server ended the watch of trial {name}")
 
 
 def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
@@ -44,7 +55,7 @@ def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
 
 def _attempt_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     lost = new.attempts[len(before.attempts) :]
-    return [f"attempt {each.number} was lost: {each.reason}: {each.message}" for each in lost]
+    return [attempt_text(each) for each in lost]
 
 
 def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list[str]:
@@ -79,14 +90,14 @@ async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def _unless_heard(status: Callable[[], TrialStatus | None], progress: Progress) -> AsyncIterator[None]:
+async def _unless_heard(status: Callable[[], TrialStatus | None], note: Callable[[str], None]) -> AsyncIterator[None]:
     """Say so when no operator seems to be there."""
 
     async def wait() -> None:
         await asyncio.sleep(UNHEARD_SECONDS)
         seen = status()
         if seen is None or not seen.conditions:
-            progress.note(_UNHEARD)
+            note(_UNHEARD)
 
     task = asyncio.create_task(wait())
     try:

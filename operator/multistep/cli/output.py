@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..api.trial import StepStatus, TrialStatus
+from ..api.trial import AttemptStatus, StepStatus, TrialStatus
+from ..engine.lifecycle import SUSPENDED
 from .examine import Report, StepSummary
 from .outcome import outcome
 
@@ -93,14 +94,17 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None) -
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
-    lines += [
-        _told("attempt", f"{each.number} was lost: {each.reason}: {each.message}", "yellow")
-        for each in status.attempts
-        if each.reason
-    ]
+    lines += [_told("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
     reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
     why = f": {clean(found.why)}" if found.why else ""
     return Group(*lines, Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+
+
+def attempt_text(attempt: AttemptStatus) -> str:
+    """How an earlier attempt ended, in words."""
+    if attempt.reason == SUSPENDED:
+        return f"attempt {attempt.number} was given up: {attempt.message}"
+    return f"attempt {attempt.number} was lost: {attempt.reason}: {attempt.message}"
 
 
 @contextmanager

@@ -138,4 +138,5 @@ class Session:
 
 
 def _look(namespace: str, name: str) -> str:
-    return f"look: multistep show {name} -n {namespace}; delete: kubectl delete mst {name} -n {namespace}"
+    there = f"{name} -n {namespace}"
+    return f"follow: multistep show --follow {there}; stop: multistep stop {there}"

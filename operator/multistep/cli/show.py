@@ -11,29 +11,40 @@ from .options import Target, kubeconfig_options, namespace_option, output_option
 _EPILOG = """\b
 Examples:
   multistep show my-task-oracle-x7k2p
+  multistep show --follow my-task-oracle-x7k2p
   multistep show my-task-oracle-x7k2p -o json | jq .status.rewards
+
+With --follow the exit code tells how the trial ended, as that of `multistep run`.
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("trial")
+@click.option("-f", "--follow", is_flag=True, help="Follow the trial until it is over, with progress on stderr.")
 @namespace_option
 @kubeconfig_options
 @output_option
-def show(trial: str, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+def show(trial: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
     """Show the steps of TRIAL, its rewards and how it ended, or where it is."""
-    asyncio.run(_show(Target(kubeconfig, context, namespace), trial, output))
+    if code := asyncio.run(_show(Target(kubeconfig, context, namespace), trial, output, until_over=follow)):
+        raise click.exceptions.Exit(code)
 
 
-async def _show(target: Target, trial: str, output: str) -> None:
+async def _show(target: Target, trial: str, output: str, *, until_over: bool) -> int:
     from ..api.trial import parse_status
     from . import cluster
-    from .output import print_json, print_out, status_document, trial_view
+    from .follow import follow
+    from .outcome import outcome
+    from .output import Progress, print_json, print_out, status_document, trial_view
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         status = parse_status(await cluster.existing_trial(connected, namespace, trial))
+        if until_over:
+            with Progress(trial) as progress:
+                status = await follow(connected, namespace, trial, progress)
     if output == "json":
         print_json(status_document(namespace, trial, status))
     else:
         print_out(trial_view(trial, status))
+    return outcome(status).exit if until_over else 0

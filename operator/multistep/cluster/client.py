@@ -21,6 +21,7 @@ from multistep.cluster.exec import WebsocketExec, open_exec
 from multistep.cluster.http import REQUEST_TIMEOUT_SECONDS, Http, RequestObserver
 from multistep.cluster.resources import (
     CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
     EVENTS,
     KNOWN,
     NETWORK_POLICIES,
@@ -36,6 +37,7 @@ from multistep.errors import NotFound
 
 MAX_EVENT_NOTE_BYTES: Final = 1024  # the API server refuses longer ones
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+MERGE: Final = "application/merge-patch+json"
 
 
 class Client:
@@ -145,6 +147,9 @@ class Client:
     async def get_network_policy(self, namespace: str, name: str) -> Object:
         return await self.get(NETWORK_POLICIES, namespace, name)
 
+    async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
+        return await self.delete(DISRUPTION_BUDGETS, namespace, name)
+
     async def create_event(
         self,
         regarding: Mapping[str, Any],
@@ -221,6 +226,19 @@ class Client:
         path = resource.path(self._namespace_of(resource, manifest), manifest["metadata"]["name"])
         params = {"fieldManager": field_manager, "force": str(force).lower(), **({"dryRun": "All"} if dry_run else {})}
         return await self._apply(resource, path, params, manifest)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        field_manager: str = "multistep-cli",
+    ) -> Object:
+        """Merge changes into an object. Raises Conflict if they name a metadata.uid and the object is another."""
+        path, params = resource.path(namespace, name), {"fieldManager": field_manager}
+        return await self._http.send("patch", resource.plural, "PATCH", path, params=params, body=changes, content_type=MERGE)
 
     async def _apply(self, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any]) -> Object:
         return await self._http.send("apply", resource.plural, "PATCH", path, params=params, body=body, content_type=APPLY)

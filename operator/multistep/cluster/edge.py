@@ -88,6 +88,9 @@ class Cluster(Protocol):
 
     async def get_network_policy(self, namespace: str, name: str) -> Object: ...
 
+    async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
+        """Ask for the end of a PodDisruptionBudget; False if it is gone already."""
+
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
         """Create an object of any kind (a NetworkPolicy, a Lease, ...)."""
 

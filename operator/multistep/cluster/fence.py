@@ -73,6 +73,10 @@ class Fenced:
     async def get_network_policy(self, namespace: str, name: str) -> Object:
         return await self._cluster.get_network_policy(namespace, name)
 
+    async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
+        self._check()
+        return await self._cluster.delete_disruption_budget(namespace, name)
+
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
         self._check()
         return await self._cluster.create(manifest, field_manager=field_manager)

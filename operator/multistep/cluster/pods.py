@@ -27,6 +27,11 @@ LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
 OURS = "app.kubernetes.io/managed-by=multistep"  # selects all that this operator makes
 
+# What autoscalers are told, unless the trial's pod template says otherwise.
+_DRAINS = {
+    "Move": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
+}
 _ROOT = "-root"
 _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
@@ -99,7 +104,8 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     template = request.trial.spec.environment.pod_template or {}
     _refuse_template(template)
     own = _own_pod(request)
-    pod = _merge({"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, own)
+    metadata = _merge({"annotations": _DRAINS[request.settings.drain]}, template.get("metadata") or {})
+    pod = _merge({"metadata": metadata, "spec": template.get("spec") or {}}, own)
     pod["spec"]["containers"] = _containers(template, own)
     return pod
 
@@ -122,12 +128,44 @@ def network_policy(request: PodRequest) -> dict[str, Any] | None:
             "ownerReferences": [owner_reference(request.trial)],
         },
         "spec": {
-            "podSelector": {"matchLabels": {LABEL_TRIAL: label_value(request.trial.metadata.name), LABEL_POD: request.name}},
+            "podSelector": {"matchLabels": _own_labels(request.trial, request.name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [],
             "egress": [{"to": to}] if to else [],  # a rule without peers would allow all
         },
     }
+
+
+def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
+    """With the trial's uid, so that nobody else has it and it can be deleted unseen."""
+    return f"{pod_name}-{trial.metadata.uid}"
+
+
+def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
+    """What lets a drain wait for one pod; None where drains move trials.
+
+    A pod that is not ready (a result waits to be fetched) is kept, too: the default of unhealthyPodEvictionPolicy.
+    """
+    if request.settings.drain != "Wait":
+        return None
+    trial = request.trial
+    labels = _own_labels(trial, request.name)
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": disruption_budget_name(trial, request.name),
+            "namespace": trial.metadata.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: labels[LABEL_TRIAL]},
+            "ownerReferences": [owner_reference(trial)],
+        },
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}},
+    }
+
+
+def _own_labels(trial: MultiStepTrial, name: str) -> dict[str, str]:
+    """Labels that select one pod."""
+    return {LABEL_TRIAL: label_value(trial.metadata.name), LABEL_POD: name}
 
 
 def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:

@@ -42,11 +42,12 @@ NAMESPACES = Resource("v1", "Namespace", "namespaces", namespaced=False)
 EVENTS = Resource("events.k8s.io/v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
     (each.api_version, each.kind): each
-    for each in (TRIALS, PODS, CONFIG_MAPS, SECRETS, NAMESPACES, EVENTS, LEASES, NETWORK_POLICIES, CRDS)
+    for each in (TRIALS, PODS, CONFIG_MAPS, SECRETS, NAMESPACES, EVENTS, LEASES, NETWORK_POLICIES, DISRUPTION_BUDGETS, CRDS)
 }
 
 

@@ -5,12 +5,12 @@ Pure: the clock and everything seen come in. What happens inside the pod is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 
-from ..api.trial import MultiStepTrial
+from ..api.trial import AttemptStatus, MultiStepTrial, TrialStatus
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,18 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """The trial is suspended: say so, see that only a paused one has a pod, and wait."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A suspended trial without a pod may have one again."""
+
+
+@dataclass(frozen=True)
 class LoseAttempt:
-    """An outside cause took the pod: put the attempt on record and begin anew, if a retry is left."""
+    """An outside cause took the pod: put the attempt on record and begin anew, if a retry is left (a SUSPENDED one needs none)."""
 
     reason: str
     message: str
@@ -137,7 +147,19 @@ class CleanUp:
 
 
 Decision: TypeAlias = (
-    Begin | CreatePod | Adopt | CreateVerifierPod | AdoptVerifierPod | Drive | Wait | LoseAttempt | PhaseDied | Fail | CleanUp
+    Begin
+    | CreatePod
+    | Adopt
+    | CreateVerifierPod
+    | AdoptVerifierPod
+    | Drive
+    | Wait
+    | Hold
+    | Resume
+    | LoseAttempt
+    | PhaseDied
+    | Fail
+    | CleanUp
 )
 Rule: TypeAlias = Callable[[Situation], Decision | None]
 
@@ -145,6 +167,9 @@ Rule: TypeAlias = Callable[[Situation], Decision | None]
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "repository name not known", "insufficient_scope")
 POD_STARTING = "PodStarting"
+SUSPENDED = "Suspended"  # why an attempt ended whose pod was released
+STOPPED = "Stopped"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _FILLED_ITS_DISK = (
@@ -170,13 +195,18 @@ def _finished(s: Situation) -> Decision | None:
     return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))
 
 
-def _past_deadline(s: Situation) -> Decision | None:
-    return deadline_exceeded(s.trial, s.now)
+def _cut_short(s: Situation) -> Decision | None:
+    return cut_short(s.trial, s.now)
 
 
-def _suspended(s: Situation) -> Decision | None:
-    if is_held(s.trial):
-        return Wait("Suspended", "spec.suspend is true; set it to false to begin")
+def _held_without_pod(s: Situation) -> Decision | None:
+    """A pod that is there all the same was made before a crash: it is adopted first, then paused or released."""
+    return Hold() if is_held(s.trial) and not _own(s, s.pod) else None
+
+
+def _resumed_without_pod(s: Situation) -> Decision | None:
+    if is_suspended(s.trial) and s.trial.status.attempt is not None and s.trial.status.pod_uid is None and not s.trial.spec.suspend:
+        return Resume()
     return None
 
 
@@ -191,7 +221,9 @@ def _backing_off(s: Situation) -> Decision | None:
     lost = s.trial.status.attempts
     if not lost or s.pod is not None or s.trial.status.pod_uid is not None or lost[-1].end_time is None:
         return None
-    left = lost[-1].end_time.timestamp() + min(60.0, 2.0 ** (len(lost) - 1)) - s.now
+    if lost[-1].reason == SUSPENDED:
+        return None
+    left = lost[-1].end_time.timestamp() + min(60.0, 2.0 ** (faults(lost) - 1)) - s.now
     return Wait("BackingOff", f"attempt {lost[-1].number} was lost: {lost[-1].reason}", seconds=left) if left > 0 else None
 
 
@@ -252,6 +284,16 @@ def _container_ended(s: Situation) -> Decision | None:
     return LoseAttempt("ContainerEnded", ended)
 
 
+def _released(s: Situation) -> Decision | None:
+    """Suspended, and the policy lets the pod go; one that has not started yet always goes: nothing is lost with it."""
+    if s.pod is None or not s.trial.spec.suspend:
+        return None
+    policy, unused = s.trial.spec.suspend_policy, not s.pod.running and s.trial.status.current_step is None
+    if unused or policy == "Release" or (policy == "ReleaseAfterStep" and is_suspended(s.trial)):
+        return LoseAttempt(SUSPENDED, "its pod was released, as spec.suspend is true")
+    return None
+
+
 def _cannot_start(s: Situation) -> Decision | None:
     if s.pod is None:
         return None
@@ -303,7 +345,12 @@ def _verifier(s: Situation) -> Decision | None:
     return found
 
 
-POD_RULES: tuple[Rule, ...] = (
+def _paused(s: Situation) -> Decision | None:
+    """It was found between steps; nothing begins while spec.suspend stays true."""
+    return Hold() if s.trial.spec.suspend and is_suspended(s.trial) else None
+
+
+_LIFE_RULES: tuple[Rule, ...] = (
     _pod_not_made,
     _pod_gone,
     _pod_foreign,
@@ -311,17 +358,20 @@ POD_RULES: tuple[Rule, ...] = (
     _disk_filled,
     _pod_taken,
     _container_ended,
-    _cannot_start,
-    _start_too_slow,
-    _starting,
 )
+_START_RULES: tuple[Rule, ...] = (_cannot_start, _start_too_slow, _starting)
+POD_RULES = (*_LIFE_RULES, *_START_RULES)
 RULES: tuple[Rule, ...] = (
     _finished,
-    _past_deadline,
-    _suspended,
+    _cut_short,
+    _held_without_pod,
+    _resumed_without_pod,
     _not_begun,
     _backing_off,
-    *POD_RULES,
+    *_LIFE_RULES,
+    _released,
+    *_START_RULES,
+    _paused,
     _verifier,
 )
 
@@ -337,8 +387,31 @@ def is_finished(trial: MultiStepTrial) -> bool:
 
 
 def is_held(trial: MultiStepTrial) -> bool:
-    """Whether the trial is suspended before its start; nothing of it is looked at until it is to begin."""
-    return trial.spec.suspend and trial.status.attempt is None
+    """Whether the trial is to get no pod; its task is not looked at until it may."""
+    return trial.spec.suspend and not trial.spec.stop and trial.status.pod_uid is None
+
+
+def is_suspended(trial: MultiStepTrial) -> bool:
+    """Whether it was written down that the trial is suspended: it has no pod, or one that is between steps."""
+    return any(each.type == "Suspended" and each.status == "True" for each in trial.status.conditions)
+
+
+def suspension(trial: MultiStepTrial) -> tuple[str, str]:
+    """Reason and message of a suspended trial: what it has, and what setting spec.suspend to false will do."""
+    status = trial.status
+    if status.attempt is None:
+        return "Suspended", "spec.suspend is true; set it to false to begin"
+    if status.pod_uid is None:
+        return "Released", f"no pod is held; set spec.suspend to false to begin anew, from step 1, as attempt {status.attempt}"
+    where = f"after step {status.current_step}" if status.current_step else "before the first step"
+    if trial.spec.suspend_policy != "Pause":
+        return "Paused", f"{where}; pod {status.pod_name} is about to be released"
+    return "Paused", f"{where}; pod {status.pod_name} is kept; set spec.suspend to false to go on with the next step"
+
+
+def faults(attempts: Sequence[AttemptStatus]) -> int:
+    """How many attempts the infrastructure took; those that were released for a suspension do not count."""
+    return sum(each.reason != SUSPENDED for each in attempts)
 
 
 def failed_badly(trial: MultiStepTrial) -> bool:
@@ -354,10 +427,17 @@ def _attempt_start(s: Situation) -> float:
     return start.timestamp() if start else s.now
 
 
+def _own(s: Situation, pod: PodFacts | None) -> bool:
+    return pod is not None and pod.owner_uid == s.trial.metadata.uid
+
+
 def _pod_removal(s: Situation) -> float | None:
+    """A trial that was cut short loses its pod whatever the spec says: nothing else would end what runs in it."""
     spec = s.trial.spec
-    if not any(pod and pod.owner_uid == s.trial.metadata.uid and not pod.deleting for pod in (s.pod, s.verifier)):
+    if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
         return None
+    if any(each.type == "Failed" and each.reason in (STOPPED, DEADLINE_EXCEEDED) for each in s.trial.status.conditions):
+        return 0.0
     if spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and failed_badly(s.trial)):
         return None
     return _seconds_left(s, spec.pod_ttl_seconds_after_finished or 0)
@@ -370,15 +450,31 @@ def _seconds_left(s: Situation, ttl: float | None) -> float | None:
     return max(0.0, end.timestamp() + ttl - s.now)
 
 
-def deadline_exceeded(trial: MultiStepTrial, now: float) -> Fail | None:
-    """What follows when the trial's own deadline has passed; None while it has not."""
-    if next_deadline(trial, now) != 0:
+def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
+    """How the trial ends when it was told to stop, or its own deadline has passed; None while neither is so."""
+    if trial.spec.stop:
+        return Fail(STOPPED, "the trial was stopped: spec.stop is true")
+    limit, left = trial.spec.active_deadline_seconds, _active_seconds_left(trial, now)
+    if left is None or left > 0:
         return None
-    limit = trial.spec.active_deadline_seconds
-    return Fail("DeadlineExceeded", f"the trial was active for longer than spec.activeDeadlineSeconds = {limit}")
+    return Fail(DEADLINE_EXCEEDED, f"the trial was active for longer than spec.activeDeadlineSeconds = {limit}")
 
 
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
-    """Seconds until the trial's own deadline, if it has one and has begun."""
+    """Seconds until the trial's own deadline, if it has one and its time runs."""
+    left = _active_seconds_left(trial, now)
+    return None if left is None or is_suspended(trial) else max(0.0, left)
+
+
+def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
     limit, start = trial.spec.active_deadline_seconds, trial.status.start_time
-    return None if limit is None or start is None else max(0.0, start.timestamp() + limit - now)
+    return None if limit is None or start is None else start.timestamp() + limit + suspended_seconds(trial.status, now) - now
+
+
+def suspended_seconds(status: TrialStatus, now: float) -> float:
+    """How long the trial was suspended since it began, until now."""
+    since = next(
+        (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status == "True"), None
+    )
+    before = status.suspended_seconds or 0.0
+    return before if since is None or status.start_time is None else before + max(0.0, now - since.timestamp())

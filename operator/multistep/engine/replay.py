@@ -20,6 +20,14 @@ class Progress:
     next: Operation | None
     running: Record | None = None
 
+    @property
+    def between_steps(self) -> bool:
+        """Whether the next operation would begin a step, or the trial."""
+        if self.next is None or self.running is not None:
+            return False
+        steps = self.journal.steps
+        return steps[-1].started_at is None if steps else self.journal.started_at is None
+
 
 def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> Progress:
     """Feed the script with the records there are, up to the first operation that has none or is still running."""

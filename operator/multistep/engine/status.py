@@ -24,7 +24,7 @@ from ..api.trial import (
 )
 from . import rewards
 from .journal import Collected, Journal, StepRun
-from .lifecycle import POD_STARTING, starting_message
+from .lifecycle import POD_STARTING, starting_message, suspended_seconds, suspension
 
 MAX_MESSAGE_CHARACTERS = 1024
 MAX_REWARD_KEYS = 64
@@ -42,31 +42,51 @@ def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now:
 
 
 def begun(trial: MultiStepTrial, attempt: int, pod_name: str, task: str, image_user: str | None, now: float) -> TrialStatus:
-    """A trial whose (next) pod is about to be made. (A verifier's that is left of the last attempt stays named till then.)"""
-    return _with(
-        trial,
-        "Pending",
-        POD_STARTING,
-        starting_message(attempt, pod_name),
-        now,
-        attempt=attempt,
-        pod_name=pod_name,
-        pod_uid=None,
-        node_name=None,
-        current_step=None,
-        steps=[],
-        task=task,
-        image_user=image_user,
-        start_time=trial.status.start_time or _time(now),
-    )
+    """A trial whose (next) pod is about to be made, or is to be made when the trial is no longer suspended.
+
+    A verifier's that is left of the last attempt stays named till then.
+    """
+    fields = {
+        "attempt": attempt,
+        "pod_name": pod_name,
+        "pod_uid": None,
+        "node_name": None,
+        "current_step": None,
+        "steps": [],
+        "task": task,
+        "image_user": image_user,
+        "start_time": trial.status.start_time or _time(now),
+    }
+    if trial.spec.suspend:
+        return suspended(_changed(trial, **fields), now)
+    return _with(trial, "Pending", POD_STARTING, starting_message(attempt, pod_name), now, **fields)
 
 
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
     """A trial whose script is under way. changes: further fields of the status."""
     current = journal.steps[-1].name if journal.steps else None
-    total = f"step {len(journal.steps)}: {current}" if current else "preparing the environment"
-    steps = [step_status(run) for run in journal.steps]
-    return _with(trial, "Running", "Running", total, now, steps=steps, current_step=current, **changes)
+    return retold(_changed(trial, steps=[step_status(run) for run in journal.steps], current_step=current, **changes), now)
+
+
+def retold(trial: MultiStepTrial, now: float) -> TrialStatus:
+    """A running trial where it is, by the spec that it has now."""
+    current, count = trial.status.current_step, len(trial.status.steps)
+    total = f"step {count}: {current}" if current else "preparing the environment"
+    if trial.spec.suspend:
+        return _with(trial, "Running", "Suspending", f"{total}; the trial is suspended when that is done", now)
+    return _with(trial, "Running", "Running", total, now)
+
+
+def suspended(trial: MultiStepTrial, now: float) -> TrialStatus:
+    """A trial that waits for spec.suspend to be false."""
+    reason, message = suspension(trial)
+    return _with(trial, "Suspended", reason, message, now)
+
+
+def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
+    """The same between steps, with its pod: the step that would be next has not begun."""
+    steps = [step_status(run) for run in journal.steps if run.started_at is not None]
+    return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None), now)
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
@@ -103,13 +123,25 @@ def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialS
         pod_name=status.pod_name,
         pod_uid=status.pod_uid,
         node_name=status.node_name,
-        start_time=status.attempts[-1].end_time if status.attempts else status.start_time,
+        start_time=_attempt_start(status),
         end_time=_time(now),
         reason=reason,
         message=bounded(message),
         steps=status.steps,
     )
     return status.model_copy(update={"attempts": [*status.attempts, attempt], "steps": [], "current_step": None})
+
+
+def _attempt_start(status: TrialStatus) -> datetime | None:
+    """When the current attempt began: after the one before, and after the suspension that kept it from beginning, if any."""
+    before = status.attempts[-1].end_time if status.attempts else None
+    if before is None:
+        return status.start_time
+    resumed = next(
+        (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status == "False"), before
+    )
+    first = status.steps[0].start_time if status.steps else None
+    return before if first is not None and resumed > first else max(before, resumed)
 
 
 def step_status(run: StepRun) -> StepStatus:
@@ -252,20 +284,31 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
 
 def _with(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, **changes: Any) -> TrialStatus:
     generation = trial.metadata.generation
-    conditions = _conditions(trial.status.conditions, phase, reason, bounded(message), generation, now)
-    return trial.status.model_copy(update={"observed_generation": generation, "phase": phase, "conditions": conditions, **changes})
+    told: dict[str, Any] = {
+        "observed_generation": generation,
+        "phase": phase,
+        "conditions": _conditions(trial.status.conditions, phase, reason, bounded(message), generation, now),
+    }
+    if phase != "Suspended":
+        told["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
+    return trial.status.model_copy(update={**told, **changes})
+
+
+def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:
+    return trial.model_copy(update={"status": trial.status.model_copy(update=changes)})
 
 
 def _conditions(
     former: Sequence[Condition], phase: Phase, reason: str, message: str, generation: int, now: float
 ) -> list[Condition]:
-    """A Job's conditions beside those of kstatus: Reconciling while it runs, Ready when Complete, Stalled when Failed."""
+    """A Job's conditions beside those of kstatus: Reconciling until it ends, Ready when Complete, Stalled when Failed."""
     holds = {
         "Complete": phase == "Complete",
         "Failed": phase == "Failed",
         "Ready": phase == "Complete",
         "Reconciling": phase in ("Pending", "Running", "Suspended"),
         "Stalled": phase == "Failed",
+        "Suspended": phase == "Suspended",
     }
     since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
     return [

@@ -48,10 +48,11 @@ class Hooks:
 class Left:
     """How the pods were left. image_user: a pod has to be made again as root, and this is whom the image runs as.
 
-    verifier: the step whose verifier's pod that is, or is wanted.
+    verifier: the step whose verifier's pod that is, or is wanted. between_steps: as the trial is suspended, no step begins.
     """
 
     journal: Journal | None = None
+    between_steps: bool = False
     image_user: str | None = None
     verifier: StepPlan | None = None
 
@@ -119,6 +120,8 @@ class Driver:
     async def _ride(self, ride: _Ride) -> Left:
         steps_told = -1
         while (progress := replay(ride.scope, ride.agent, ride.records)).next is not None:
+            if progress.between_steps and ride.trial.spec.suspend:
+                return Left(progress.journal, between_steps=True)
             if len(progress.journal.steps) != steps_told:
                 await ride.hooks.report(progress.journal, ride.isolation)
                 steps_told = len(progress.journal.steps)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..api.trial import MultiStepTrial, StepStatus, TrialStatus
+from ..api.trial import AttemptStatus, MultiStepTrial, StepStatus, TrialStatus
 from ..api.unknown import UnknownKey
+from ..engine.lifecycle import SUSPENDED
 from ..engine.status import bounded, reward_text
 from ..metrics import Metrics
 
@@ -25,8 +26,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     """What happened between two statuses of a trial, in order."""
     found = []
     if len(new.attempts) > len(old.attempts):
-        lost = new.attempts[-1]
-        found.append(Transition(lost.reason or "AttemptLost", f"attempt {lost.number} was lost: {lost.message}", "Warning"))
+        found += _attempt_ended(new.attempts[-1])
     if new.pod_uid and new.pod_uid != old.pod_uid:
         found.append(Transition("PodCreated", f"attempt {new.attempt}: created pod {new.pod_name}"))
     if new.verifier and new.verifier.pod_uid and new.verifier != old.verifier:
@@ -34,9 +34,25 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     found += [_step_ended(step) for step in ended_steps(old, new)]
     if new.current_step and new.current_step != old.current_step:
         found.append(Transition("StepStarted", f"step {new.current_step} started"))
-    if new.phase != old.phase and new.phase in ("Complete", "Failed", "Suspended"):
+    if new.phase != old.phase and new.phase in ("Complete", "Failed"):
         found.append(_phase_changed(new))
-    return found
+    return found + _suspension(old, new)
+
+
+def _attempt_ended(lost: AttemptStatus) -> list[Transition]:
+    """One that was released is told as a suspension."""
+    if lost.reason == SUSPENDED:
+        return []
+    return [Transition(lost.reason or "AttemptLost", f"attempt {lost.number} was lost: {lost.message}", "Warning")]
+
+
+def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
+    """Suspended and Resumed, as a Job tells it; a paused trial whose pod is released is told of, too."""
+    if new.phase == "Suspended" and (old.phase != "Suspended" or len(new.attempts) > len(old.attempts)):
+        return [Transition("Suspended", _phase_changed(new).message)]
+    if old.phase == "Suspended" and new.phase in ("Pending", "Running"):
+        return [Transition("Resumed", f"attempt {new.attempt} goes on" if new.pod_uid else f"attempt {new.attempt} begins")]
+    return []
 
 
 def ignored_keys(unknown: Sequence[UnknownKey]) -> list[Transition]:

@@ -95,8 +95,8 @@ class Look:
     async def _wait_for_task(self, error: SourceError) -> float | None:
         """Something that the trial refers to is not there; told if it does not come soon."""
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
-        if (late := lifecycle.deadline_exceeded(self._trial, now)) is not None:
-            return await self._act(late)
+        if (end := lifecycle.cut_short(self._trial, now)) is not None:
+            return await self._act(end)
         if created is not None and abs(now - created.timestamp()) < TASK_GRACE_SECONDS:
             return SOON_SECONDS
         return await self._wait("TaskUnavailable", str(error), seconds=10)
@@ -143,6 +143,11 @@ class Look:
                 return await self._adopt_verifier()
             case lifecycle.Wait():
                 return await self._wait(decision.reason, decision.message, seconds=decision.seconds)
+            case lifecycle.Hold():
+                await self._hold()
+                return None
+            case lifecycle.Resume():
+                return await self._resume()
             case lifecycle.LoseAttempt():
                 return await self._lose(decision)
             case lifecycle.PhaseDied():
@@ -228,9 +233,20 @@ class Look:
 
     async def _wait(self, reason: str, message: str, *, seconds: float | None) -> float | None:
         phase = self._trial.status.phase
-        shown: status.Phase = "Suspended" if reason == "Suspended" else "Running" if phase == "Running" else "Pending"
+        shown: status.Phase = "Running" if phase == "Running" else "Pending"
         await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock()))
         return self._sooner(seconds)
+
+    async def _hold(self) -> None:
+        """Only news end this. A pod that was released may still be there, if an operator died just then."""
+        await self._write(status.suspended(self._trial, self._t.clock()))
+        if self._trial.status.pod_uid is None:
+            await self._t.pods.remove_all(self._trial, former(self._trial))
+
+    async def _resume(self) -> float:
+        now = self._trial.status
+        assert now.attempt is not None and now.pod_name is not None
+        return await self._begin(now.attempt, now.pod_name, image_user=now.image_user)
 
     def _sooner(self, seconds: float | None) -> float | None:
         """Seconds, or less if the trial's deadline comes before."""
@@ -244,19 +260,21 @@ class Look:
         self._t.left_at.pop(trial.status.pod_uid or "", None)
         lost = status.lost(trial, loss.reason, loss.message, now)
         number = (trial.status.attempt or 1) + 1
-        retries = trial.spec.infrastructure_retries
-        if number <= retries + 1:
+        retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(lost.attempts)
+        if counted <= retries:
             again = trial.model_copy(update={"status": lost})
             name = pods.pod_name(trial.metadata.name, number, as_root=lost.image_user is not None)
             await self._write(status.begun(again, number, name, self._plan.task_name, lost.image_user, now))
             return 0
         self._writer.trial = trial.model_copy(update={"status": lost})
-        return await self._fail(loss.reason, f"{loss.message}; this was attempt {number - 1} of {retries + 1}", before=trial.status)
+        return await self._fail(loss.reason, f"{loss.message}; this was attempt {counted} of {retries + 1}", before=trial.status)
 
     async def _phase_died(self, death: lifecycle.PhaseDied) -> float | None:
         """The container ended by what ran in it; its records are gone, the status has what was reached."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
-        if journal.steps:
+        if journal.steps and journal.steps[-1].completed_at is not None:  # between steps, as the trial is paused
+            journal.exception = StepException(death.type, death.message)
+        elif journal.steps:
             last = journal.steps[-1]
             last.fail(StepException(death.type, death.message, last.phase))
             last.completed_at = self._t.clock()
@@ -272,6 +290,7 @@ class Look:
         quiet = since + self._t.settings.poll_seconds - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
         if ready and quiet > 0:
+            await self._write(status.retold(self._trial, self._t.clock()))
             return self._sooner(quiet)
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
@@ -282,6 +301,10 @@ class Look:
         if left.image_user is not None:
             name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
             return await self._begin(self._trial.status.attempt or 1, name, image_user=left.image_user)
+        if left.journal is not None and left.between_steps:
+            self._t.left_at.pop(self._pod.uid, None)
+            await self._write(status.paused(self._trial, left.journal, self._t.clock()))
+            return 0
         if left.journal is not None and left.journal.finished:
             return await self._finish(left.journal)
         self._t.left_at[self._pod.uid] = self._t.clock()
@@ -305,7 +328,7 @@ class Look:
             )  # fmt: skip
         else:
             new = status.complete(self._trial, journal, results, self._t.clock())
-        await self._write(new)
+        await self._end(new)
         return 0
 
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
@@ -313,8 +336,14 @@ class Look:
         if self._loaded is not None and new.attempt is not None:
             results = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
             new = new.model_copy(update={"results": results})
-        await self._write(new, before=before)
+        await self._end(new, before=before)
         return 0
+
+    async def _end(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        """A pod that is kept after the end must not hold up a drain."""
+        names = [self._trial.status.pod_name] if self._trial.status.pod_name else []
+        await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
+        await self._write(new, before=before)
 
     async def _clean_up(self, due: lifecycle.CleanUp) -> float | None:
         trial = self._trial

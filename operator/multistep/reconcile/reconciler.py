@@ -38,7 +38,7 @@ class Reconciler:
         self.left_at: dict[str, float] = {}
         self._tools = Tools(
             cluster=self.cluster,
-            pods=TrialPods(self.cluster),
+            pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, policies_enforced=enforced),
             driver=Driver(self.cluster, self.volume, self.settings, self.metrics),
             finisher=Finisher(self.volume, self.settings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..api.trial import MultiStepTrial
@@ -26,10 +27,11 @@ NAME_TAKEN_SECONDS = 2.0
 
 
 class TrialPods:
-    """What the reconciler asks of the cluster about pods."""
+    """What the reconciler asks of the cluster about pods. guarded: each has a PodDisruptionBudget, so that drains wait."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, guarded: bool = False) -> None:
         self._cluster = cluster
+        self._guarded = guarded
 
     async def get(self, trial: MultiStepTrial, name: str | None) -> PodFacts | None:
         """The pod of that name, if there is one."""
@@ -50,6 +52,7 @@ class TrialPods:
                 # A former trial's of the same name goes by itself.
                 message = f"a NetworkPolicy named {request.name} belongs to somebody else"
                 return Refused("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
+            await self._guard(request)
             return pods.facts(await self._cluster.create_pod(pods.manifest(request)))
         except Conflict:
             return None
@@ -58,6 +61,7 @@ class TrialPods:
 
     async def remove(self, trial: MultiStepTrial, name: str, uid: str = "") -> None:
         """Ask for a pod's end, if it is the trial's. uid: of the pod that is meant; "": whichever has the name."""
+        await self.unguard(trial, [name])
         try:
             pod = pods.facts(await self._cluster.get_pod(trial.metadata.namespace, name))
             if pod.owner_uid == trial.metadata.uid and not pod.deleting:
@@ -69,6 +73,17 @@ class TrialPods:
         """The same for several."""
         for name in names:
             await self.remove(trial, name)
+
+    async def unguard(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
+        """Drains need not wait for these pods any more."""
+        if self._guarded:
+            for name in names:
+                await self._cluster.delete_disruption_budget(trial.metadata.namespace, pods.disruption_budget_name(trial, name))
+
+    async def _guard(self, request: pods.PodRequest) -> None:
+        if (budget := pods.disruption_budget(request)) is not None:
+            with suppress(Conflict):  # made before a crash
+                await self._cluster.create(budget)
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
         """See that the pod's NetworkPolicy is there before the pod is; False if somebody else has its name."""

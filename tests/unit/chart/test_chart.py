@@ -158,6 +158,7 @@ def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Rend
         {"namespaces": ["Upper"]},
         {"image": {"repository": ""}},
         {"replicas": -1},
+        {"drain": "Never"},
         {"results": {"persistence": {"size": "much"}}},
         {"results": {"retentionSeconds": "30d"}},
     ],
@@ -173,6 +174,14 @@ def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(ren
     assert variables_of(enforced)["MULTISTEP_NETWORK_POLICIES_ENFORCED"] == "true"
     more = granted(operator_role(enforced, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
     assert more == {("networking.k8s.io", "networkpolicies", verb) for verb in ("get", "create")}
+
+
+def test_drains_that_wait_are_told_and_need_more_rights(render: Render) -> None:
+    assert variables_of(render())["MULTISTEP_DRAIN"] == "Move"
+    waiting = render({"drain": "Wait"})
+    assert variables_of(waiting)["MULTISTEP_DRAIN"] == "Wait"
+    more = granted(operator_role(waiting, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
+    assert more == {("policy", "poddisruptionbudgets", verb) for verb in ("create", "delete")}
 
 
 # -- rights

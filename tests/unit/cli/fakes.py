@@ -77,6 +77,7 @@ class CliCluster:
     reachable: bool = True
     create_fails: Exception | None = None
     apply_fails: BaseException | None = None
+    replace_before_patch: bool = False
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     namespace: str = "default"
 
@@ -111,6 +112,14 @@ class CliCluster:
         if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
             raise Conflict("exists", status=409)
         return self._store(manifest)
+
+    async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:
+        found = self.objects[resource.kind, name]
+        uid = "another" if self.replace_before_patch else found["metadata"]["uid"]
+        if changes["metadata"]["uid"] != uid:
+            raise Conflict("another uid", status=409)
+        found["spec"] |= changes["spec"]
+        return found
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, *, uid: str = "") -> bool:
         assert uid == self.objects[resource.kind, name]["metadata"]["uid"]

@@ -201,7 +201,7 @@ def test_losing_the_cluster_tells_that_the_trial_goes_on(task: Path, invoke: Inv
     result = invoke("run", task, "--name", "t")
     assert result.exit_code == 4
     assert (
-        "trial t goes on in the cluster; look: multistep show t -n default; delete: kubectl delete mst t -n default"
+        "trial t goes on in the cluster; follow: multistep show --follow t -n default; stop: multistep stop t -n default"
         in result.stderr
     )
 
@@ -217,7 +217,9 @@ def test_control_c_tells_that_the_trial_goes_on(
     monkeypatch.setattr(cluster, "watch", interrupted)
     result = invoke("run", task, "--name", "t")
     assert result.exit_code == 130 and result.stdout == ""
-    assert result.stderr.splitlines()[-1].startswith("trial t goes on in the cluster; look: multistep show t")
+    assert result.stderr.splitlines()[-1].startswith(
+        "trial t goes on in the cluster; follow: multistep show --follow t -n default; stop: multistep stop t"
+    )
 
 
 def test_detached(task: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -30,6 +30,7 @@ WRITES: dict[str, dict[str, Any]] = {
     "create_pod": {"pod": {}},
     "delete_pod": {"namespace": "ns", "name": "p"},
     "create": {"manifest": {}},
+    "delete_disruption_budget": {"namespace": "ns", "name": "p"},
     "create_event": {"regarding": {}, "reason": "R", "message": "m"},
     "open_exec": {"namespace": "ns", "pod": "p", "container": "c", "argv": []},
 }

@@ -30,9 +30,11 @@ from multistep.engine.lifecycle import (
     Decision,
     Drive,
     Fail,
+    Hold,
     LoseAttempt,
     PhaseDied,
     PodFacts,
+    Resume,
     Situation,
     Wait,
     decide,
@@ -58,8 +60,8 @@ def began(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTria
     return trial(spec, **{"attempt": 1, "pod_name": "t-1", "pod_uid": "p", "start_time": at(START), **status})
 
 
-def finished(spec: Mapping[str, Any] | None = None, kind: str = "Complete", **status: Any) -> MultiStepTrial:
-    conditions = [Condition(type=kind, status="True", last_transition_time=at(NOW), reason="x")]
+def finished(spec: Mapping[str, Any] | None = None, kind: str = "Complete", reason: str = "x", **status: Any) -> MultiStepTrial:
+    conditions = [Condition(type=kind, status="True", last_transition_time=at(NOW), reason=reason)]
     return began(spec, **{"conditions": conditions, "completion_time": at(NOW - 10), **status})
 
 
@@ -100,7 +102,20 @@ def after(
 
 
 ON_ITS_WAY = "attempt 1: waiting for pod t-1"
-IN_STEP = began(current_step="a", steps=[StepStatus(name="a")])
+
+
+def in_step(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
+    """One whose step a was started."""
+    return began(spec, **{"current_step": "a", "steps": [StepStatus(name="a")], **status})
+
+
+IN_STEP = in_step()
+SUSPEND = {"suspend": True}
+RELEASE = {"suspend": True, "suspendPolicy": "Release"}
+RELEASE_AFTER_STEP = {"suspend": True, "suspendPolicy": "ReleaseAfterStep"}
+PAUSED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="Paused")]
+RELEASED = LoseAttempt("Suspended", "its pod was released, as spec.suspend is true")
+STOPPED = Fail("Stopped", "the trial was stopped: spec.stop is true")
 AGAIN: dict[str, Any] = {"attempt": 2, "pod_name": "t-2", "pod_uid": None}
 LOST = [AttemptStatus(number=1, reason="Evicted", end_time=at(NOW - 0.4))]
 WITH_DEADLINE = {"activeDeadlineSeconds": 100}
@@ -115,8 +130,37 @@ Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 ROWS: dict[str, Row] = {
     # before anything
     "new": (trial(), None, Begin(1, "t-1")),
-    "suspended": (trial({"suspend": True}), None, Wait("Suspended", "spec.suspend is true; set it to false to begin")),
-    "suspended too late": (began({"suspend": True}), pod(), Drive()),
+    # suspended
+    "suspended": (trial(SUSPEND), None, Hold()),
+    "suspended, waiting to begin again": (began(SUSPEND, **AGAIN, attempts=LOST), None, Hold()),
+    "suspended while the pod was made": (began(SUSPEND, pod_uid=None), pod(), Adopt()),
+    "suspended, with another's pod": (began(SUSPEND, pod_uid=None), pod(owner_uid="x"), Hold()),
+    "suspended while it runs": (in_step(SUSPEND), pod(), Drive()),
+    "suspended while it is prepared": (began(SUSPEND), pod(), Drive()),
+    "suspended while the pod starts": (began(SUSPEND), starting(), RELEASED),
+    "suspended, and the pod cannot start": (began(SUSPEND), starting(waiting_reason="InvalidImageName"), RELEASED),
+    "paused": (in_step(SUSPEND, conditions=PAUSED), pod(), Hold()),
+    "paused, pod deleted": (in_step(SUSPEND, conditions=PAUSED), None, GONE),
+    "paused and resumed": (in_step(conditions=PAUSED), pod(), Drive()),
+    "to be released": (in_step(RELEASE), pod(), RELEASED),
+    "to be released, deleted": (in_step(RELEASE), None, GONE),
+    "to be released, its fault": (
+        in_step(RELEASE),
+        ended(137, "OOMKilled"),
+        PhaseDied(
+            "OutOfMemoryError", "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit"
+        ),
+    ),
+    "to be released after the step": (in_step(RELEASE_AFTER_STEP), pod(), Drive()),
+    "to be released, after the step": (in_step(RELEASE_AFTER_STEP, conditions=PAUSED), pod(), RELEASED),
+    "released and resumed": (began(**AGAIN, attempts=LOST, conditions=PAUSED), None, Resume()),
+    "released and begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"reason": "Suspended"})]), None, CreatePod()),
+    "suspended and resumed before it began": (trial(conditions=PAUSED), None, Begin(1, "t-1")),
+    # stopped
+    "stopped": (in_step({"stop": True}), pod(), STOPPED),
+    "stopped before it began": (trial({"stop": True}), None, STOPPED),
+    "stopped while suspended": (in_step({**SUSPEND, "stop": True}, conditions=PAUSED), pod(), STOPPED),
+    "stopped when it was over": (finished({"stop": True}), None, CleanUp(None, None)),
     # the pod
     "begun": (began(pod_uid=None), None, CreatePod()),
     "begun again at once": (began(**AGAIN, attempts=LOST), None, Wait("BackingOff", "attempt 1 was lost: Evicted", 0.6)),
@@ -260,6 +304,8 @@ ROWS: dict[str, Row] = {
     "before the deadline": (began(WITH_DEADLINE, start_time=at(NOW - 99)), pod(), Drive()),
     "at the deadline": (began(WITH_DEADLINE), pod(), DEADLINE),
     "at the deadline, without a pod": (began(WITH_DEADLINE, pod_uid=None), None, DEADLINE),
+    "past the deadline, but for a suspension": (began(WITH_DEADLINE, suspended_seconds=1), pod(), Drive()),
+    "past the deadline, suspended": (in_step({**WITH_DEADLINE, **SUSPEND}, conditions=PAUSED), pod(), Hold()),
     "a deadline before the start": (trial(WITH_DEADLINE), None, Begin(1, "t-1")),
     # the end
     "complete": (finished(), pod(), CleanUp(0.0, None)),
@@ -274,6 +320,12 @@ ROWS: dict[str, Row] = {
     "pod kept for ever": (finished({"podCleanup": "Never"}), pod(), CleanUp(None, None)),
     "pod kept on failure: success": (finished({"podCleanup": "OnSuccess"}), pod(), CleanUp(0.0, None)),
     "pod kept on failure: Failed": (finished({"podCleanup": "OnSuccess"}, "Failed"), pod(), CleanUp(None, None)),
+    "pod of a trial that was stopped": (finished({"podCleanup": "Never"}, "Failed", reason="Stopped"), pod(), CleanUp(0.0, None)),
+    "pod of a trial that was too slow": (
+        finished({"podCleanup": "OnSuccess", "podTTLSecondsAfterFinished": 60}, "Failed", reason="DeadlineExceeded"),
+        pod(),
+        CleanUp(0.0, None),
+    ),
     "pod kept on failure: exception": (
         finished({"podCleanup": "OnSuccess"}, exception=TrialException(type="X")),
         pod(),
@@ -404,6 +456,8 @@ def test_clean_up_looks_again_when_the_next_removal_is_due(due: CleanUp, wanted:
         (trial(WITH_DEADLINE), None),
         (began(WITH_DEADLINE, start_time=at(NOW - 30)), 70.0),
         (began(WITH_DEADLINE, start_time=at(NOW - 300)), 0.0),
+        (began(WITH_DEADLINE, start_time=at(NOW - 300), suspended_seconds=250), 50.0),
+        (began({**WITH_DEADLINE, **SUSPEND}, start_time=at(NOW - 30), conditions=PAUSED), None),
     ],
 )
 def test_the_next_deadline(situation: MultiStepTrial, wanted: float | None) -> None:
@@ -440,7 +494,7 @@ PODS = st.builds(
 CONDITIONS = st.lists(
     st.builds(
         Condition,
-        type=st.sampled_from(["Complete", "Failed", "Ready"]),
+        type=st.sampled_from(["Complete", "Failed", "Ready", "Suspended"]),
         status=st.sampled_from(["True", "False", "Unknown"]),
         last_transition_time=st.just(at(NOW)),
         reason=st.just("x"),
@@ -462,6 +516,8 @@ SPECS = st.fixed_dictionaries(
     {},
     optional={
         "suspend": st.booleans(),
+        "suspendPolicy": st.sampled_from(["Pause", "ReleaseAfterStep", "Release"]),
+        "stop": st.booleans(),
         "activeDeadlineSeconds": st.integers(1, 1000),
         "podCleanup": st.sampled_from(["Always", "OnSuccess", "Never"]),
         "podTTLSecondsAfterFinished": st.integers(0, 1000),

@@ -505,6 +505,20 @@ def test_a_running_healthcheck_of_the_environment_belongs_to_no_step() -> None:
     assert (progress.running, progress.journal.steps) == (running, [])
 
 
+def test_a_trial_can_be_suspended_before_it_is_prepared_and_before_each_step_and_nowhere_else() -> None:
+    made = plan(EVERYTHING)
+    played = play(made)
+    between = []
+    for cut, operation in enumerate(played.operations):
+        records = {each.id: played.records[each.id] for each in played.operations[:cut]}
+        if replay(scope(made), AGENTS["oracle"], records).between_steps:
+            between.append(played.ids[cut])
+        running = Record(operation.id, "start", "running", 11.0)
+        assert not replay(scope(made), AGENTS["oracle"], {**records, running.id: running}).between_steps
+    assert between == [each for each in played.ids if each.endswith(("/begin", "prepare"))]
+    assert not replay(scope(made), AGENTS["oracle"], played.records).between_steps
+
+
 TOMLS = st.sampled_from([EVERYTHING, THREE, SINGLE, GATED])
 SPECS = st.fixed_dictionaries(
     {

@@ -35,12 +35,23 @@ def holding(made: TrialStatus) -> dict[str, str]:
 
 # -- conditions
 
-RUNNING = {"Complete": "False", "Failed": "False", "Ready": "False", "Reconciling": "True", "Stalled": "False"}
-COMPLETE = {"Complete": "True", "Failed": "False", "Ready": "True", "Reconciling": "False", "Stalled": "False"}
-FAILED = {"Complete": "False", "Failed": "True", "Ready": "False", "Reconciling": "False", "Stalled": "True"}
+RUNNING = {
+    "Complete": "False",
+    "Failed": "False",
+    "Ready": "False",
+    "Reconciling": "True",
+    "Stalled": "False",
+    "Suspended": "False",
+}
+COMPLETE = {**RUNNING, "Complete": "True", "Ready": "True", "Reconciling": "False"}
+FAILED = {**RUNNING, "Failed": "True", "Reconciling": "False", "Stalled": "True"}
+HELD = {**RUNNING, "Suspended": "True"}
 EVERY = {
     "Pending": status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
-    "Suspended": status.waiting(trial(), "Suspended", "Suspended", "told so", NOW),
+    "Suspended": status.suspended(trial(suspend=True), NOW),
+    "Begun, but suspended": status.begun(trial(suspend=True), 2, "t-2", "task", None, NOW),
+    "Paused": status.paused(trial(suspend=True), Journal([run()]), NOW),
+    "Suspending": status.running(trial(suspend=True), Journal([run()]), NOW),
     "Begun": status.begun(trial(), 1, "t-1", "task", None, NOW),
     "Running": status.running(trial(), Journal(), NOW),
     "Complete": status.complete(trial(), Journal(), "uri", NOW),
@@ -51,7 +62,7 @@ EVERY = {
 @pytest.mark.parametrize("name", EVERY)
 def test_conditions_are_a_jobs_and_kstatus_ones(name: str) -> None:
     made = EVERY[name]
-    assert holding(made) == {"Complete": COMPLETE, "Failed": FAILED}.get(name, RUNNING)
+    assert holding(made) == {"Complete": COMPLETE, "Failed": FAILED, "Suspended": HELD}.get(made.phase or "", RUNNING)
     assert made.observed_generation == 3
     assert {each.observed_generation for each in made.conditions} == {3}
     assert {each.last_transition_time for each in made.conditions} == {THEN}
@@ -316,3 +327,55 @@ def test_an_ordinary_trial_is_told_in_full() -> None:
 def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None:
     shown = status.step_status(run(started_at=seconds, completed_at=seconds)).start_time
     assert shown and shown.year == year
+
+
+# -- suspended
+
+
+@pytest.mark.parametrize(
+    ("former", "spec", "told"),
+    [
+        (TrialStatus(), {}, ("Suspended", "spec.suspend is true; set it to false to begin")),
+        (
+            TrialStatus(attempt=2, pod_name="t-2"),
+            {},
+            ("Released", "no pod is held; set spec.suspend to false to begin anew, from step 1, as attempt 2"),
+        ),
+        (
+            TrialStatus(attempt=1, pod_name="t-1", pod_uid="p", current_step="a"),
+            {},
+            ("Paused", "after step a; pod t-1 is kept; set spec.suspend to false to go on with the next step"),
+        ),
+        (
+            TrialStatus(attempt=1, pod_name="t-1", pod_uid="p"),
+            {"suspendPolicy": "ReleaseAfterStep"},
+            ("Paused", "before the first step; pod t-1 is about to be released"),
+        ),
+    ],
+)
+def test_a_suspended_trial_says_what_going_on_will_mean(former: TrialStatus, spec: dict[str, Any], told: tuple[str, str]) -> None:
+    made = status.suspended(trial(former, suspend=True, **spec), NOW)
+    assert {(each.reason, each.message) for each in made.conditions} == {told}
+
+
+def test_a_step_that_has_not_begun_is_not_shown_while_paused() -> None:
+    made = status.paused(trial(suspend=True), Journal([run(), StepRun("b")]), NOW)
+    assert ([step.name for step in made.steps], made.current_step) == (["a"], "a")
+
+
+def test_time_suspended_adds_up_once_the_trial_has_begun() -> None:
+    began = status.begun(trial(suspend=True), 1, "t-1", "task", None, NOW)
+    assert began.suspended_seconds is None
+    once = status.retold(trial(began), NOW + 50)
+    assert once.suspended_seconds == 51  # times in a status are whole seconds
+    again = status.retold(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
+    assert again.suspended_seconds == 82
+    assert status.retold(trial(again), NOW + 500).suspended_seconds == 82
+
+
+def test_an_attempt_after_a_suspension_began_when_that_ended() -> None:
+    first = status.lost(trial(status.begun(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
+    held = status.begun(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10)
+    resumed = status.begun(trial(held), 2, "t-2", "task", None, NOW + 100)
+    began = [each.start_time for each in status.lost(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
+    assert [(each - THEN).total_seconds() for each in began if each] == [0, 100]

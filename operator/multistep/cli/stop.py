@@ -1,0 +1,95 @@
+"""`multistep stop`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import Target, kubeconfig_options, namespace_option, output_option
+
+if TYPE_CHECKING:
+    from ..api.trial import TrialStatus
+    from .cluster import Cluster
+
+_EPILOG = """\b
+Examples:
+  multistep stop my-task-oracle-x7k2p
+  multistep stop my-task-oracle-x7k2p my-task-nop-k9w3t -n evals
+  multistep stop --no-wait my-task-oracle-x7k2p
+  multistep stop -o json my-task-oracle-x7k2p | jq '.[].why'
+
+A stopped trial is Failed with reason Stopped and has no reward; what its steps had stays on record, with its results, and
+its pod goes. It cannot be taken up again: to go on later, suspend it instead (docs/trial-reference.md). A trial that is
+over stays as it is.
+
+\b
+Exit codes:
+  0  all of them are over (with --no-wait: are told to stop)
+  2  there is no such trial, or bad usage
+  3  a trial was deleted meanwhile
+  4  the cluster could not be reached
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("trials", nargs=-1, required=True, metavar="TRIAL...")
+@click.option("--no-wait", is_flag=True, help="Do not wait until they are over.")
+@namespace_option
+@kubeconfig_options
+@output_option
+def stop(
+    trials: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str
+) -> None:
+    """End each TRIAL for good, wherever it is."""
+    asyncio.run(_stop(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(trials)), output, wait=not no_wait))
+
+
+async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: bool) -> None:
+    from . import cluster
+    from .output import print_json, status_document
+
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]  # all are there, or none is stopped
+        statuses = [await _tell(connected, namespace, each) for each in found]
+        if wait:
+            statuses = await _wait(connected, namespace, trials, statuses)
+    if output == "json":
+        print_json([status_document(namespace, name, status) for name, status in zip(trials, statuses, strict=True)])
+
+
+async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
+    """Write down that a trial is to stop, unless it is over; the trial that was found, and no other of its name."""
+    from ..api.trial import Metadata, parse_status
+    from ..cluster.resources import TRIALS
+    from .outcome import is_over, outcome
+    from .output import say
+
+    metadata, status = Metadata.model_validate(found["metadata"]), parse_status(found)
+    if is_over(status):
+        say(f"{metadata.name}: is {outcome(status).phase} already")
+    else:
+        await connected.patch(TRIALS, namespace, metadata.name, {"metadata": {"uid": metadata.uid}, "spec": {"stop": True}})
+        say(f"{metadata.name}: stopping")
+    return status
+
+
+async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
+    from .exits import Interrupted
+    from .follow import until_over
+    from .outcome import is_over, outcome
+    from .output import say
+
+    async def one(name: str, status: TrialStatus) -> TrialStatus:
+        if not is_over(status):
+            status = await until_over(connected, namespace, name, say)
+            end = outcome(status)
+            say(f"{name}: {end.phase}: {end.why}")
+        return status
+
+    try:
+        return await asyncio.gather(*(one(name, status) for name, status in zip(trials, statuses, strict=True)))
+    except asyncio.CancelledError:  # Ctrl-C
+        raise Interrupted("the trials are told to stop, and will") from None

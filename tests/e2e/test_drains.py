@@ -1,0 +1,90 @@
+"""What becomes of trials when their node is drained, by the API that drains use: evictions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from multistep.cluster.resources import PODS
+from multistep.errors import NotFound, Unavailable
+from tests.e2e.given import Given, Step, finished, reward, trial
+
+SYSTEM, OPERATOR = "multistep-system", "multistep"
+WORK = "#!/bin/sh\nsleep 6\n"
+
+
+async def kubectl(*arguments: str) -> str:
+    """What kubectl prints; it must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        "kubectl", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+async def evict(given: Given, pod: str) -> None:
+    """As `kubectl drain` does. Raises Unavailable (429) if a disruption budget does not let it go, NotFound."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": given.namespace}}
+    path = PODS.path(given.namespace, pod, "eviction")
+    await given.client._http.send("create", "evictions", "POST", path, body=body)
+
+
+async def at_work(given: Given, name: str) -> str:
+    """The name of its pod, when its agent works there."""
+    found = await given.until(name, lambda each: ((each.get("status") or {}).get("steps") or [{}])[-1].get("phase") == "Agent")
+    return str(found["status"]["podName"])
+
+
+async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: Given) -> None:
+    manifest = trial(Step("a", solve=WORK, test=reward(0.25)))
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await evict(given, await at_work(given, name))
+    done = (await given.until(name, finished))["status"]
+    assert (done["phase"], done["rewards"], done["attempt"]) == ("Complete", {"reward": 0.25}, 2)
+    assert [each["reason"] for each in done["attempts"]] == ["EvictionByEvictionAPI"]
+
+
+@pytest.fixture
+async def drains_wait() -> AsyncIterator[None]:
+    """The operator with `drain: Wait` and the rights that the chart gives it then; as it was, afterwards."""
+    role = f"{SYSTEM}:{OPERATOR}"
+    rule = {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["create", "delete"]}
+    rules = json.loads(await kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
+    await kubectl("patch", "clusterrole", role, "--type=merge", "-p", json.dumps({"rules": [*rules, rule]}))
+    await _operator("MULTISTEP_DRAIN=Wait")
+    yield
+    await _operator("MULTISTEP_DRAIN=Move")
+    await kubectl("patch", "clusterrole", role, "--type=merge", "-p", json.dumps({"rules": rules}))
+
+
+async def _operator(variable: str) -> None:
+    await kubectl("-n", SYSTEM, "set", "env", f"deployment/{OPERATOR}", variable)
+    await kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{OPERATOR}", "--timeout=90s")
+
+
+async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given, drains_wait: None) -> None:
+    manifest = trial(Step("a", solve=WORK, test=reward(0.25)), podCleanup="Never")
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    pod = await at_work(given, name)
+    with pytest.raises(Unavailable) as refused:
+        await evict(given, pod)
+    assert refused.value.status == 429
+    done = (await given.until(name, finished))["status"]
+    assert (done["rewards"], done["attempt"], done.get("attempts", [])) == ({"reward": 0.25}, 1, [])
+    assert len(await given.pods(name)) == 1
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await evict(given, pod)
+                break
+            except Unavailable:  # the budget goes before the trial is over; its controller may be late
+                await asyncio.sleep(0.5)
+    await given.without_pods(name, seconds=20)
+    with pytest.raises(NotFound):
+        await given.client.get_pod(given.namespace, pod)

@@ -1,0 +1,112 @@
+"""Suspend, resume and stop on the real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from multistep.errors import ClusterError
+from tests.e2e.given import Given, Object, Step, condition, finished, holds, reward, trial
+from tests.e2e.test_cli import multistep
+
+COUNT = "#!/bin/sh\necho x >> /tmp/began\nsleep {seconds}\n"
+COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # how many agents began in this container
+
+
+def in_agent(step: str) -> object:
+    def reached(found: Object) -> bool:
+        steps = (found.get("status") or {}).get("steps") or []
+        return bool(steps) and steps[-1]["name"] == step and steps[-1].get("phase") == "Agent"
+
+    return reached
+
+
+def suspended(found: Object) -> bool:
+    return holds(found, "Suspended")
+
+
+async def patched(given: Given, name: str, **spec: object) -> None:
+    resource = await given.client.resource_of({"apiVersion": "multistep.dev/v1alpha1", "kind": "MultiStepTrial"})
+    await given.client.patch(resource, given.namespace, name, {"spec": spec})
+
+
+async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(given: Given) -> None:
+    steps = [Step(name, solve=COUNT.format(seconds=3), test=COUNTED) for name in "ab"]
+    manifest = trial(*steps)
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, in_agent("a"))  # type: ignore[arg-type]
+    await patched(given, name, suspend=True)
+    paused = (await given.until(name, suspended))["status"]
+    assert (paused["phase"], [step["rewards"] for step in paused["steps"]]) == ("Suspended", [{"reward": 1}])
+    (pod,) = await given.pods(name)
+    await asyncio.sleep(4)  # longer than the step would take
+    assert (await given.get(name))["status"] == paused
+    await patched(given, name, suspend=False)
+    done = (await given.until(name, finished))["status"]
+    assert [step["rewards"] for step in done["steps"]] == [{"reward": 1}, {"reward": 2}]
+    assert done["steps"][0] == paused["steps"][0]
+    assert (done["podUID"], done["attempt"], done.get("attempts", [])) == (pod["metadata"]["uid"], 1, [])
+    told = [each["reason"] for each in await given.events(name)]
+    assert (told.count("Suspended"), told.count("Resumed")) == (1, 1)
+
+
+async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> None:
+    manifest = trial(
+        Step("a", solve=COUNT.format(seconds=1), test=COUNTED),
+        Step("b", solve="#!/bin/sh\n[ -e /tmp/go ] || sleep 3\n", test=reward(0.5)),
+        suspendPolicy="Release",
+        infrastructureRetries=0,
+    )
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, in_agent("b"))  # type: ignore[arg-type]
+    await patched(given, name, suspend=True)
+    released = await given.until(name, suspended)
+    assert "begin anew, from step 1, as attempt 2" in condition(released, "Suspended")["message"]
+    await given.without_pods(name, seconds=20)
+    await patched(given, name, suspend=False)
+    done = (await given.until(name, finished))["status"]
+    assert [step["rewards"] for step in done["steps"]] == [{"reward": 1}, {"reward": 0.5}]
+    (attempt,) = done["attempts"]
+    assert (attempt["reason"], attempt["steps"][0]["rewards"], done["attempt"]) == ("Suspended", {"reward": 1}, 2)
+
+
+async def test_stop_ends_a_trial_for_good_and_its_agent_with_it(given: Given) -> None:
+    manifest = trial(Step("a"), Step("b", solve="#!/bin/sh\nsleep 600\n"), podCleanup="Never")
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, in_agent("b"))  # type: ignore[arg-type]
+    code, out, err = await multistep("stop", name, "-n", given.namespace, "-o", "json")
+    assert code == 0, err
+    (document,) = json.loads(out)
+    assert document["why"].startswith("Stopped") and f"{name}: stopping" in err
+    stopped = document["status"]
+    assert (stopped["phase"], "rewards" in stopped, stopped["steps"][0]["rewards"]) == ("Failed", False, {"reward": 1})
+    await given.without_pods(name, seconds=20)
+    code, _, err = await multistep("stop", name, "-n", given.namespace)
+    assert code == 0 and "is Failed already" in err
+
+
+async def test_a_stop_cannot_be_taken_back(given: Given) -> None:
+    manifest = trial(Step("a"), suspend=True)
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, suspended)
+    await patched(given, name, stop=True)
+    for change in ({"stop": False}, {"stop": None}):
+        with pytest.raises(ClusterError, match="stop cannot be taken back"):
+            await patched(given, name, **change)
+    assert condition(await given.until(name, finished), "Failed")["reason"] == "Stopped"
+    assert await given.pods(name) == []
+
+
+async def test_a_trial_can_be_followed_by_show(given: Given) -> None:
+    manifest = trial(Step("a", solve="#!/bin/sh\nsleep 2\n"))
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    code, out, err = await multistep("show", "--follow", name, "-n", given.namespace)
+    assert code == 0, err
+    assert "Complete" in out

@@ -1,0 +1,182 @@
+"""Suspend and resume a trial at every point where the operator touches the world, and kill the operator there, too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from multistep.errors import Unavailable
+from tests.support.faults import Faults, Killed
+from tests.support.world import MIXED, World, manifest, timeless
+
+LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
+POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
+STRIDE = 7  # each policy at other points: all of them would be minutes
+
+
+class Meddling(Faults):
+    """Somebody does something at a point (from 1)."""
+
+    def __init__(self, at: int, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._at, self._action = at, action
+
+    def point(self, name: str) -> None:
+        super().point(name)
+        if len(self.trace) == self._at:
+            self._action()
+
+
+@dataclass
+class Suspension:
+    """A trial that is suspended at a point, waits, and goes on."""
+
+    policy: str
+    durations: Mapping[str, float]
+    config: dict[str, Any] | None = None
+    user: int = 0
+
+    def world(self, at: int, faults: Mapping[int, BaseException] | None = None) -> World:
+        meddling = Meddling(at, lambda: world.change_trial(suspend=True))
+        for point, fault in (faults or {}).items():
+            meddling.fail(point, fault)
+        trial = manifest({"suspendPolicy": self.policy, "infrastructureRetries": 0}, config=self.config)
+        world = World(trial=trial, durations=self.durations, user=self.user, faults=meddling)
+        return world
+
+    async def play(self, at: int, faults: Mapping[int, BaseException] | None = None) -> World:
+        world = self.world(at, faults)
+        await world.run()
+        if world.status.phase == "Suspended":
+            assert_held(world)
+        world.now += 1000
+        world.change_trial(suspend=False)
+        await world.run()
+        assert_whole(world)
+        return world
+
+
+def assert_held(world: World) -> None:
+    """Nothing of it goes on, and it has a pod only if it says so."""
+    assert (world.condition[1] == "Paused") == bool(world.pods)
+    assert all(step.completion_time for step in world.status.steps)
+    running = [id for runner in world.cluster.runners.values() for id, each in runner.records.items() if each["state"] == "running"]
+    assert not world.pods or not running
+
+
+def assert_whole(world: World) -> None:
+    """It is Complete with the rewards of one attempt, in which each phase was started once, as in any other."""
+    assert world.condition[0] == "Complete", world.condition
+    assert [step.rewards for step in world.status.steps] == [{"reward": 1}, {"reward": 0.5, "style": 1}, {"reward": 0}]
+    assert [each.reason for each in world.status.attempts] in ([], ["Suspended"])
+    assert (world.status.attempt, world.pods) == (1 + len(world.status.attempts), [])
+    for runner in world.cluster.runners.values():
+        assert set(runner.starts.values()) <= {1}
+
+
+def told(world: World) -> Any:
+    """The status without times, and without the pods' uids, which the fake cluster makes of the number of writes."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: without(each) for key, each in value.items() if key != "podUID"}
+        return [without(each) for each in value] if isinstance(value, list) else value
+
+    return without(timeless(world.object["status"]))
+
+
+async def undisturbed(**options: Any) -> World:
+    world = World(**options)
+    await world.run()
+    return world
+
+
+SHAPES = {
+    "short phases": Suspension("", {}),
+    "long phases": Suspension("", LONG),
+    "one verified apart": Suspension("", {"a/verifier/verifier": 40.0}, MIXED),
+    "pod made again as root": Suspension("", LONG, user=1000),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whenever_a_trial_is_suspended_it_goes_on_to_the_same_end(shape: str, policy: str) -> None:
+    made = SHAPES[shape]
+    suspension = Suspension(policy, made.durations, made.config, made.user)
+    calm = await undisturbed(trial=manifest(config=made.config), durations=made.durations, user=made.user)
+    wanted = timeless(calm.object["status"]["steps"])
+    points = len(calm.faults.trace)
+    held = released = 0
+    tried = range(1 + POLICIES.index(policy), points + 1, STRIDE)
+    for at in tried:
+        world = await suspension.play(at)
+        assert timeless(world.object["status"]["steps"]) == wanted, f"suspended at point {at}: {calm.faults.trace[at - 1]}"
+        assert (
+            world.runner.starts.keys() == {f"{world.status.attempt}/{id.split('/', 1)[1]}" for id in calm.runner.starts}
+            or made.config
+        )
+        held += world.status.suspended_seconds is not None
+        released += len(world.status.attempts)
+    assert held > len(tried) / 2 and (released < held if policy == "Pause" else released > len(tried) / 3)
+    print(f"\n{shape}, {policy}: suspended at {len(tried)} of {points} points, {held} held, {released} begun anew")
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault"),
+    [("Pause", Killed), ("ReleaseAfterStep", Killed), ("Release", Killed), ("Release", lambda: Unavailable("no answer"))],
+    ids=["Pause, killed", "ReleaseAfterStep, killed", "Release, killed", "Release, failing"],
+)
+async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_goes_on_to_the_same_end(
+    policy: str, fault: Callable[[], BaseException]
+) -> None:
+    suspension = Suspension(policy, LONG)
+    first = suspension.world(10**9)
+    await first.run(until=lambda: first.status.current_step == "b" and first.status.steps[-1].phase == "Verifier")
+    at = len(first.faults.trace)  # just after the operator let go of a phase that takes its time
+    calm = await suspension.play(at)
+    wanted, points = told(calm), len(calm.faults.trace)
+    assert calm.status.suspended_seconds
+    tried = range(at + 1, points + 1, (points - at) // 40)
+    for dies in tried:
+        world = await suspension.play(at, {dies: fault()})
+        assert told(world) == wanted, f"at point {dies}: {calm.faults.trace[dies - 1]}"
+    print(f"\n{policy}: {len(tried)} of {points - at} points")
+
+
+async def test_suspended_by_chance_and_dying_again_and_again_is_no_worse() -> None:
+    chance = random.Random(5)
+    calm = await undisturbed(durations=LONG)
+    wanted, points = timeless(calm.object["status"]["steps"]), len(calm.faults.trace)
+    trials = 24
+    for number in range(trials):
+        suspension = Suspension(POLICIES[number % 3], LONG)
+        faults: dict[int, BaseException] = {
+            chance.randint(1, 2 * points): chance.choice([Killed(), Unavailable("no answer")]) for _ in range(chance.randint(1, 5))
+        }
+        world = await suspension.play(chance.randint(1, points), faults)
+        assert timeless(world.object["status"]["steps"]) == wanted, faults
+    print(f"\n{trials} trials, suspended, with one to five deaths and failures each")
+
+
+async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_over() -> None:
+    calm = await undisturbed(durations=LONG)
+    points = calm.faults.trace
+    stopped = 0
+    tried = range(1, len(points) + 1, 3)
+    for at in tried:
+        meddling = Meddling(at, lambda: world.change_trial(stop=True))  # noqa: B023 - called within this turn
+        world = World(durations=LONG, faults=meddling)
+        await world.run()
+        if world.condition[0] == "Failed":
+            stopped += 1
+            assert (world.condition[1], world.status.rewards, world.status.attempts) == ("Stopped", None, [])
+        else:
+            assert world.condition[0] == "Complete" and world.status.rewards == calm.status.rewards
+        assert world.pods == [], f"stopped at point {at}: {points[at - 1]}"
+    assert stopped > len(tried) - 10
+    print(f"\nstopped at {len(tried)} of {len(points)} points; {stopped} in time")
