@@ -192,7 +192,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         exit_reason=ended.get("reason") or "",
         exit_message=(ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
         restarted=restarted,
-        memory_limit=_memory_limit(pod),
+        memory_limit=_memory_limit(pod.get("spec") or {}),
     )
 
 
@@ -353,11 +353,9 @@ def _former(status: Mapping[str, Any]) -> dict[str, Any]:
     return (status.get("lastState") or {}).get("terminated") or {"exitCode": None, "reason": "Restarted"}
 
 
-def _memory_limit(pod: Mapping[str, Any]) -> str:
-    """The container's limit, in the unit that a task gives it in."""
-    limits = (_status((pod.get("spec") or {}).get("containers")).get("resources") or {}).get("limits") or {}
-    text = str(limits.get("memory", ""))
-    return f"{int(text) // _MEGABYTE}Mi" if text.isdecimal() else text
+def _memory_limit(spec: Mapping[str, Any]) -> str:
+    main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
+    return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
 
 
 def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:

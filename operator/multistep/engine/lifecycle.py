@@ -42,7 +42,7 @@ class PodFacts:
     exit_reason: str = ""
     exit_message: str = ""
     restarted: bool = False  # the container was started again, so that what is told of its end is about the former one
-    memory_limit: str = ""  # of the container, as the pod's manifest has it
+    memory_limit: str = ""  # of the trial's container, as the pod's spec has it
 
 
 @dataclass(frozen=True)
@@ -268,13 +268,18 @@ def _container_ended(s: Situation) -> Decision | None:
         return LoseAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
-        limit = f" of {s.pod.memory_limit}" if s.pod.memory_limit else ""
-        return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{limit}")
+        return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
     if s.trial.status.current_step is None:
         return LoseAttempt("ContainerEnded", f"{ended} before the first step")
     if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
         return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1")
     return LoseAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
+
+
+def _limit_and_phase(s: Situation) -> str:
+    limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
+    step = s.trial.status.steps[-1] if s.trial.status.steps else None
+    return limit + (f" (phase {step.phase.lower()} of step {step.name})" if step and step.phase else "")
 
 
 def _cannot_start(s: Situation) -> Decision | None:

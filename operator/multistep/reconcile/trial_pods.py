@@ -75,9 +75,10 @@ class TrialPods:
 
 def _refused(error: ClusterError) -> Wait:
     """What can be no pod ends the trial; what is not allowed now (quota, admission) may be later."""
-    if error.status in (400, 422):
+    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # policies and webhooks choose their status
+    if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server refuses a pod of the trial: {error}") from error
-    if error.status != 403:
+    if error.status != 403 and not denied:
         raise error
     reason = "QuotaExceeded" if "exceeded quota" in str(error) else "PodForbidden"
     return Wait(reason, str(error), QUOTA_SECONDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.failures import EXCEPTIONS, FAILED, LOST, WAITING
+from multistep.api.failures import EXCEPTIONS, FAILED, LOST, WAITING, Failure
 from multistep.engine import failures
 from multistep.engine.journal import Journal, StepRun
 
@@ -26,7 +26,7 @@ def made(*calls: str) -> Iterator[str]:
                 yield from (each for each in texts if re.fullmatch("[A-Z][A-Za-z]{5,}", each))
 
 
-def names(*tables: tuple[failures.Failure, ...]) -> set[str]:
+def names(*tables: tuple[Failure, ...]) -> set[str]:
     return {row.reason for table in tables for row in table}
 
 
