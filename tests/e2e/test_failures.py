@@ -15,7 +15,7 @@ from multistep.errors import ClusterError
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
 from tests.support.machine import on_node
 
-LOCKED, OPEN = 5105, 5106  # ports of registries on the node's loopback
+LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node, two of them of registries
 NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # a password that nobody has
 
 Row = tuple[Object, str, str, str]  # the trial, then class, reason, and a part of the message
@@ -76,7 +76,7 @@ FAILS_INIT = [{"name": "mine", "image": IMAGE, "command": ["sh", "-c", "exit 3"]
 
 
 async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given: Given, registries: None, policy: Object) -> None:
-    slow = trial(Step("a"), environment={"image": "registry.invalid/none:1"}, config={"environment": {"build_timeout_sec": 15}})
+    slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config={"environment": {"build_timeout_sec": 20}})
     sick = trial(Step("a"), config={"environment": {"healthcheck": {"command": "echo no port; exit 1", "retries": 1}}})
     forbidden = trial(Step("a"), environment={"image": IMAGE, "podTemplate": {"metadata": policy}})
     await assert_all_fail(
@@ -88,7 +88,7 @@ async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given
                 in_image("localhost/no-such-image:1", imagePullPolicy="Never"), "Task", "ErrImageNeverPull", "no-such-image",
             ),
             "no image's name": (in_image("Bad!Name"), "Task", "InvalidImageName", "Bad!Name"),
-            "registry away": (slow, "Infrastructure", "EnvironmentStartTimeout", "registry.invalid/none:1"),
+            "registry away": (slow, "Infrastructure", "EnvironmentStartTimeout", f"{NOBODYS}/none:1"),
             "unhealthy": (sick, "Task", "EnvironmentFailed", "no port"),
             "malformed": (trial(Step("a", config={"min_reward": [1]})), "Task", "InvalidSpec", "steps[0].min_reward"),
             "no pod can be so": (in_pod({"nodeSelector": {"a b": "c"}}), "Task", "InvalidSpec", "nodeSelector"),
@@ -156,7 +156,7 @@ async def test_a_trial_that_cannot_have_a_pod_now_waits_with_the_reason(given: G
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     nowhere = in_pod({"nodeSelector": {"no": "such"}}, activeDeadlineSeconds=15)
     too_large = trial(Step("a"), config={"environment": {"cpus": 1000}}, activeDeadlineSeconds=15)
-    for manifest, said in ((nowhere, "node selector"), (too_large, "Insufficient cpu")):
+    for manifest, said in ((nowhere, "node affinity/selector"), (too_large, "Insufficient cpu")):
         await given.applied(manifest)
         found = await given.until(manifest["metadata"]["name"], lambda found: waits_for(found, "Unschedulable"))
         assert found["status"]["phase"] == "Pending" and said in condition(found, "Reconciling")["message"]
@@ -220,4 +220,4 @@ async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_a
         exception = status["steps"][-1]["exception"]
         assert (exception["type"], exception["phase"]) == (type_, phase) and said in exception["message"], (name, exception)
         assert [each["name"] for each in status["steps"]] == ["a", "b"] and status["steps"][0]["rewards"] == {"reward": 1.0}, name
-        assert status["attempt"] == 1 and "attempts" not in status, name
+        assert status["attempt"] == 1 and not status.get("attempts"), name
