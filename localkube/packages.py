@@ -24,13 +24,13 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 
 
-def ensure_packages() -> None:
-    """Install what is missing; nothing that is there is upgraded, and no service is started."""
-    missing = missing_packages()
+def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
+    """Install what is missing; nothing that is there is upgraded, and no service is started. programs: by package."""
+    missing = missing_packages(programs)
     if not missing:
         return
     if not shutil.which("apt-get"):
-        raise Unsupported(f"these programs are needed: {', '.join(_PROGRAMS[name] for name in missing)}")
+        raise Unsupported(f"these programs are needed: {', '.join(programs[name] for name in missing)}")
     with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
         _apt_get("update", "-qq")
         _apt_get("install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", *missing)

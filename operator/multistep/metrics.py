@@ -56,7 +56,7 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(f"multistep_{name}", text, labels, buckets=buckets, registry=registry)
 
-        self.trials_finished = counter("trials_finished", "Trials that ended.", "agent", "outcome", "reason")
+        self.trials_finished = counter("trials_finished", "Trials that ended.", "agent", "outcome", "reason", "class")
         self.trial_reward = histogram("trial_reward", 'Rewards (key "reward") of finished trials.', _REWARDS, "agent")
         self.trial_seconds = histogram("trial_duration_seconds", "From a trial's start to its end.", _SECONDS, "agent")
         self.steps_finished = counter("steps_finished", "Steps that ended.", "agent", "outcome")

@@ -22,15 +22,6 @@ async def test_a_trial_runs_its_steps_in_order_and_reports_their_rewards(given: 
     await given.without_pods(done["metadata"]["name"])
 
 
-async def test_a_failing_setup_ends_the_trial_before_the_agent(given: Given) -> None:
-    done = await given.ended(trial(Step("a"), Step("b", setup="echo no database >&2; exit 3\n"), Step("c")))
-    step = done["status"]["steps"][1]
-    assert holds(done, "Complete")
-    assert (step["exception"]["type"], step["exception"]["phase"]) == ("RuntimeError", "setup")
-    assert "status 3" in step["exception"]["message"] and "no database" in step["exception"]["message"]
-    assert len(done["status"]["steps"]) == 2 and done["status"]["rewards"] == {"reward": 1.0}
-
-
 async def test_a_failing_healthcheck_tells_attempts_and_output(given: Given) -> None:
     check = {"command": "echo port closed; exit 1", "interval_sec": 0.1, "retries": 2}
     done = await given.ended(trial(Step("a", config={"healthcheck": check}), Step("b")))
@@ -58,36 +49,11 @@ async def test_after_an_agent_error_the_trial_goes_on_when_it_is_told_to(given: 
     assert "exception" not in steps[1] and done["status"]["rewards"] == {"reward": 1.0}
 
 
-async def test_a_verifier_that_writes_no_reward_gives_none(given: Given) -> None:
-    done = await given.ended(trial(Step("a", test="#!/bin/sh\necho forgot; exit 1\n"), Step("b")))
-    exception = done["status"]["steps"][0]["exception"]
-    assert (
-        exception["type"] == "RewardFileNotFoundError" and "reward.txt" in exception["message"] and "forgot" in exception["message"]
-    )
-    assert "rewards" not in done["status"]["steps"][0] and "rewards" not in done["status"]
-
-
 async def test_a_gate_that_is_not_met_stops_the_trial_without_an_error(given: Given) -> None:
     done = await given.ended(trial(Step("a", test=reward(0.4), config={"min_reward": 0.5}), Step("b")))
     step = done["status"]["steps"][0]
     assert holds(done, "Complete") and step["gate"] is False and "exception" not in step
     assert "min_reward 0.5" in condition(done, "Complete")["message"] and done["status"]["rewards"] == {"reward": 0.4}
-
-
-async def test_an_image_that_does_not_exist_fails_the_trial_and_names_the_image(given: Given) -> None:
-    missing = {"image": "localhost/no-such-image:1", "imagePullPolicy": "Never"}
-    done = await given.ended(trial(Step("a"), environment=missing))
-    failed = condition(done, "Failed")
-    assert failed["status"] == "True" and failed["reason"] == "ErrImageNeverPull" and "no-such-image" in failed["message"]
-    assert "rewards" not in done["status"]
-
-
-async def test_an_image_that_cannot_be_pulled_in_time_fails_the_trial_and_tells_the_last_reason(given: Given) -> None:
-    missing = {"image": "registry.invalid/none:1"}
-    done = await given.ended(trial(Step("a"), environment=missing, config={"environment": {"build_timeout_sec": 20}}))
-    failed = condition(done, "Failed")
-    assert failed["reason"] == "EnvironmentStartTimeout" and "registry.invalid/none:1" in failed["message"]
-    assert done["status"]["exception"]["type"] == "EnvironmentStartTimeoutError"
 
 
 async def test_a_malformed_task_is_refused_naming_the_field(given: Given) -> None:

@@ -1,6 +1,7 @@
 """Writes the tables of the references in docs/ from the models: ``python -m multistep.api.docs``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, or "columns" for kubectl's.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, "columns" for kubectl's, or that of a
+table of failures.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from . import task, trial
+from . import failures, task, trial
 from .crd import COLUMNS
 
-PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md")
+PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/failures.md")
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FAILURES = {"lost": failures.LOST, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
+_FIRST = {"lost": "reason", "failed": "reason", "exceptions": "type"}
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 
@@ -32,10 +35,15 @@ def with_tables(page: str) -> str:
 
 
 def table(name: str) -> str:
-    """The table of a model's fields, or of kubectl's columns."""
+    """The table of a model's fields, of kubectl's columns, or of failures."""
     if name == "columns":
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in COLUMNS]
         return _table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
+    if name == "waiting":
+        return _table(("reason", "what it means", "ends"), [[f"`{row.reason}`", row.what, row.ends] for row in failures.WAITING])
+    if rows_of := _FAILURES.get(name):
+        rows = [[f"`{row.reason}`", row.blame or "of the phase", row.what, row.do] for row in rows_of]
+        return _table((_FIRST[name], "class", "what happened", "what to do"), rows)
     model: type[BaseModel] = getattr(task, name, None) or getattr(trial, name)
     rows = [_row(field.alias or key, field) for key, field in model.model_fields.items()]
     return _table(("field", "type", "default", "meaning"), rows)

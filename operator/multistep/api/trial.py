@@ -28,6 +28,7 @@ Multiplier = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 Rewards = dict[str, int | float]
+FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "User"]
 
 
 class _Model(BaseModel):
@@ -297,6 +298,17 @@ class StepException(TrialException):
     """setup, healthcheck, agent, verifier or artifacts."""
 
 
+class TrialFailure(_Model):
+    """What ended the trial before its time, for machines; failures.md has all reasons."""
+
+    class_: Annotated[FailureClass, Field(alias="class")]
+    """Whose doing it was."""
+    reason: str
+    """That of the condition Failed, or the type of the exception that ended a trial which is Complete."""
+    step: str | None = None
+    """The step in which it happened."""
+
+
 class Durations(_Model):
     """How long a step's phases took, in seconds; unset: not run."""
 
@@ -378,6 +390,8 @@ class VerifierStatus(_Model):
     """The pod's UID."""
     image_user: str | None = None
     """Its image's own user, as the runner reported it."""
+    start_time: datetime | None = None
+    """When it was first wanted."""
 
 
 class TrialStatus(_Model):
@@ -423,6 +437,8 @@ class TrialStatus(_Model):
     """rewards.reward as text, for the column."""
     exception: TrialException | None = None
     """What went wrong on the trial's level, if anything."""
+    failure: TrialFailure | None = None
+    """What ended the trial before its time, and whose doing it was; unset after a gate."""
     results: str | None = None
     """Where the results are (URI)."""
 

@@ -36,6 +36,7 @@ _ROOT = "-root"
 _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
 _MEGABYTE = 2**20
+_EXIT_MESSAGE_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -195,11 +196,12 @@ def chooses_user(trial: MultiStepTrial) -> bool:
 def facts(pod: Mapping[str, Any]) -> PodFacts:
     """What a decision needs to know of a pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    main = _state(status.get("containerStatuses"), CONTAINER)
+    whole = _status(status.get("containerStatuses"))
+    main, restarted = whole.get("state") or {}, bool(whole.get("restartCount"))
     waiting = main.get("waiting") or {}
     if not waiting.get("message") and waiting.get("reason") in (None, "PodInitializing", "ContainerCreating"):
         waiting = _waiting_init(status) or waiting
-    ended = main.get("terminated") or _failed_init(status) or {}
+    ended = (_former(whole) if restarted else main.get("terminated")) or _failed_init(status) or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
     disruption = conditions.get("DisruptionTarget") or {}
@@ -226,6 +228,9 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         init_failed=_ended_init(status) is not None,
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
+        exit_message=(ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
+        restarted=restarted,
+        memory_limit=_memory_limit(pod.get("spec") or {}),
     )
 
 
@@ -348,6 +353,18 @@ def _refuse_template(template: Mapping[str, Any]) -> None:
                 f"spec.environment.podTemplate.spec.{field}: must not be true; "
                 "the runner could not tell the operator from the agent"
             )
+    if spec.get("activeDeadlineSeconds") is not None:
+        raise InvalidSpec(
+            "spec.environment.podTemplate.spec.activeDeadlineSeconds: must not be set; use spec.activeDeadlineSeconds, "
+            "which ends the trial, not its pod"
+        )
+    main = _status(spec.get("containers"))
+    for field in ("restartPolicy", "restartPolicyRules"):
+        if main.get(field):
+            raise InvalidSpec(
+                f"spec.environment.podTemplate.spec.containers[main].{field}: must not be set; "
+                "what was done in the container would be gone"
+            )
 
 
 def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
@@ -372,8 +389,18 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _state(statuses: list[dict[str, Any]] | None, name: str) -> dict[str, Any]:
-    return next((each.get("state") or {} for each in statuses or [] if each["name"] == name), {})
+def _status(statuses: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return next((each for each in statuses or [] if each["name"] == CONTAINER), {})
+
+
+def _former(status: Mapping[str, Any]) -> dict[str, Any]:
+    """How the container ended that was there before this one."""
+    return (status.get("lastState") or {}).get("terminated") or {"exitCode": None, "reason": "Restarted"}
+
+
+def _memory_limit(spec: Mapping[str, Any]) -> str:
+    main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
+    return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
 
 
 def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:

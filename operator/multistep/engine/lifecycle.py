@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from ..api.trial import AttemptStatus, MultiStepTrial, TrialStatus
+from .evictions import own_doing
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class PodFacts:
     init_failed: bool = False  # what brings the runner ended badly, so that nothing else began
     exit_code: int | None = None
     exit_reason: str = ""
+    exit_message: str = ""
+    restarted: bool = False  # the container was started again, so that what is told of its end is about the former one
+    memory_limit: str = ""  # of the trial's container, as the pod's spec has it
 
 
 @dataclass(frozen=True)
@@ -165,19 +169,24 @@ Rule: TypeAlias = Callable[[Situation], Decision | None]
 
 # Not CreateContainerConfigError and RunContainerError: a restart of API server or containerd makes them, too.
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-_NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "repository name not known", "insufficient_scope")
+# Registries that hide what there is from strangers say the second of images that do not exist, too: it is looked for first.
+_NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
+_NO_ACCESS = (
+    "insufficient_scope",
+    "pull access denied",
+    "no basic auth credentials",
+    "authentication required",
+    "401 unauthorized",
+    "403 forbidden",
+)
 POD_STARTING = "PodStarting"
 SUSPENDED = "Suspended"  # why an attempt ended whose pod was released
 STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
-_FILLED_ITS_DISK = (
-    "usage exceeds the total limit of containers",
-    "exceeded its local ephemeral storage limit",
-    "exceeds the limit",
-)
 _NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
+_FORBIDDEN_SECONDS = 60  # a namespace's ServiceAccount is made within that; policies do not change their mind
 _KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: the node lost sight of it
 
 
@@ -234,8 +243,11 @@ def _pod_not_made(s: Situation) -> Decision | None:
 
 
 def _pod_gone(s: Situation) -> Decision | None:
-    if s.pod is None or (s.trial.status.pod_uid is not None and s.pod.uid != s.trial.status.pod_uid):
-        return LoseAttempt("PodDeleted", f"pod {s.trial.status.pod_name} was deleted by somebody else")
+    name, uid = s.trial.status.pod_name, s.trial.status.pod_uid
+    if s.pod is None:
+        return LoseAttempt("PodDeleted", f"pod {name} was deleted by somebody else")
+    if uid is not None and s.pod.uid != uid:
+        return LoseAttempt("PodReplaced", f"pod {name} with UID {uid} was deleted by somebody else, and another made of its name")
     return None
 
 
@@ -251,11 +263,19 @@ def _pod_unknown(s: Situation) -> Decision | None:
     return Adopt() if s.pod is not None and s.trial.status.pod_uid is None else None
 
 
-def _disk_filled(s: Situation) -> Decision | None:
-    """Evicted for its own limits, which its node's troubles come with a DisruptionTarget condition or other words for."""
-    if s.pod is None or s.pod.reason != "Evicted" or s.pod.disruption or s.trial.status.current_step is None:
+def _evicted_by_itself(s: Situation) -> Decision | None:
+    """Evicted for what its container took: beyond its own limits, or so much that the node ran low."""
+    if s.pod is None or s.pod.reason != "Evicted":
         return None
-    return PhaseDied("OutOfDiskError", s.pod.message) if any(each in s.pod.message for each in _FILLED_ITS_DISK) else None
+    died = own_doing(s.pod.message, disrupted=bool(s.pod.disruption))
+    return _died(s, died, s.pod.message) if died else None
+
+
+def _died(s: Situation, type_: str, message: str) -> Decision:
+    """The container ended by what ran in it: a phase, or before the first step whatever the task has there."""
+    if s.trial.status.current_step is not None:
+        return PhaseDied(type_, message)
+    return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
 
 
 def _pod_taken(s: Situation) -> Decision | None:
@@ -274,14 +294,24 @@ def _pod_taken(s: Situation) -> Decision | None:
 def _container_ended(s: Situation) -> Decision | None:
     if s.pod is None or not s.pod.terminated:
         return None
-    ended = f"the trial's container ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'})"
+    told = f": {s.pod.exit_message}" if s.pod.exit_message else ""
+    how = f"ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'}){told}"
+    if s.pod.init_failed:
+        return LoseAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
+    ended = f"the trial's container {how}"
+    if s.pod.exit_reason == "OOMKilled":
+        return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
     if s.trial.status.current_step is None:
         return LoseAttempt("ContainerEnded", f"{ended} before the first step")
-    if s.pod.exit_reason == "OOMKilled":
-        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit")
     if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
         return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1")
-    return LoseAttempt("ContainerEnded", ended)
+    return LoseAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
+
+
+def _limit_and_phase(s: Situation) -> str:
+    limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
+    step = s.trial.status.steps[-1] if s.trial.status.steps else None
+    return limit + (f" (phase {step.phase.lower()} of step {step.name})" if step and step.phase else "")
 
 
 def _released(s: Situation) -> Decision | None:
@@ -300,8 +330,10 @@ def _cannot_start(s: Situation) -> Decision | None:
     told = s.pod.waiting_message
     if s.pod.waiting_reason in _NEVER_STARTS:
         return Fail(s.pod.waiting_reason, told or f"pod {s.pod.name}: {s.pod.waiting_reason}", "EnvironmentStartError")
+    if s.pod.waiting_reason in _PULLING and any(each in told.lower() for each in _NO_ACCESS):
+        return Fail("ImageAccessDenied", f"{told}; check the image's name and its credentials", "EnvironmentStartError")
     if s.pod.waiting_reason in _PULLING and any(each in told.lower() for each in _NO_SUCH_IMAGE):
-        return Fail("ImagePullFailed", f"{told}; check spec.environment.image and its credentials", "EnvironmentStartError")
+        return Fail("ImageNotFound", f"{told}; check the image's name", "EnvironmentStartError")
     return None
 
 
@@ -338,8 +370,6 @@ def _verifier(s: Situation) -> Decision | None:
             return CreateVerifierPod()
         case Adopt():
             return AdoptVerifierPod()
-        case PhaseDied(type=_, message=message) if s.verifier is not None and s.verifier.init_failed:
-            return LoseAttempt("ContainerEnded", f"the verifier of step {s.trial.status.current_step}: {message}")
         case LoseAttempt() | PhaseDied() | Fail():
             return replace(found, message=f"the verifier of step {s.trial.status.current_step}: {found.message}")
     return found
@@ -355,7 +385,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _pod_gone,
     _pod_foreign,
     _pod_unknown,
-    _disk_filled,
+    _evicted_by_itself,
     _pod_taken,
     _container_ended,
 )
@@ -420,10 +450,25 @@ def failed_badly(trial: MultiStepTrial) -> bool:
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
-def _attempt_start(s: Situation) -> float:
+def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, now: float) -> Wait | Fail:
+    """What follows when the API server does not take a pod. refused: till the next try; since: when the pod was first wanted.
+
+    A quota has room again some day. What is forbidden stays so: it is tried for a while, and more than once.
+    """
+    before = any(each.type == "Reconciling" and each.reason == refused.reason for each in trial.status.conditions)
+    if refused.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
+        return Fail(refused.reason, refused.message)
+    return refused
+
+
+def attempt_start(trial: MultiStepTrial) -> datetime | None:
     """When the attempt began, or the trial."""
-    lost = s.trial.status.attempts
-    start = lost[-1].end_time if lost else s.trial.status.start_time
+    lost = trial.status.attempts
+    return lost[-1].end_time if lost else trial.status.start_time
+
+
+def _attempt_start(s: Situation) -> float:
+    start = attempt_start(s.trial)
     return start.timestamp() if start else s.now
 
 

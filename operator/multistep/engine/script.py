@@ -188,8 +188,8 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
     logs = tuple(Source(path) for path in LOGS[part])
     entries = tuple(Source(entry.source, tuple(entry.exclude)) for entry in step.artifacts)
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
-    run.timed(ARTIFACTS, record)
     found = Fields(record.result, "collect")
+    run.timed(ARTIFACTS, replace(record, started_at=record.started_at - (found.optional_number("seconds") or 0.0)))
     run.collected = Collected(found.texts("types", 10_000)[len(logs) :], found.integer("count"), found.integer("bytes"))
 
 

@@ -20,9 +20,11 @@ from ..api.trial import (
     StepException,
     StepStatus,
     TrialException,
+    TrialFailure,
     TrialStatus,
+    VerifierStatus,
 )
-from . import rewards
+from . import failures, rewards
 from .journal import Collected, Journal, StepRun
 from .lifecycle import POD_STARTING, starting_message, suspended_seconds, suspension
 
@@ -89,6 +91,14 @@ def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
     return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None), now)
 
 
+def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float) -> VerifierStatus:
+    """A verifier's pod that is about to be made. Its time stays when the pod is made again as root, or by another look."""
+    former = trial.status.verifier
+    same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
+    start = former.start_time if former is not None and same else None
+    return VerifierStatus(pod_name=pod_name, image_user=image_user, start_time=start or _time(now))
+
+
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
     """A trial that ran as specified, whatever its reward."""
     message = _summary(journal)
@@ -110,6 +120,8 @@ def failed(
         _ended(journal, results, now) if journal else {"completion_time": _time(now), "current_step": None, "results": results}
     )
     ended["rewards"] = ended["reward"] = None
+    step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
+    ended["failure"] = TrialFailure(class_=failures.of_failed(reason, journal), reason=reason, step=step)
     if exception:
         ended["exception"] = TrialException(type=exception, message=bounded(message))
     return _with(trial, "Failed", reason, message, now, **ended)
@@ -278,8 +290,18 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
         "rewards": shown,
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
+        "failure": _failure(journal),
         "results": results,
     }
+
+
+def _failure(journal: Journal) -> TrialFailure | None:
+    """What ended a trial that is Complete: the exception of its last step, or one of its reward."""
+    last = journal.steps[-1] if journal.steps else None
+    exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
+    if exception is None:
+        return None
+    return TrialFailure(class_=failures.of_exception(exception.type, exception.phase), reason=exception.type, step=step)
 
 
 def _with(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, **changes: Any) -> TrialStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -49,12 +50,14 @@ class Left:
     """How the pods were left. image_user: a pod has to be made again as root, and this is whom the image runs as.
 
     verifier: the step whose verifier's pod that is, or is wanted. between_steps: as the trial is suspended, no step begins.
+    forgotten: the runner knows nothing of steps that were done.
     """
 
     journal: Journal | None = None
     between_steps: bool = False
     image_user: str | None = None
     verifier: StepPlan | None = None
+    forgotten: bool = False
 
 
 @dataclass
@@ -98,6 +101,8 @@ class Driver:
             hello = await session.hello()
             if _must_be_root(trial, hello, trial.status.image_user):
                 return Left(image_user=_user(hello))
+            if trial.status.steps and not hello.records:
+                return Left(forgotten=True)
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session})
@@ -177,11 +182,13 @@ class Driver:
     async def _collect(self, ride: _Ride, session: Session, operation: Collect) -> Record:
         """Bring the files into the store, then write down that they are there: a repeated collection replaces the first."""
         step, attempt = ride.step(operation.step), ride.scope.attempt
+        start = time.monotonic()
         async with self._volume.spool(ride.key) as spool:
             found = await session.download(operation.sources, spool.write)
             kept = await self._volume.keep_step(ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part)
         self._metrics.collected_bytes.inc(found.size)
-        data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes}
+        seconds = round(time.monotonic() - start, 3)  # the note's own times are those of its writing, after all that
+        data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         return await session.note(operation.id, data)
 
     async def _release(self, ride: _Ride, session: Session, operation: Release) -> Record:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from ..api.trial import AttemptStatus, MultiStepTrial, StepStatus, TrialStatus
 from ..api.unknown import UnknownKey
+from ..engine import failures
 from ..engine.lifecycle import SUSPENDED
 from ..engine.status import bounded, reward_text
 from ..metrics import Metrics
@@ -72,7 +73,7 @@ def measure(metrics: Metrics, trial: MultiStepTrial, old: TrialStatus, new: Tria
     """Count what happened between two statuses."""
     agent = trial.spec.agent.name
     for lost in new.attempts[len(old.attempts) :]:
-        metrics.attempts_lost.labels(lost.reason or "Unknown").inc()
+        metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
     for step in ended_steps(old, new):
         _measure_step(metrics, agent, step)
     if new.phase != old.phase and new.phase in ("Complete", "Failed"):
@@ -90,8 +91,10 @@ def _measure_step(metrics: Metrics, agent: str, step: StepStatus) -> None:
 
 
 def _measure_trial(metrics: Metrics, agent: str, status: TrialStatus) -> None:
-    reason = next((each.reason for each in status.conditions if each.status == "True"), "")
-    metrics.trials_finished.labels(agent, status.phase, reason).inc()
+    failure = status.failure
+    metrics.trials_finished.labels(
+        agent, status.phase, failures.label(failure.reason) if failure else "", failure.class_ if failure else ""
+    ).inc()
     if status.start_time and status.completion_time:
         metrics.trial_seconds.labels(agent).observe((status.completion_time - status.start_time).total_seconds())
     if status.rewards and "reward" in status.rewards:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ..agents import AGENTS
-from ..api.trial import MultiStepTrial, TrialStatus, VerifierStatus, parse_trial
+from ..api.trial import MultiStepTrial, TrialStatus, parse_trial
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..engine import lifecycle, status
@@ -24,7 +26,7 @@ from ..store.volume import Volume
 from .driver import Driver, Hooks, Left, Pods
 from .events import ignored_keys
 from .finisher import Finisher
-from .trial_pods import Refused, TrialPods, former, named_verifiers
+from .trial_pods import TrialPods, former, named_verifiers
 from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
@@ -102,11 +104,14 @@ class Look:
         return await self._wait("TaskUnavailable", str(error), seconds=10)
 
     async def _refuse(self, error: InvalidSpec) -> float | None:
-        """A spec that does not even parse; its status does, or is made anew."""
-        self._writer = self._write_to(stub(self._object))
-        if lifecycle.is_finished(self._trial):
-            return None
-        return await self._fail("InvalidSpec", str(error), exception="ValidationError")
+        """A trial that cannot be read as a whole: what can is kept, so that a finished one is cleaned up all the same."""
+        self._writer = self._write_to(salvaged(self._object))
+        if not lifecycle.is_finished(self._trial):
+            await self._fail("InvalidSpec", str(error), exception="ValidationError")
+        while True:
+            seconds = await self._step()
+            if seconds != 0:
+                return seconds
 
     async def _observe(self) -> Situation:
         trial = self._trial
@@ -172,8 +177,8 @@ class Look:
         match await self._t.pods.create(request):
             case None:
                 return 0  # it is there: another look tells whose it is
-            case Refused() as refused:
-                return await self._wait(refused.reason, refused.message, seconds=refused.seconds)
+            case lifecycle.Wait() as refused:
+                return await self._not_allowed(refused, lifecycle.attempt_start(trial))
             case made:
                 self._pod = made
                 return await self._adopt()
@@ -193,7 +198,7 @@ class Look:
         same_image = environment is not None and not environment.own_image
         user = left.image_user or (self._trial.status.image_user if same_image else None)
         name = pods.verifier_pod_names(self._trial, step.index)[user is not None]
-        await self._write_running(left.journal, verifier=VerifierStatus(pod_name=name, image_user=user))
+        await self._write_running(left.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
         return 0
 
     async def _create_verifier_pod(self) -> float | None:
@@ -210,8 +215,8 @@ class Look:
         match await self._t.pods.create(request):
             case None:
                 return 0
-            case Refused() as refused:
-                return await self._wait(refused.reason, refused.message, seconds=refused.seconds)
+            case lifecycle.Wait() as refused:
+                return await self._not_allowed(refused, named.start_time)
             case made:
                 self._verifier = made
                 return await self._adopt_verifier()
@@ -230,6 +235,9 @@ class Look:
         await self._t.pods.remove_all(self._trial, pods.verifier_pod_names(self._trial, step.index))
 
     # -- waiting, losing, ending
+
+    async def _not_allowed(self, refused: lifecycle.Wait, since: datetime | None) -> float | None:
+        return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
 
     async def _wait(self, reason: str, message: str, *, seconds: float | None) -> float | None:
         phase = self._trial.status.phase
@@ -296,6 +304,9 @@ class Look:
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
         self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
         left = await self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
+        if left.forgotten:
+            message = f"the runner in pod {self._pod.name} knows nothing of the steps that were done: the container is another one"
+            return await self._lose(lifecycle.LoseAttempt("ContainerRestarted", message))
         if left.verifier is not None:
             return await self._want_verifier(left.verifier, left)
         if left.image_user is not None:
@@ -379,10 +390,24 @@ class Look:
         return self._loaded_now.plan
 
 
-def stub(trial: Object) -> MultiStepTrial:
-    """A trial whose spec cannot be read, with the rest of it."""
-    empty: Object = {"task": {"inline": {"config": {}}}}
-    try:
-        return parse_trial({**trial, "spec": empty})
-    except InvalidSpec:
-        return parse_trial({**trial, "spec": empty, "status": {}})
+def salvaged(trial: Object) -> MultiStepTrial:
+    """A trial with those fields of spec and status that can be read, each by itself; the task is left out."""
+    spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
+    return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
+
+
+_NO_TASK: Object = {"inline": {"config": {}}}
+
+
+def _parsed(trial: Object, **parts: Object) -> MultiStepTrial:
+    spec = {"task": _NO_TASK, **parts.get("spec", {})}
+    return parse_trial({**trial, "status": {}, **parts, "spec": spec})
+
+
+def _readable(parse: Callable[[Object], object], fields: object) -> Object:
+    found: Object = {}
+    for name, value in fields.items() if isinstance(fields, Mapping) else ():
+        with suppress(InvalidSpec):
+            parse({name: value})
+            found[name] = value
+    return found

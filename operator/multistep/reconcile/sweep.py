@@ -22,7 +22,7 @@ from ..errors import MultistepError, NotFound
 from ..metrics import Metrics
 from ..settings import Settings
 from ..store.volume import TrialKey, Volume
-from .look import stub
+from .look import salvaged
 
 T = TypeVar("T")
 FIRST_SECONDS = 15.0  # after the start, at most
@@ -108,7 +108,7 @@ class Sweep:
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
         """The trial as it is now. Only its metadata and status are read: a spec may be wrong."""
         try:
-            return stub(await self.cluster.get_trial(namespace, name))
+            return salvaged(await self.cluster.get_trial(namespace, name))
         except NotFound as error:
             if error.reason != "NotFound":  # the server does not know the kind: of trials nothing is known
                 raise

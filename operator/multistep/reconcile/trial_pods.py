@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ..api.trial import MultiStepTrial
 from ..cluster import pods
 from ..cluster.edge import Cluster
-from ..engine.lifecycle import PodFacts
+from ..engine.lifecycle import PodFacts, Wait
 from ..errors import ClusterError, Conflict, InvalidSpec, NotFound
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A pod that may not be made now, but later perhaps. reason, message: for the trial's status; seconds: until the next try."""
-
-    reason: str
-    message: str
-    seconds: float
-
 
 QUOTA_SECONDS = 10.0
 NAME_TAKEN_SECONDS = 2.0
@@ -42,8 +31,9 @@ class TrialPods:
         except NotFound:
             return None
 
-    async def create(self, request: pods.PodRequest) -> PodFacts | Refused | None:
+    async def create(self, request: pods.PodRequest) -> PodFacts | Wait | None:
         """Make a pod, after the NetworkPolicy that limits it. None: one of that name is there, and somebody has to look whose.
+        Wait: it may not be made now, but later perhaps.
 
         Raises InvalidSpec if it can never be a pod, ClusterError.
         """
@@ -51,7 +41,7 @@ class TrialPods:
             if not await self._limit_network(request):
                 # A former trial's of the same name goes by itself.
                 message = f"a NetworkPolicy named {request.name} belongs to somebody else"
-                return Refused("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
+                return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
             await self._guard(request)
             return pods.facts(await self._cluster.create_pod(pods.manifest(request)))
         except Conflict:
@@ -98,14 +88,15 @@ class TrialPods:
         return True
 
 
-def _refused(error: ClusterError) -> Refused:
+def _refused(error: ClusterError) -> Wait:
     """What can be no pod ends the trial; what is not allowed now (quota, admission) may be later."""
-    if error.status in (400, 422):
+    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # policies and webhooks choose their status
+    if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server refuses a pod of the trial: {error}") from error
-    if error.status != 403:
+    if error.status != 403 and not denied:
         raise error
     reason = "QuotaExceeded" if "exceeded quota" in str(error) else "PodForbidden"
-    return Refused(reason, str(error), QUOTA_SECONDS)
+    return Wait(reason, str(error), QUOTA_SECONDS)
 
 
 def former(trial: MultiStepTrial) -> list[str]:

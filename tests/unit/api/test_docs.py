@@ -19,6 +19,7 @@ from multistep.api.task import TaskConfig, parse_task
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.unknown import unknown_keys
 from multistep.cli.main import cli
+from multistep.metrics import Metrics
 from tests.support.prose import code, exists, fences, field_names, headings, links
 from tests.unit.api.test_crd import pruned
 
@@ -28,7 +29,8 @@ TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, "docs/semantics.md
 MODELS = [
     each for module in (task, trial) for each in vars(module).values() if isinstance(each, type) and issubclass(each, BaseModel)
 ]
-NAMES = {name for model in MODELS for name in field_names(model)} | {"shareProcessNamespace"}
+NAMES = {name for model in MODELS for name in field_names(model)} | {"shareProcessNamespace", "podPidsLimit"}
+NAMES |= {f"{each.name}_total" for each in Metrics().registry.collect()}
 ROOTS = dict.fromkeys(TaskConfig.model_fields, TaskConfig) | dict.fromkeys(("spec", "status", "metadata"), MultiStepTrial)
 
 

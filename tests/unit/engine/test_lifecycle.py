@@ -123,6 +123,11 @@ DEADLINE = Fail("DeadlineExceeded", "the trial was active for longer than spec.a
 GONE = LoseAttempt("PodDeleted", "pod t-1 was deleted by somebody else")
 FULL_DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
 LOW_NODE = "The node was low on resource: memory. "
+FILLED_NODE = (
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi. "
+    "Container main was using 20Gi, request is 0, has larger consumption of ephemeral-storage. "
+)
+HUB_DENIES = "pull access denied, repository does not exist or may require authorization: insufficient_scope"
 TOO_SLOW = "pod t-1 did not start within environment.build_timeout_sec = 60"
 
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
@@ -173,7 +178,11 @@ ROWS: dict[str, Row] = {
     "lost without a time": (began(**AGAIN, attempts=[AttemptStatus(number=1)]), None, CreatePod()),
     "made before a crash": (began(pod_uid=None), pod(), Adopt()),
     "deleted": (began(), None, GONE),
-    "replaced": (began(), pod(uid="other"), GONE),
+    "replaced": (
+        began(),
+        pod(uid="other"),
+        LoseAttempt("PodReplaced", "pod t-1 with UID p was deleted by somebody else, and another made of its name"),
+    ),
     "being deleted": (began(), pod(deleting=True), GONE),
     "somebody else's": (
         began(pod_uid=None, start_time=at(NOW - 60)),
@@ -222,10 +231,51 @@ ROWS: dict[str, Row] = {
         ended(255, "Unknown"),
         LoseAttempt("ContainerEnded", "the trial's container ended with status 255 (Unknown)"),
     ),
+    "refused by the kubelet": (
+        began(),
+        starting(phase="Failed", terminated=True, reason="OutOfcpu", message="Node didn't have enough resource: cpu"),
+        LoseAttempt("OutOfcpu", "Node didn't have enough resource: cpu"),
+    ),
+    "killed from outside": (
+        IN_STEP,
+        ended(137, "Error"),
+        LoseAttempt("ContainerEnded", "the trial's container ended with status 137 (Error)"),
+    ),
     "ended before the first step": (
         began(),
-        ended(137, "OOMKilled"),
-        LoseAttempt("ContainerEnded", "the trial's container ended with status 137 (OOMKilled) before the first step"),
+        ended(128, "StartError", exit_message="exec: no such file"),
+        LoseAttempt(
+            "ContainerEnded",
+            "the trial's container ended with status 128 (StartError): exec: no such file before the first step",
+        ),
+    ),
+    "the runner could not be brought": (
+        began(),
+        ended(137, "OOMKilled", init_failed=True),
+        LoseAttempt("RunnerInstallFailed", "the init container of pod t-1 ended with status 137 (OOMKilled)"),
+    ),
+    "started again": (
+        IN_STEP,
+        pod(terminated=True, restarted=True, exit_code=255, exit_reason="Unknown"),
+        LoseAttempt("ContainerRestarted", "the trial's container ended with status 255 (Unknown)"),
+    ),
+    "started again after its own doing": (
+        IN_STEP,
+        pod(terminated=True, restarted=True, exit_code=143, exit_reason="Error"),
+        PhaseDied(
+            "ContainerKilledError",
+            "the trial's container ended with status 143 (Error): something in it stopped process 1",
+        ),
+    ),
+    "out of memory before the first step": (
+        began(),
+        ended(137, "OOMKilled", memory_limit="64Mi"),
+        Fail(
+            "OutOfMemory",
+            "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit of 64Mi "
+            "(before the first step)",
+            "OutOfMemoryError",
+        ),
     ),
     # what a phase does to itself
     "out of memory": (
@@ -252,18 +302,28 @@ ROWS: dict[str, Row] = {
     "filled its disk before the first step": (
         began(),
         ended(137, "Error", reason="Evicted", message=FULL_DISK),
-        LoseAttempt("Evicted", FULL_DISK),
+        Fail("OutOfDisk", f"{FULL_DISK} (before the first step)", "OutOfDiskError"),
+    ),
+    "filled its node's disk": (
+        IN_STEP,
+        ended(137, "Error", reason="Evicted", disruption="TerminationByKubelet", message=FILLED_NODE),
+        PhaseDied("OutOfDiskError", FILLED_NODE),
     ),
     # starting
     "no such image": (
         began(),
         starting(waiting_reason="ErrImagePull", waiting_message="x: not found"),
-        Fail("ImagePullFailed", "x: not found; check spec.environment.image and its credentials", "EnvironmentStartError"),
+        Fail("ImageNotFound", "x: not found; check the image's name", "EnvironmentStartError"),
     ),
     "no access to the image": (
         began(),
         starting(waiting_reason="ImagePullBackOff", waiting_message="Insufficient_Scope"),
-        Fail("ImagePullFailed", "Insufficient_Scope; check spec.environment.image and its credentials", "EnvironmentStartError"),
+        Fail("ImageAccessDenied", "Insufficient_Scope; check the image's name and its credentials", "EnvironmentStartError"),
+    ),
+    "no access to an image that need not be there": (
+        began(),
+        starting(waiting_reason="ErrImagePull", waiting_message=HUB_DENIES),
+        Fail("ImageAccessDenied", f"{HUB_DENIES}; check the image's name and its credentials", "EnvironmentStartError"),
     ),
     "the registry is away": (
         began(),
@@ -367,9 +427,7 @@ VERIFIERS: dict[str, Row] = {
     "the runner could not be brought": (
         judging(),
         judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),
-        LoseAttempt(
-            "ContainerEnded", f"{OF_A}the trial's container ended with status 1 (Error): something in it stopped process 1"
-        ),
+        LoseAttempt("RunnerInstallFailed", f"{OF_A}the init container of pod t-1-v0 ended with status 1 (Error)"),
     ),
     "complete": (finished(verifier=VerifierStatus(pod_name="t-1-v0")), judge(), CleanUp(0.0, None)),
 }
@@ -416,6 +474,31 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
 def test_a_rule_can_be_asked_about_any_situation(rule: lifecycle.Rule) -> None:
     answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
     assert None in answers and any(answers)
+
+
+FORBIDDEN = Wait("PodForbidden", "a policy", 10.0)
+
+
+def refused_before(reason: str) -> MultiStepTrial:
+    said = Condition(type="Reconciling", status="True", last_transition_time=at(START), reason=reason)
+    return trial(conditions=[said])
+
+
+@pytest.mark.parametrize(
+    ("before", "refused", "since", "gives_up"),
+    [
+        ("PodForbidden", FORBIDDEN, NOW - 60, True),
+        ("PodForbidden", FORBIDDEN, None, True),
+        ("PodForbidden", FORBIDDEN, NOW - 59, False),
+        ("QuotaExceeded", FORBIDDEN, NOW - 9999, False),
+        ("QuotaExceeded", Wait("QuotaExceeded", "full", 10.0), NOW - 9999, False),
+    ],
+)
+def test_what_is_forbidden_is_given_up_after_a_while_but_a_quota_is_waited_for(
+    before: str, refused: Wait, since: float | None, gives_up: bool
+) -> None:
+    decision = lifecycle.not_allowed(refused_before(before), refused, None if since is None else at(since), NOW)
+    assert decision == (Fail("PodForbidden", "a policy") if gives_up else refused)
 
 
 def test_waiting_for_a_slow_start_never_becomes_a_busy_loop() -> None:

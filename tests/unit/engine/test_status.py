@@ -379,3 +379,34 @@ def test_an_attempt_after_a_suspension_began_when_that_ended() -> None:
     resumed = status.begun(trial(held), 2, "t-2", "task", None, NOW + 100)
     began = [each.start_time for each in status.lost(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
     assert [(each - THEN).total_seconds() for each in began if each] == [0, 100]
+
+
+# -- whose doing it was
+
+
+def test_the_time_of_a_verifiers_pod_stays_when_it_is_made_again_as_root() -> None:
+    first = status.verifier_wanted(trial(), "t-1-v0", None, NOW)
+    assert (first.pod_name, first.image_user, first.start_time) == ("t-1-v0", None, THEN)
+    named = trial(TrialStatus(verifier=first))
+    assert status.verifier_wanted(named, "t-1-v0-root", "1000:1000", NOW + 60).start_time == THEN
+    later = status.verifier_wanted(named, "t-1-v1", None, NOW + 60).start_time
+    assert later and later > THEN
+
+
+def test_a_failed_trial_tells_the_step_it_was_in() -> None:
+    failure = status.failed(trial(TrialStatus(current_step="b")), "DeadlineExceeded", "late", NOW).failure
+    assert failure and (failure.class_, failure.reason, failure.step) == ("User", "DeadlineExceeded", "b")
+    assert to_json(TrialStatus(failure=failure))["failure"] == {"class": "User", "reason": "DeadlineExceeded", "step": "b"}
+
+
+def test_a_complete_trial_tells_what_ended_it_and_nothing_after_a_gate_or_all_steps() -> None:
+    exceptions = {"a": StepException("AgentTimeoutError", "late", AGENT), "": StepException("OverflowError", "inf")}
+    for steps, own, wanted in (
+        ([run("a", exception=exceptions["a"])], None, ("Agent", "AgentTimeoutError", "a")),
+        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # of a single step
+        ([run("a")], exceptions[""], ("Verifier", "OverflowError", None)),
+        ([run("a", exception=exceptions["a"]), run("b")], None, None),  # it went on
+        ([run("a", gate_passed=False, gate_failure="low")], None, None),
+    ):
+        failure = status.complete(trial(), Journal(steps=steps, exception=own), None, NOW).failure
+        assert (failure and (failure.class_, failure.reason, failure.step)) == wanted

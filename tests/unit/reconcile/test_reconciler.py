@@ -411,7 +411,7 @@ async def test_an_image_that_cannot_be_had_fails_the_trial() -> None:
     state = {"waiting": {"reason": "ErrImagePull", "message": "img: not found"}}
     world.pod_status(containerStatuses=[{"name": "main", "state": state}])
     await world.run()
-    assert world.condition[:2] == ("Failed", "ImagePullFailed")
+    assert world.condition[:2] == ("Failed", "ImageNotFound")
     assert world.status.exception and world.status.exception.type == "EnvironmentStartError"
 
 

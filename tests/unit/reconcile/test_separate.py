@@ -217,7 +217,7 @@ async def test_an_image_that_is_not_there_fails_the_trial() -> None:
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "judge: not found"}}
     world.cluster.set_pod_status("default", "t-1-v0", containerStatuses=[{"name": "main", "state": waiting}])
     await world.run()
-    assert world.condition[:2] == ("Failed", "ImagePullFailed")
+    assert world.condition[:2] == ("Failed", "ImageNotFound")
     assert "the verifier of step a" in world.condition[2]
     assert world.pods == []
 

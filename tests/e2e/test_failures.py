@@ -1,0 +1,223 @@
+"""One real failure of each class that a trial meets before or in its phases: class, reason and message as in docs/failures.md."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localkube.packages import ensure_packages
+from multistep.errors import ClusterError
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.support.machine import on_node
+
+LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node, two of them of registries
+NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # a password that nobody has
+
+Row = tuple[Object, str, str, str]  # the trial, then class, reason, and a part of the message
+
+
+@pytest.fixture(scope="module")
+def _registry_program() -> None:
+    ensure_packages({"docker-registry": "docker-registry"})
+
+
+@pytest.fixture
+async def registries(_registry_program: None, tmp_path: Path) -> AsyncIterator[None]:
+    """Two empty registries on the node: one wants credentials."""
+    (tmp_path / "htpasswd").write_text(NOBODY)
+    auth = f"auth: {{htpasswd: {{realm: e2e, path: {tmp_path}/htpasswd}}}}\n"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_registry(tmp_path, LOCKED, auth))
+        await stack.enter_async_context(_registry(tmp_path, OPEN, ""))
+        yield
+
+
+@asynccontextmanager
+async def _registry(directory: Path, port: int, more: str) -> AsyncIterator[None]:
+    config = directory / f"{port}.yml"
+    storage = f"storage: {{filesystem: {{rootdirectory: {directory}/{port}}}}}\n"
+    config.write_text(f"version: 0.1\nlog: {{level: error}}\n{storage}http: {{addr: 127.0.0.1:{port}}}\n{more}")
+    async with on_node(("docker-registry", "serve", str(config))):
+        yield
+
+
+def failure(done: Object) -> tuple[str, str]:
+    """Whose doing the end of a trial was, and its reason."""
+    found = done["status"]["failure"]
+    return found["class"], found["reason"]
+
+
+async def assert_all_fail(given: Given, rows: dict[str, Row]) -> dict[str, Object]:
+    """All at once; each ends Failed as told, without any reward."""
+    ended = await asyncio.gather(*(given.ended(manifest) for manifest, *_ in rows.values()))
+    done = dict(zip(rows, ended, strict=True))
+    for name, (_, blame, reason, said) in rows.items():
+        failed = condition(done[name], "Failed")
+        assert (failed["status"], failed["reason"], failure(done[name])) == ("True", reason, (blame, reason)), (name, failed)
+        assert said in failed["message"], (name, failed["message"])
+        assert "rewards" not in done[name]["status"] and "reward" not in done[name]["status"], name
+    return done
+
+
+def in_image(image: str, **environment: Any) -> Object:
+    return trial(Step("a"), environment={"image": image, **environment})
+
+
+def in_pod(template: Object, **spec: Any) -> Object:
+    return trial(Step("a"), environment={"image": IMAGE, "podTemplate": {"spec": template}}, **spec)
+
+
+FAILS_INIT = [{"name": "mine", "image": IMAGE, "command": ["sh", "-c", "exit 3"], "imagePullPolicy": "IfNotPresent"}]
+
+
+async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given: Given, registries: None, policy: Object) -> None:
+    slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config={"environment": {"build_timeout_sec": 20}})
+    sick = trial(Step("a"), config={"environment": {"healthcheck": {"command": "echo no port; exit 1", "retries": 1}}})
+    forbidden = trial(Step("a"), environment={"image": IMAGE, "podTemplate": {"metadata": policy}})
+    await assert_all_fail(
+        given,
+        {
+            "no such image": (in_image(f"127.0.0.1:{OPEN}/none:1"), "Task", "ImageNotFound", "none:1"),
+            "no credentials": (in_image(f"127.0.0.1:{LOCKED}/none:1"), "Task", "ImageAccessDenied", "none:1"),
+            "never pulled": (
+                in_image("localhost/no-such-image:1", imagePullPolicy="Never"), "Task", "ErrImageNeverPull", "no-such-image",
+            ),
+            "no image's name": (in_image("Bad!Name"), "Task", "InvalidImageName", "Bad!Name"),
+            "registry away": (slow, "Infrastructure", "EnvironmentStartTimeout", f"{NOBODYS}/none:1"),
+            "unhealthy": (sick, "Task", "EnvironmentFailed", "no port"),
+            "malformed": (trial(Step("a", config={"min_reward": [1]})), "Task", "InvalidSpec", "steps[0].min_reward"),
+            "no pod can be so": (in_pod({"nodeSelector": {"a b": "c"}}), "Task", "InvalidSpec", "nodeSelector"),
+            "forbidden": (forbidden, "Infrastructure", "PodForbidden", "unwanted here"),
+            "no init": (
+                in_pod({"initContainers": FAILS_INIT}, infrastructureRetries=0),
+                "Infrastructure", "RunnerInstallFailed", "status 3",
+            ),
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def policy(given: Given) -> AsyncIterator[Object]:
+    """An admission policy denies pods of the namespace that have a label; these are the metadata of such a pod."""
+    api, name = "admissionregistration.k8s.io/v1", given.namespace
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    mine = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+    unwanted = {"expression": "!has(object.metadata.labels) || !('unwanted' in object.metadata.labels)", "message": "unwanted here"}
+    rules = {"matchConstraints": {"resourceRules": [rule], **mine}, "validations": [unwanted]}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    made = [
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": rules},
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": binding},
+    ]
+    for each in made:
+        await given.client.apply(each)
+    unwanted_pod = {"labels": {"unwanted": "yes"}}
+    await _until_denied(given, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", **unwanted_pod}, "spec": BARE})
+    yield unwanted_pod
+    for each in made:
+        await given.client.delete(await given.client.resource_of(each), None, name)
+
+
+BARE = {"containers": [{"name": "main", "image": IMAGE}]}
+
+
+async def _until_denied(given: Given, pod: Object) -> None:
+    """A policy is in force a moment after it was made."""
+    body = {**pod, "metadata": {**pod["metadata"], "namespace": given.namespace}}
+    async with asyncio.timeout(60):
+        with suppress(ClusterError):
+            while await given.client.apply(body, dry_run=True):
+                await asyncio.sleep(0.3)
+
+
+async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(given: Given) -> None:
+    """A pod that names its node passes by the scheduler."""
+    wrong = {"nodeName": "node1", "nodeSelector": {"no": "such"}}
+    large = {"nodeName": "node1", "containers": [{"name": "main", "resources": {"requests": {"cpu": "1000"}}}]}
+    done = await assert_all_fail(
+        given,
+        {
+            "wrong": (in_pod(wrong, infrastructureRetries=1), "Infrastructure", "NodeAffinity", "this was attempt 2 of 2"),
+            "large": (in_pod(large, infrastructureRetries=1), "Infrastructure", "OutOfcpu", "this was attempt 2 of 2"),
+        },
+    )
+    for name, reason in (("wrong", "NodeAffinity"), ("large", "OutOfcpu")):
+        attempts = done[name]["status"]["attempts"]
+        assert [(each["number"], each["reason"]) for each in attempts] == [(1, reason), (2, reason)]
+        assert all(each["startTime"] <= each["endTime"] for each in attempts)
+
+
+async def test_a_trial_that_cannot_have_a_pod_now_waits_with_the_reason(given: Given) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    nowhere = in_pod({"nodeSelector": {"no": "such"}}, activeDeadlineSeconds=15)
+    too_large = trial(Step("a"), config={"environment": {"cpus": 1000}}, activeDeadlineSeconds=15)
+    for manifest, said in ((nowhere, "node affinity/selector"), (too_large, "Insufficient cpu")):
+        await given.applied(manifest)
+        found = await given.until(manifest["metadata"]["name"], lambda found: waits_for(found, "Unschedulable"))
+        assert found["status"]["phase"] == "Pending" and said in condition(found, "Reconciling")["message"]
+
+    await given.applied(quota)
+    await asyncio.sleep(1)  # until it counts
+    poor = trial(Step("a"))
+    await given.applied(poor)
+    found = await given.until(poor["metadata"]["name"], lambda found: waits_for(found, "QuotaExceeded"))
+    assert "exceeded quota: none" in condition(found, "Reconciling")["message"]
+    await given.client.delete(await given.client.resource_of(quota), given.namespace, "none")
+    assert holds(await given.until(poor["metadata"]["name"], finished), "Complete")
+
+    for manifest in (nowhere, too_large):
+        done = await given.until(manifest["metadata"]["name"], finished)
+        assert (
+            failure(done) == ("User", "DeadlineExceeded") and "activeDeadlineSeconds = 15" in condition(done, "Failed")["message"]
+        )
+        assert "rewards" not in done["status"]
+
+
+def waits_for(found: Object, reason: str) -> bool:
+    return holds(found, "Reconciling") and condition(found, "Reconciling")["reason"] == reason
+
+
+FILL = "#!/bin/sh\nhead -c 100000000 /dev/zero > /fill; sleep 100\n"
+STOP = "#!/bin/sh\nkill -SEGV 1; sleep 30\n"  # of all who are in the container nobody can send it SIGKILL
+
+STEPS: dict[str, tuple[Step, str, str, str, str]] = {  # class, type, phase, and a part of the message
+    "setup": (Step("b", setup="echo no database >&2; exit 3\n"), "Task", "RuntimeError", "setup", "no database"),
+    "healthcheck": (
+        Step("b", config={"healthcheck": {"command": "echo closed; exit 1", "interval_sec": 0.1, "retries": 2}}),
+        "Task", "HealthcheckError", "healthcheck", "closed",
+    ),
+    "agent's limit": (
+        Step("b", solve="#!/bin/sh\nsleep 600\n", config={"agent": {"timeout_sec": 1.0}}),
+        "Agent", "AgentTimeoutError", "agent", "1 s",
+    ),
+    "agent stops process 1": (Step("b", solve=STOP), "Agent", "ContainerKilledError", "agent", "stopped process 1"),
+    "agent fills its disk": (
+        Step("b", solve=FILL), "Agent", "OutOfDiskError", "agent", "exceed",
+    ),
+    "no reward": (Step("b", test="#!/bin/sh\necho forgot\n"), "Verifier", "RewardFileNotFoundError", "verifier", "forgot"),
+    "verifier's limit": (
+        Step("b", test="#!/bin/sh\nsleep 600\n", config={"verifier": {"timeout_sec": 1.0}}),
+        "Verifier", "VerifierTimeoutError", "verifier", "1 s",
+    ),
+    "verifier stops process 1": (Step("b", test=STOP), "Verifier", "ContainerKilledError", "verifier", "stopped process 1"),
+}  # fmt: skip
+
+
+async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_again(given: Given) -> None:
+    small = {"environment": {"storage_mb": 50}}
+    manifests = {
+        name: trial(Step("a"), step, Step("c"), config=small if step.solve == FILL else {}) for name, (step, *_) in STEPS.items()
+    }
+    ended = await asyncio.gather(*(given.ended(manifest) for manifest in manifests.values()))
+    for (name, (_, blame, type_, phase, said)), done in zip(STEPS.items(), ended, strict=True):
+        status = done["status"]
+        assert holds(done, "Complete") and status["failure"] == {"class": blame, "reason": type_, "step": "b"}, (name, status)
+        exception = status["steps"][-1]["exception"]
+        assert (exception["type"], exception["phase"]) == (type_, phase) and said in exception["message"], (name, exception)
+        assert [each["name"] for each in status["steps"]] == ["a", "b"] and status["steps"][0]["rewards"] == {"reward": 1.0}, name
+        assert status["attempt"] == 1 and not status.get("attempts"), name

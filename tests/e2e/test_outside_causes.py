@@ -1,0 +1,179 @@
+"""One real outside cause of each kind that takes a pod, or the way to it: tried again with its reason on record, or not noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from multistep.cluster.resources import Resource
+from multistep.errors import ClusterError
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward, trial
+from tests.support.machine import asleep, kill, processes, without
+
+AGENT_SECONDS = 12
+SLEEPS = f"#!/bin/sh\nsleep {AGENT_SECONDS}\n"
+RUNNER_SERVES = b"/multistep/runner\0serve\0"
+RUNNER_CALLS = b"/multistep/runner\0call\0"
+PODS = Resource("v1", "Pod", "pods")
+
+
+def in_second_step(found: Object) -> bool:
+    status = found.get("status") or {}
+    return status.get("currentStep") == "b" and status["steps"][-1].get("phase") == "Agent"
+
+
+def two_steps(**spec: Any) -> Object:
+    return trial(Step("a", test=reward(0.5)), Step("b", solve=SLEEPS), **spec)
+
+
+async def pod_of(given: Given, name: str) -> Object:
+    (pod,) = [each for each in await given.pods(name) if not each["metadata"].get("deletionTimestamp")]
+    return pod
+
+
+async def lost(given: Given, manifest: Object, cause: Callable[[Object], Awaitable[object]]) -> Object:
+    """The trial's end, when the pod of its first attempt meets a cause in its second step."""
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, in_second_step)
+    await cause(await pod_of(given, name))
+    return await given.until(name, finished)
+
+
+async def test_whatever_takes_a_pod_is_on_record_and_the_trial_begins_anew(given: Given) -> None:
+    client, namespace = given.client, given.namespace
+
+    async def deleted(pod: Object) -> None:
+        await client.delete_pod(namespace, pod["metadata"]["name"])
+
+    async def evicted(pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        await client._http.send("create", "evictions", "POST", PODS.path(namespace, name, "eviction"), body=eviction)
+
+    async def killed(pod: Object) -> None:
+        assert kill(processes(pod, RUNNER_SERVES)) == 1
+
+    causes = {
+        "PodDeleted": (deleted, "by somebody else"),
+        "EvictionByEvictionAPI": (evicted, "Eviction"),
+        "ContainerEnded": (killed, "status 137"),
+    }
+    manifests = {reason: two_steps() for reason in causes}
+    ended = await asyncio.gather(*(lost(given, manifests[reason], cause) for reason, (cause, _) in causes.items()))
+    for (reason, (_, said)), done in zip(causes.items(), ended, strict=True):
+        assert_attempt_lost(done, reason, said)
+        assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75} and "failure" not in done["status"]
+
+
+def assert_attempt_lost(done: Object, reason: str, said: str) -> None:
+    (attempt,) = done["status"]["attempts"]
+    assert attempt["reason"] == reason and said in attempt["message"], attempt
+    assert (attempt["number"], attempt["nodeName"]) == (1, "node1") and attempt["podUID"] != done["status"].get("podUID")
+    assert attempt["startTime"] <= attempt["endTime"]
+    assert [each.get("rewards") for each in attempt["steps"]] == [{"reward": 0.5}, None]
+
+
+async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_no_reward(given: Given) -> None:
+    manifest = two_steps(infrastructureRetries=0)
+    done = await lost(given, manifest, lambda pod: given.client.delete_pod(given.namespace, pod["metadata"]["name"]))
+    failed = condition(done, "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "PodDeleted") and "attempt 1 of 1" in failed["message"]
+    assert done["status"]["failure"] == {"class": "Infrastructure", "reason": "PodDeleted"}
+    assert_attempt_lost(done, "PodDeleted", "by somebody else")
+    assert "rewards" not in done["status"] and "reward" not in done["status"]
+
+
+async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
+    """The operator does not look while it happens."""
+    operators = await given.client.list_pods("multistep-system", label_selector="app.kubernetes.io/name=multistep")
+    asleep_ones = [pid for each in operators for pid in processes(each)]
+    assert asleep_ones
+
+    async def replaced(pod: Object) -> None:
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "labels", "ownerReferences")}
+        spec = {"containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}]}
+        with asleep(asleep_ones):
+            await given.client.delete_pod(given.namespace, metadata["name"], grace_period_seconds=0)
+            await given.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    done = await lost(given, two_steps(), replaced)
+    assert_attempt_lost(done, "PodReplaced", "another made of its name")
+    assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75}
+
+
+async def test_a_preempted_trial_begins_anew_when_there_is_room_again(given: Given) -> None:
+    """Its priority is lower than that of all others, and it takes so much of the node that only it has to go."""
+    low, high = f"low-{given.namespace}", f"high-{given.namespace}"
+    classes = [priority(low, -10), priority(high, -5)]
+    for each in classes:
+        await given.client.create(each)
+    megabytes = 12_500  # of the node's 24 GB, so that there is room for one such pod only
+    large = {"environment": {"memory_mb": megabytes}}
+    template = {"image": IMAGE, "podTemplate": {"spec": {"priorityClassName": low}}}
+    container: Object = {"name": "x", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}
+    container["resources"] = {"requests": {"memory": f"{megabytes}Mi"}}
+    other = {"priorityClassName": high, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    preemptor = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "namespace": given.namespace}, "spec": other}
+    try:
+        manifest = two_steps(config=large, environment=template)
+        name = manifest["metadata"]["name"]
+        await given.applied(manifest)
+        await given.until(name, in_second_step)
+        await given.client.create(preemptor)
+        waiting = await given.until(name, lambda found: condition(found, "Reconciling")["reason"] == "Unschedulable")
+        assert "Insufficient memory" in condition(waiting, "Reconciling")["message"]
+        await given.client.delete_pod(given.namespace, "other")
+        done = await given.until(name, finished)
+    finally:
+        for each in classes:
+            await given.client.delete(await given.client.resource_of(each), None, each["metadata"]["name"])
+    assert_attempt_lost(done, "PreemptionByScheduler", "preempting to accommodate a higher priority pod")
+    assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75}
+
+
+def priority(name: str, value: int) -> Object:
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+
+
+ONCE = "#!/bin/sh\necho x >> /tmp/agent; sleep 3; printf out\n"
+WAS_ONCE = """#!/bin/sh
+echo x >> /tmp/tests; sleep 2
+[ "$(cat /tmp/agent /tmp/tests)" = "$(printf 'x\\nx')" ] && echo 1 > /logs/verifier/reward.txt
+"""
+
+
+async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_nothing_twice(given: Given) -> None:
+    manifest = trial(Step("a", solve=ONCE, test=WAS_ONCE))
+    name, cuts = manifest["metadata"]["name"], 0
+    await given.applied(manifest)
+    await given.until(name, lambda found: "podUID" in (found.get("status") or {}))
+    async with asyncio.timeout(180):
+        while not finished(found := await given.get(name)):
+            for pod in await given.pods(name) if cuts < 5 else ():  # each makes the operator wait longer before it tries again
+                if pod["status"].get("containerStatuses"):
+                    cuts += kill(processes(pod, RUNNER_CALLS))
+            await asyncio.sleep(0.1)
+    assert cuts >= 3
+    assert holds(found, "Complete") and found["status"]["rewards"] == {"reward": 1.0}
+    assert found["status"]["attempt"] == 1 and not found["status"].get("attempts")
+
+
+async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_too(given: Given) -> None:
+    manifest = two_steps()
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    before = await given.until(name, in_second_step)
+    async with without("apiserver"):
+        await asyncio.sleep(AGENT_SECONDS)  # the agent ends meanwhile
+    async with asyncio.timeout(180):
+        done = before
+        while not finished(done):
+            with suppress(ClusterError):
+                done = await given.get(name)
+            await asyncio.sleep(0.5)
+    status = done["status"]
+    assert holds(done, "Complete") and status["rewards"] == {"reward": 0.75}
+    assert (status["attempt"], status["podUID"]) == (1, before["status"]["podUID"]) and not status.get("attempts")

@@ -1,0 +1,87 @@
+"""The machine below the cluster, as localkube runs it: its node, its components, its containers' processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from multistep.cluster.edge import Object
+
+ROOT = Path(__file__).parents[2]
+
+
+async def localkube(*arguments: str) -> str:
+    """What localkube prints; it must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "localkube", *arguments), cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+@asynccontextmanager
+async def without(component: str) -> AsyncIterator[None]:
+    """A component of the control plane is away."""
+    await localkube("stop", component)
+    try:
+        yield
+    finally:
+        await localkube("start", component)
+
+
+@asynccontextmanager
+async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program that runs on the node meanwhile."""
+    arguments = (sys.executable, "-m", "localkube", "node", *program)  # execs, so that the program's process is this one
+    process = await asyncio.create_subprocess_exec(*arguments, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+def processes(pod: Object, command: bytes = b"") -> list[int]:
+    """Ids of the processes in a pod's only container whose command line (its words ended by NULs) begins so."""
+    (status,) = pod["status"]["containerStatuses"]
+    container = status["containerID"].rpartition("/")[2].encode()
+    return [pid for pid in _all() if _read(pid, "cmdline").startswith(command) and container in _read(pid, "cgroup")]
+
+
+@contextmanager
+def asleep(pids: Sequence[int]) -> Iterator[None]:
+    """Processes that do nothing for a while."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def kill(pids: Sequence[int]) -> int:
+    """End them at once. Returns how many were still there."""
+    ended = 0
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            ended += 1
+    return ended
+
+
+def _all() -> list[int]:
+    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""

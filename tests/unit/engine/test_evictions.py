@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from multistep.engine.evictions import own_doing, quantity
+
+
+def low(resource: str, use: str, container: str = "main") -> str:
+    """A kubelet's message, as 1.35 writes it."""
+    return (
+        f"The node was low on resource: {resource}. Threshold quantity: 100Mi, available: 90Mi. "
+        f"Container {container} was using {use}, has larger consumption of {resource}. "
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "disrupted", "wanted"),
+    [
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ", False, "OutOfDiskError"),
+        ('Container main exceeded its local ephemeral storage limit "1Gi". ', False, "OutOfDiskError"),
+        ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', False, "OutOfDiskError"),
+        ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', True, None),  # the node says that it was for its sake
+        (low("ephemeral-storage", "1048576Ki, request is 0"), True, "OutOfDiskError"),
+        (low("ephemeral-storage", "1048576Ki, request is 0"), False, "OutOfDiskError"),
+        (low("ephemeral-storage", "1048575Ki, request is 0"), True, None),  # may be anybody's
+        (low("ephemeral-storage", "3Gi, request is 2Gi"), True, "OutOfDiskError"),
+        (low("ephemeral-storage", "3Gi, request is 2049Mi"), True, None),
+        (low("memory", "5Gi, request is 512Mi"), True, "OutOfMemoryError"),
+        (low("memory", "5Gi, request is 512Mi", container="sidecar"), True, None),
+        (low("inodes", "5Gi, request is 0"), True, None),
+        ("The node was low on resource: memory. ", True, None),
+        ("", True, None),
+    ],
+)
+def test_who_ran_the_node_low(message: str, disrupted: bool, wanted: str | None) -> None:
+    assert own_doing(message, disrupted=disrupted) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("0", 0), ("36Ki", 36864), ("1.5Gi", 1.5 * 2**30), ("2G", 2e9), ("500m", 0.5), ("1Xi", 0), ("x", 0), ("", 0)],
+)
+def test_quantities_are_those_of_kubernetes(text: str, wanted: float) -> None:
+    assert quantity(text) == wanted

@@ -1,0 +1,94 @@
+"""The tables of failures, against the code that makes them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from multistep.api.failures import EXCEPTIONS, FAILED, LOST, WAITING, Failure
+from multistep.engine import failures
+from multistep.engine.journal import Journal, StepRun
+
+OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
+MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # before the first step (lifecycle._died)
+
+
+def made(*calls: str) -> Iterator[str]:
+    """Every reason that is written as the first argument of one of these calls, anywhere in the operator."""
+    for file in [*(OPERATOR / "engine").glob("*.py"), *(OPERATOR / "reconcile").glob("*.py"), *(OPERATOR / "agents").glob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and re.sub(r".*[._]", "", "." + ast.unparse(node.func)) in calls and node.args:
+                texts = [str(each.value) for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)]
+                yield from (each for each in texts if re.fullmatch("[A-Z][A-Za-z]{5,}", each))
+
+
+def names(*tables: tuple[Failure, ...]) -> set[str]:
+    return {row.reason for table in tables for row in table}
+
+
+def test_every_reason_that_the_operator_gives_has_its_row() -> None:
+    assert set(made("LoseAttempt")) and set(made("LoseAttempt")) <= names(LOST)
+    assert set(made("Fail", "fail")) <= names(FAILED) | names(EXCEPTIONS)
+    assert set(made("Wait", "wait")) <= {row.reason for row in WAITING}
+    assert set(made("StepException", "RewardError")) <= names(EXCEPTIONS)
+    assert set(made("PhaseDied", "died")) <= names(EXCEPTIONS)
+    assert "InvalidSpec" in set(made("fail")) and "EnvironmentFailed" in names(FAILED) and MADE_OF.keys() <= names(FAILED)
+
+
+def test_a_reason_has_one_row_in_its_table() -> None:
+    for table in (WAITING, LOST, FAILED, EXCEPTIONS):
+        found = [row.reason for row in table]
+        assert len(found) == len(set(found))
+    assert not names(LOST) & names(FAILED)
+
+
+def test_only_outside_causes_are_tried_again() -> None:
+    assert {row.blame for row in LOST} == {"Infrastructure"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [
+        ("PodDeleted", "Infrastructure"),
+        ("ImageNotFound", "Task"),
+        ("DeadlineExceeded", "User"),
+        ("OutOfnvidia.com/gpu", "Infrastructure"),  # a kubelet's, in no table
+    ],
+)
+def test_whose_doing_it_is_that_a_trial_failed(reason: str, wanted: str) -> None:
+    assert failures.of_failed(reason, None) == wanted
+
+
+def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:
+    before, after = StepRun("a"), StepRun("a", timings={"agent": (1.0, None)})
+    assert failures.of_failed("EnvironmentFailed", Journal(steps=[before])) == "Task"
+    assert failures.of_failed("EnvironmentFailed", Journal(steps=[after, before])) == "Agent"
+
+
+@pytest.mark.parametrize(
+    ("type_", "phase", "wanted"),
+    [
+        ("RuntimeError", "setup", "Task"),
+        ("HealthcheckError", "verifier", "Task"),
+        ("AgentTimeoutError", "agent", "Agent"),
+        ("OutOfMemoryError", "agent", "Agent"),
+        ("OutOfMemoryError", "verifier", "Verifier"),
+        ("ContainerKilledError", "artifacts", "Agent"),
+        ("RewardFileNotFoundError", "verifier", "Verifier"),
+        ("ValueError", "verifier", "Task"),
+        ("OverflowError", "", "Verifier"),
+        ("Unheard", "", "Task"),
+    ],
+)
+def test_whose_doing_an_exception_is(type_: str, phase: str, wanted: str) -> None:
+    assert failures.of_exception(type_, phase) == wanted
+
+
+def test_labels_of_metrics_are_few() -> None:
+    assert failures.label("Evicted") == "Evicted"
+    assert failures.label("AgentTimeoutError") == "AgentTimeoutError"
+    assert failures.label("OutOfnvidia.com/gpu") == failures.label(None) == "Other"

@@ -1,0 +1,190 @@
+"""Failures told apart, from what the cluster says to what the status says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from multistep.api.trial import TrialFailure
+from multistep.cluster.edge import Cluster, Object
+from multistep.errors import ClusterError
+from multistep.reconcile import driver
+from tests.support.fake_cluster import FakeCluster
+from tests.support.world import KEY, SEPARATE, World, manifest
+
+LONG = {"a/agent": 100.0, "b/agent": 100.0, "b/verifier/verifier": 100.0}
+
+
+@dataclass
+class Refusing:
+    """A cluster that does not take some pods. refusal: by pod name, what it says for how many times."""
+
+    cluster: FakeCluster
+    refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+        if left := self.refusals.get(pod["metadata"]["name"]):
+            raise left.pop(0)
+        return await self.cluster.create_pod(pod)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster, name)
+
+
+def refusing(refusals: dict[str, list[ClusterError]], **options: Any) -> World:
+    return World(wrap=lambda cluster: cast(Cluster, Refusing(cluster, refusals)), **options)
+
+
+DENIED = 'pods "t-1" is forbidden: ValidatingAdmissionPolicy p with binding b denied request: unwanted'
+QUOTA = 'pods "t-1" is forbidden: exceeded quota: none'
+INVALID = 'Pod "t-1" is invalid: spec.nodeSelector'
+
+
+def no(message: str, status: int = 403) -> ClusterError:
+    return ClusterError(f"create pod: {message}", status=status)
+
+
+@pytest.mark.parametrize("status", [403, 422, 400])
+async def test_a_pod_that_a_policy_denies_is_tried_for_a_minute_and_then_the_trial_fails(status: int) -> None:
+    world = refusing({"t-1": [no(DENIED, status)] * 100})
+    await world.look()
+    assert (world.status.phase, world.condition[1]) == ("Pending", "PodForbidden")
+    before = world.now
+    await world.run()
+    assert world.condition == ("Failed", "PodForbidden", f"create pod: {DENIED}")
+    assert 60 <= world.now - before < 75
+    assert world.status.failure == TrialFailure(class_="Infrastructure", reason="PodForbidden")
+    assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
+
+
+async def test_what_is_forbidden_for_a_moment_and_a_quota_that_is_full_for_long_do_no_harm() -> None:
+    world = refusing({"t-1": [no(QUOTA)] * 200 + [no(DENIED)] + [no(QUOTA)] * 2})
+    await world.run(until=lambda: world.now > 1_700_000_000.0 + 1000)
+    assert (world.status.phase, world.condition[1]) == ("Pending", "QuotaExceeded")
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.failure is None
+
+
+async def test_a_verifiers_pod_that_a_policy_denies_has_its_minute_from_when_it_was_wanted() -> None:
+    world = refusing({"t-1-v0": [no(DENIED)] * 100}, trial=manifest(config=SEPARATE), durations={"a/agent": 500.0})
+    await world.run(until=lambda: world.status.verifier)
+    wanted = world.now
+    await world.run()
+    assert world.condition[:2] == ("Failed", "PodForbidden") and 60 <= world.now - wanted < 75
+
+
+async def test_what_can_be_no_pod_is_the_tasks_fault() -> None:
+    world = refusing({"t-1": [no(INVALID, 422)]})
+    await world.run()
+    assert world.condition[:2] == ("Failed", "InvalidSpec") and "spec.nodeSelector" in world.condition[2]
+    assert world.status.failure == TrialFailure(class_="Task", reason="InvalidSpec")
+
+
+@pytest.mark.parametrize(
+    ("id", "result", "wanted"),
+    [
+        ("b/agent", {"exitCode": None, "timedOut": True}, ("Agent", "AgentTimeoutError", "b")),
+        ("b/verifier", {"captures": {}}, ("Verifier", "RewardFileNotFoundError", "b")),
+        ("a/setup", {"exitCode": 3}, ("Task", "RuntimeError", "a")),
+    ],
+)
+async def test_a_complete_trial_tells_what_ended_it_and_metrics_count_it(
+    id: str, result: dict[str, Any], wanted: tuple[str, str, str]
+) -> None:
+    world = World(results={id: result})
+    await world.run()
+    failure = world.status.failure
+    assert world.condition[0] == "Complete" and failure and (failure.class_, failure.reason, failure.step) == wanted
+    labels = {"agent": "oracle", "outcome": "Complete", "reason": wanted[1], "class": wanted[0]}
+    assert world.metrics.registry.get_sample_value("multistep_trials_finished_total", labels) == 1
+
+
+async def test_a_lost_attempt_is_counted_by_a_reason_of_the_table_only() -> None:
+    world = World(durations=LONG)
+    await world.look()
+    world.pod_status(phase="Failed", reason="OutOfexample.com/gpu", message="no")
+    await world.run()
+    assert [each.reason for each in world.status.attempts] == ["OutOfexample.com/gpu"]
+    assert world.metrics.registry.get_sample_value("multistep_attempts_lost_total", {"reason": "Other"}) == 1
+
+
+# -- a container that was started again
+
+RESTARTED = {"name": "main", "restartCount": 1, "state": {"running": {}}}
+
+
+@pytest.mark.parametrize(
+    ("last", "attempts", "exception"),
+    [
+        ({"exitCode": 255, "reason": "Unknown"}, ["ContainerRestarted"], None),
+        (None, ["ContainerRestarted"], None),
+        ({"exitCode": 2, "reason": "Error"}, [], "ContainerKilledError"),
+        ({"exitCode": 137, "reason": "OOMKilled"}, [], "OutOfMemoryError"),
+    ],
+)
+async def test_a_container_started_again_in_its_pod_is_judged_by_the_end_of_the_former(
+    last: dict[str, Any] | None, attempts: list[str], exception: str | None
+) -> None:
+    world = World(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    world.pod_status(containerStatuses=[{**RESTARTED, "lastState": {"terminated": last} if last else {}}])
+    await world.run()
+    assert world.condition[0] == "Complete" and [each.reason for each in world.status.attempts] == attempts
+    last_step = world.status.steps[-1].exception
+    assert (last_step and last_step.type) == exception
+
+
+async def test_a_runner_that_knows_nothing_of_what_was_done_is_in_another_container() -> None:
+    """Its restart count may be lost with the container."""
+    world = World(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    world.runner.records.clear()
+    await world.run()
+    assert world.condition[0] == "Complete" and [each.reason for each in world.status.attempts] == ["ContainerRestarted"]
+    first, second = world.cluster.runners.values()
+    assert set(first.starts.values()) == set(second.starts.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("template", "named"),
+    [
+        ({"activeDeadlineSeconds": 5}, "spec.activeDeadlineSeconds"),
+        ({"containers": [{"name": "main", "restartPolicy": "Always"}]}, "containers[main].restartPolicy"),
+        ({"containers": [{"name": "main", "restartPolicyRules": [{}]}]}, "containers[main].restartPolicyRules"),
+    ],
+)
+async def test_a_pod_template_may_not_end_or_restart_the_container_by_itself(template: dict[str, Any], named: str) -> None:
+    world = World(trial=manifest({"environment": {"podTemplate": {"spec": template}}}))
+    await world.run()
+    assert world.condition[:2] == ("Failed", "InvalidSpec") and named in world.condition[2]
+
+
+# -- what takes its time, and what cannot be read any more
+
+
+async def test_the_time_of_a_collection_is_that_of_the_download_and_not_of_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 7))
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    world = World()
+    await world.run()
+    assert [each.durations and each.durations.artifacts for each in world.status.steps] == [7, 7, 7]
+
+
+@pytest.mark.parametrize("part", ["spec", "status"])
+async def test_a_finished_trial_that_cannot_be_read_as_a_whole_keeps_its_end_and_is_cleaned_up(part: str) -> None:
+    world = World(trial=manifest({"ttlSecondsAfterFinished": 50, "podTTLSecondsAfterFinished": 30}))
+    await world.run(until=lambda: world.status.completion_time)
+    done = world.object
+    broken = {"agent": {"name": "nobody"}, "steps": 5} if part == "spec" else {"steps": "x"}
+    world.cluster.put({**done, part: {**done[part], **broken}})
+    writes = list(world.cluster.writes)
+    world.reconciler = world.fresh()
+    wait = await world.look()
+    assert world.pods == ["t-1"] and wait and wait <= 30
+    await world.run()
+    assert ("MultiStepTrial", *KEY) not in world.cluster.objects
+    assert [each for each in world.cluster.writes[len(writes) :] if "status" in each] == []
