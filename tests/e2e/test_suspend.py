@@ -33,7 +33,7 @@ async def patched(given: Given, name: str, **spec: object) -> None:
 
 
 async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(given: Given) -> None:
-    steps = [Step(name, solve=COUNT.format(seconds=3), test=COUNTED) for name in "ab"]
+    steps = [Step(name, solve=COUNT.format(seconds=6), test=COUNTED) for name in "ab"]
     manifest = trial(*steps)
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
@@ -42,7 +42,7 @@ async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(gi
     paused = (await given.until(name, suspended))["status"]
     assert (paused["phase"], [step["rewards"] for step in paused["steps"]]) == ("Suspended", [{"reward": 1}])
     (pod,) = await given.pods(name)
-    await asyncio.sleep(4)  # longer than the step would take
+    await asyncio.sleep(4)
     assert (await given.get(name))["status"] == paused
     await patched(given, name, suspend=False)
     done = (await given.until(name, finished))["status"]
@@ -56,7 +56,7 @@ async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(gi
 async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> None:
     manifest = trial(
         Step("a", solve=COUNT.format(seconds=1), test=COUNTED),
-        Step("b", solve="#!/bin/sh\n[ -e /tmp/go ] || sleep 3\n", test=reward(0.5)),
+        Step("b", solve="#!/bin/sh\n[ -e /tmp/go ] || sleep 8\n", test=reward(0.5)),
         suspendPolicy="Release",
         infrastructureRetries=0,
     )

@@ -192,3 +192,15 @@ async def no_session_begins_in_a_pod_that_does_not_run(cluster: Cluster, namespa
         async with Session(stream, pod_uid=pod["metadata"]["uid"]) as session:
             await session.hello()
     await cluster.delete_pod(namespace, "pending", grace_period_seconds=0)
+
+
+@case
+async def a_disruption_budget_is_made_and_deleted_by_its_name(cluster: Cluster, namespace: str) -> None:
+    selector = {"matchLabels": {"multistep.dev/pod": "none"}}
+    metadata = {"name": "guard", "namespace": namespace}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
+    await cluster.create({**budget, "spec": {"minAvailable": 1, "selector": selector}})
+    with pytest.raises(Conflict):
+        await cluster.create({**budget, "spec": {"minAvailable": 1, "selector": selector}})
+    assert await cluster.delete_disruption_budget(namespace, "guard")
+    assert not await cluster.delete_disruption_budget(namespace, "guard")

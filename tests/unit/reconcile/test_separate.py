@@ -222,12 +222,22 @@ async def test_an_image_that_is_not_there_fails_the_trial() -> None:
     assert world.pods == []
 
 
-@pytest.mark.parametrize(("cleanup", "left"), [("Always", []), ("Never", ["t-1", "t-1-v0"])])
-async def test_at_the_deadline_both_pods_are_treated_alike(cleanup: str, left: list[str]) -> None:
+@pytest.mark.parametrize("cleanup", ["Always", "Never"])
+async def test_at_the_deadline_both_pods_go_as_something_may_still_work_there(cleanup: str) -> None:
     world = await verifying({"activeDeadlineSeconds": 20, "podCleanup": cleanup})
     await world.run()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
-    assert world.pods == left
+    assert world.pods == []
+
+
+@pytest.mark.parametrize(("cleanup", "left"), [("Always", []), ("Never", ["t-1", "t-1-v0"])])
+async def test_when_a_verifiers_pod_fails_the_trial_both_are_treated_alike(cleanup: str, left: list[str]) -> None:
+    world = World(trial=manifest({"podCleanup": cleanup}, config=SEPARATE), durations=LONG)
+    await world.run(until=lambda: "t-1-v0" in world.pods)
+    waiting = {"waiting": {"reason": "InvalidImageName"}}
+    world.cluster.set_pod_status("default", "t-1-v0", containerStatuses=[{"name": "main", "state": waiting}])
+    await world.run()
+    assert (world.condition[:2], world.pods) == (("Failed", "InvalidImageName"), left)
 
 
 async def test_an_agent_that_got_hold_of_its_pod_cannot_tell_a_verdict() -> None:
