@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import json
 import tarfile
 import time
 from collections import Counter
@@ -256,7 +255,7 @@ class FakeStream:
         self._put(END, {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()})
 
     def _put(self, kind: bytes, value: Json) -> None:
-        self._answers.put_nowait(encode_json(kind, json.loads(json.dumps(value))))
+        self._answers.put_nowait(encode_json(kind, value))
 
     def _check(self) -> None:
         if self.broken or self.closed:

@@ -24,7 +24,7 @@ from ..store.volume import Volume
 from .driver import Driver, Hooks, Left, Pods
 from .events import ignored_keys
 from .finisher import Finisher
-from .trial_pods import Refused, TrialPods, former, named_verifiers
+from .trial_pods import Refused, TrialPods, former
 from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
@@ -278,6 +278,7 @@ class Look:
 
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
+        await self._writer.require_current()
         results = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
             reason = "EnvironmentFailed"
@@ -293,6 +294,7 @@ class Look:
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
         new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
         if self._loaded is not None and new.attempt is not None:
+            await self._writer.require_current()
             results = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
             new = new.model_copy(update={"results": results})
         await self._write(new, before=before)
@@ -303,10 +305,8 @@ class Look:
         self._t.loader.forget(trial.metadata.uid)
         self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
         self._t.left_at.pop(trial.status.pod_uid or "", None)
-        if due.pod_in == 0 and self._pod is not None:
-            await self._t.pods.remove(trial, self._pod.name, self._pod.uid)
         if due.pod_in == 0:
-            await self._t.pods.remove_all(trial, named_verifiers(trial))
+            await self._t.pods.remove_all(trial, await self._t.pods.names(trial))
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
