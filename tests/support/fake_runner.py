@@ -245,7 +245,7 @@ class FakeStream:
         (request, body), self._upload = self._upload, None
         whole = (len(body), hashlib.sha256(body).hexdigest()) == (end["size"], end["sha256"])
         if end.get("error") or not whole:
-            self._put(MESSAGE, _refusal("Upload", end.get("error") or "bad digest"))
+            self._put(MESSAGE, _refusal("Body", end.get("error") or "bad digest"))
         else:
             self._put(MESSAGE, self._runner.receive_upload(request, bytes(body)))
 

@@ -42,10 +42,25 @@ class PodFacts:
 
 
 @dataclass(frozen=True)
+class Nonsense:
+    """What a pod's runner said last that no runner says. times: visits in a row that ended so; since: seconds since the epoch."""
+
+    message: str
+    since: float
+    times: int = 1
+
+    @classmethod
+    def after(cls, former: Nonsense | None, message: str, now: float) -> Nonsense:
+        """Once more."""
+        return cls(message, former.since, former.times + 1) if former else cls(message, now)
+
+
+@dataclass(frozen=True)
 class Situation:
     """All that a decision rests on. start_timeout: seconds from a pod's scheduling to its running.
 
-    verifier: the pod that status.verifier names, where the current step is verified apart from the agent.
+    verifier: the pod that status.verifier names, where the current step is verified apart from the agent. nonsense: if the last
+    visit to the pods ended with such.
     """
 
     trial: MultiStepTrial
@@ -54,6 +69,7 @@ class Situation:
     now: float
     start_timeout: float
     verifier: PodFacts | None = None
+    nonsense: Nonsense | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +168,8 @@ _FILLED_ITS_DISK = (
     "exceeded its local ephemeral storage limit",
     "exceeds the limit",
 )
+_NONSENSE_SECONDS = 60  # and so many visits: a container that is just ending may say anything for a moment
+_NONSENSE_TIMES = 5
 _NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
 _KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: the node lost sight of it
 
@@ -303,6 +321,15 @@ def _verifier(s: Situation) -> Decision | None:
     return found
 
 
+def _runner_broken(s: Situation) -> Decision | None:
+    """The pods live, but who speaks there is no runner of ours: what it told so far is no evidence, and a new attempt would be
+    a gift to whoever took it over."""
+    said = s.nonsense
+    if said is None or said.times < _NONSENSE_TIMES or s.now < said.since + _NONSENSE_SECONDS:
+        return None
+    return Fail("RunnerBroken", f"the runner made no sense {said.times} times in a row; last: {said.message}")
+
+
 POD_RULES: tuple[Rule, ...] = (
     _pod_not_made,
     _pod_gone,
@@ -323,6 +350,7 @@ RULES: tuple[Rule, ...] = (
     _backing_off,
     *POD_RULES,
     _verifier,
+    _runner_broken,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..engine import lifecycle, status
 from ..engine.journal import Journal
-from ..engine.lifecycle import PodFacts, Situation
+from ..engine.lifecycle import Nonsense, PodFacts, Situation
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
-from ..errors import InvalidSpec, InvalidTask, SourceError
+from ..errors import InvalidSpec, InvalidTask, PodError, SourceError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -32,7 +32,8 @@ SOON_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Tools:
-    """What a look works with. left_at: by pod uid, when it was left with a phase running; clock: seconds since the epoch."""
+    """What a look works with. left_at: by pod uid, when it was left with a phase running; nonsense: by pod uid, as in Situation;
+    clock: seconds since the epoch."""
 
     cluster: Cluster
     pods: TrialPods
@@ -44,6 +45,7 @@ class Tools:
     metrics: Metrics
     clock: Callable[[], float]
     left_at: dict[str, float]
+    nonsense: dict[str, Nonsense]
 
 
 class Look:
@@ -105,6 +107,7 @@ class Look:
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
+            nonsense=self._t.nonsense.get(trial.status.pod_uid or ""),
         )
 
     # -- acting
@@ -224,6 +227,7 @@ class Look:
         """An outside cause: on record with what it had, then anew, or Failed without a reward."""
         trial, now = self._trial, self._t.clock()
         self._t.left_at.pop(trial.status.pod_uid or "", None)
+        self._t.nonsense.pop(trial.status.pod_uid or "", None)
         lost = status.lost(trial, loss.reason, loss.message, now)
         number = (trial.status.attempt or 1) + 1
         retries = trial.spec.infrastructure_retries
@@ -257,7 +261,7 @@ class Look:
             return self._sooner(quiet)
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
-        left = await self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
+        left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
         if left.verifier is not None:
             self._t.left_at.pop(self._pod.uid, None)
             return await self._want_verifier(left.verifier, left)
@@ -268,6 +272,18 @@ class Look:
             return await self._finish(left.journal)
         self._t.left_at[self._pod.uid] = self._t.clock()
         return self._sooner(self._t.settings.poll_seconds)
+
+    async def _visit(self, visit: Awaitable[Left], uid: str) -> Left:
+        """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that."""
+        try:
+            left = await visit
+        except StreamLost:
+            raise
+        except PodError as error:
+            self._t.nonsense[uid] = Nonsense.after(self._t.nonsense.get(uid), str(error), self._t.clock())
+            raise
+        self._t.nonsense.pop(uid, None)
+        return left
 
     async def _write_reached(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
@@ -305,6 +321,7 @@ class Look:
         self._t.loader.forget(trial.metadata.uid)
         self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
         self._t.left_at.pop(trial.status.pod_uid or "", None)
+        self._t.nonsense.pop(trial.status.pod_uid or "", None)
         if due.pod_in == 0:
             await self._t.pods.remove_all(trial, await self._t.pods.names(trial))
         if due.trial_in == 0:
