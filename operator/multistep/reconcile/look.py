@@ -16,6 +16,7 @@ from ..engine.lifecycle import Nonsense, PodFacts, Situation
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
+from ..engine.verifier_environment import VerifierEnvironment
 from ..errors import InvalidSpec, InvalidTask, PodError, SourceError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
@@ -178,9 +179,8 @@ class Look:
 
     async def _create_verifier_pod(self) -> float | None:
         named, plan = self._trial.status.verifier, self._plan
-        step = next(each for each in plan.steps if each.name == self._trial.status.current_step)
-        assert named is not None and step.verifier is not None and step.verifier.environment is not None
-        environment = step.verifier.environment
+        assert named is not None
+        environment = _verifier_environment(plan, self._trial.status.current_step)
         if named.image_user is not None:  # a first pod may have been made before that was known
             await self._t.pods.remove(self._trial, named.pod_name.removesuffix("-root"))
         request = pods.PodRequest(
@@ -347,6 +347,14 @@ class Look:
     @property
     def _plan(self) -> TrialPlan:
         return self._loaded_now.plan
+
+
+def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
+    """Of a step. Raises InvalidSpec if it has none: then the status is not ours."""
+    verifiers = [each.verifier for each in plan.steps if each.name == step]
+    if not verifiers or verifiers[0] is None or verifiers[0].environment is None:
+        raise InvalidSpec(f"status.verifier: there is a pod, but status.currentStep = {step!r} is no step with a verifier apart")
+    return verifiers[0].environment
 
 
 def stub(trial: Object) -> MultiStepTrial:

@@ -98,7 +98,6 @@ SCENARIOS = {
         {"trial": _trial(), "durations": WAITS, "happens": {150.0: lose_pod}},
         reward=0.75,
         attempts=("PodDeleted",),
-        fully=True,
     ),
     "pod lost too often": Scenario(
         {"trial": _trial(infrastructureRetries=1), "durations": WAITS, "happens": {50.0: lose_pod, 120.0: lose_pod}},
