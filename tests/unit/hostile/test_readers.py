@@ -66,6 +66,15 @@ def test_a_frame_that_would_be_too_large_is_refused_by_its_header(length: int) -
         reader.next()
 
 
+def test_json_of_very_many_small_values_is_refused() -> None:
+    reader = FrameReader()
+    reader.feed(encode_json(b"J", {"ok": True, "record": [[]] * 300_000}))
+    frame = reader.next()
+    assert frame is not None
+    with pytest.raises(RunnerError, match="250000 values"):
+        frame.json()
+
+
 def good_record(op: str = "start") -> Any:
     started = {"id": "1/a/x", "op": op, "state": "done", "startedAt": 1.5, "endedAt": 2, "acknowledged": True}
     capture = {"/r": {"base64": "MQ==", "size": 1, "truncated": False}, "/none": None}
