@@ -57,7 +57,7 @@ SHARED = StepLayout(tests=True, test_script=True)
 
 
 def everything(results: Mapping[str, Mapping[str, Any]] | None = None, **changes: Any) -> Played:
-    made = plan(EVERYTHING, steps={"a": NO_SPACE}, root=SHARED, environment_files=True)
+    made = plan(EVERYTHING, steps={"a": FULL}, root=SHARED, environment_files=True)
     return play(made, results, **changes)
 
 
@@ -248,9 +248,9 @@ ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, t
     "no space for the solution": ({"a/solution": NO_SPACE}, ABORT, "OutOfDiskError", None, ["a"]),
     "no space for tests": ({"a/tests": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
     "no space for /logs before any step": ({"/prepare": NO_SPACE}, {}, None, "RuntimeError", []),
-    "no space for a step's logs": ({"b/begin": NO_SPACE}, {}, "OutOfDiskError", None, ["a", "b"]),
+    "no space for a step's logs": ({"a/begin": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
     "no space for workdir/": ({"a/workdir": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
-    "no space for a verdict": ({"b/verify": NO_SPACE}, {}, "OutOfDiskError", None, ["a", "b"]),
+    "no space for a verdict": ({"a/verify": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
     "a reward no mean can hold": (
         {"a/verifier": rewarded(json='{"reward": ' + "9" * 400 + "}")},
         {},
@@ -264,7 +264,7 @@ ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, t
 @pytest.mark.parametrize("name", ROWS)
 def test_what_goes_wrong(name: str) -> None:
     results, spec, in_step, in_trial, started = ROWS[name]
-    made = plan(EVERYTHING + '[[steps]]\nname = "c"\n', spec, steps={"a": NO_SPACE}, root=SHARED, environment_files=True)
+    made = plan(EVERYTHING + '[[steps]]\nname = "c"\n', spec, steps={"a": FULL}, root=SHARED, environment_files=True)
     journal = play(made, results).journal
     assert journal.finished
     assert [step.name for step in journal.steps] == started
@@ -493,7 +493,7 @@ def test_replay_waits_for_what_runs_and_tells_since_when() -> None:
 
 
 def test_a_running_collect_hook_does_not_make_the_agent_run_again() -> None:
-    made = plan(EVERYTHING, steps={"a": NO_SPACE}, root=SHARED)
+    made = plan(EVERYTHING, steps={"a": FULL}, root=SHARED)
     played = play(made)
     cut = played.ids.index("a/collect-hook-0")
     records = {each.id: played.records[each.id] for each in played.operations[:cut]}
@@ -553,7 +553,7 @@ OUTCOMES = st.dictionaries(
 def test_replay_is_deterministic_and_stable_for_every_prefix(
     toml: str, spec: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    made = plan(toml, spec, steps={"a": NO_SPACE} if "[[steps]]" in toml else None, root=COMPLETE)
+    made = plan(toml, spec, steps={"a": FULL} if "[[steps]]" in toml else None, root=COMPLETE)
     played = play(made, outcomes)
     here, agent = scope(made), AGENTS[made.agent_name]
     for done, operation in enumerate(played.operations):
