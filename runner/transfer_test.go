@@ -209,7 +209,11 @@ func TestAnUploadThatIsWrongLeavesNothing(t *testing.T) {
 		"fifo":              {fifo.Bytes(), nil},
 	} {
 		answer := s.upload(target, "", each.body, each.trailer)
-		if answer["ok"] != false || answer["error"].(object)["code"] != "Upload" {
+		code := "Upload"
+		if each.trailer != nil {
+			code = "Body" // it did not come as it was sent, and may be sent again
+		}
+		if answer["ok"] != false || answer["error"].(object)["code"] != code {
 			t.Errorf("%s: %v", name, answer)
 		}
 		if after := listing(t, target); after != before {
@@ -218,6 +222,28 @@ func TestAnUploadThatIsWrongLeavesNothing(t *testing.T) {
 	}
 	for _, record := range s.ask(object{"op": "hello", "protocols": []int{1}})["records"].([]any) {
 		t.Error(record)
+	}
+}
+
+func TestAFullDiskIsToldApart(t *testing.T) {
+	s := launch(t).connect()
+	s.shell("mkdir /run/small && mount -t tmpfs -o size=64k,nr_inodes=20 small /run/small", nil)
+	answer := s.upload("/run/small", "", archive(member{"a/file", strings.Repeat("x", 200_000), 0o644}), nil)
+	if answer["ok"] != false || answer["error"].(object)["code"] != "DiskFull" {
+		t.Error(answer)
+	}
+	if left := s.shell("ls -A /run/small", nil); left["tail"] != "" {
+		t.Error(left)
+	}
+	s.shell("for i in $(seq 30); do : > /run/small/$i; done", nil)
+	for id, directory := range map[string]string{"r1": "/run/small/new", "r2": "/run/small/new/er"} {
+		reset := s.record(object{"op": "reset", "id": id, "directories": []object{{"path": directory, "mode": 511, "user": ""}}})
+		if errorCode(reset["result"].(object)) != "DiskFull" {
+			t.Error(reset)
+		}
+	}
+	if answer := s.upload("/run/small", "", archive(member{"file", "", 0o644}), nil); answer["error"].(object)["code"] != "DiskFull" {
+		t.Error(answer)
 	}
 }
 

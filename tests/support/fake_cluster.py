@@ -73,6 +73,13 @@ class FakeCluster:
             if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", [])):
                 self.remove(*key)
 
+    def save(self) -> Any:
+        """What is there, to be pickled; runners apart."""
+        return self.objects, self.writes, self._versions, self._uids
+
+    def restore(self, saved: Any) -> None:
+        self.objects, self.writes, self._versions, self._uids = saved
+
     # -- Cluster
 
     async def get_trial(self, namespace: str, name: str) -> Object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import json
 import tarfile
 import time
 from collections import Counter
@@ -248,7 +247,7 @@ class FakeStream:
         (request, body), self._upload = self._upload, None
         whole = (len(body), hashlib.sha256(body).hexdigest()) == (end["size"], end["sha256"])
         if end.get("error") or not whole:
-            self._put(MESSAGE, _refusal("Upload", end.get("error") or "bad digest"))
+            self._put(MESSAGE, _refusal("Body", end.get("error") or "bad digest"))
         else:
             self._put(MESSAGE, self._runner.receive_upload(request, bytes(body)))
 
@@ -258,7 +257,7 @@ class FakeStream:
         self._put(END, {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()})
 
     def _put(self, kind: bytes, value: Json) -> None:
-        self._answers.put_nowait(encode_json(kind, json.loads(json.dumps(value))))
+        self._answers.put_nowait(encode_json(kind, value))
 
     def _check(self) -> None:
         if self.broken or self.closed:

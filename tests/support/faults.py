@@ -7,6 +7,7 @@ for n in range(1, len(first.trace) + 1):
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 
@@ -15,16 +16,20 @@ class Killed(BaseException):
 
 
 class Faults:
-    """trace: the points passed so far, as in ``create_pod before``. dead: an operator was killed, and does nothing any more."""
+    """trace: the points passed so far, as in ``create_pod before``. dead: an operator was killed, and does nothing any more.
+
+    at_point: called at each of them, before anything is raised there.
+    """
 
     def __init__(self) -> None:
         self.trace: list[str] = []
         self.dead = False
-        self._planned: dict[int, BaseException] = {}
+        self.at_point: Callable[[], None] = lambda: None
+        self._planned: dict[int, BaseException | Callable[[], None]] = {}
 
-    def fail(self, at: int, error: BaseException) -> Self:
-        """Raise error at the at-th point (from 1)."""
-        self._planned[at] = error
+    def fail(self, at: int, what: BaseException | Callable[[], None]) -> Self:
+        """Raise an error at the at-th point (from 1), or do something there."""
+        self._planned[at] = what
         return self
 
     def point(self, name: str) -> None:
@@ -32,6 +37,10 @@ class Faults:
         if self.dead:
             raise Killed
         self.trace.append(name)
-        if error := self._planned.pop(len(self.trace), None):
-            self.dead = isinstance(error, Killed)
-            raise error
+        self.at_point()
+        what = self._planned.pop(len(self.trace), None)
+        if isinstance(what, BaseException):
+            self.dead = isinstance(what, Killed)
+            raise what
+        if what is not None:
+            what()

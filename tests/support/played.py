@@ -62,6 +62,7 @@ def captured(text: str | None) -> dict[str, Any] | None:
 
 ONE = rewarded(txt="1.0")
 FAULT = {"error": {"code": "Internal", "message": "no space left"}}
+NO_SPACE = {"error": {"code": "DiskFull", "message": "no space left on device"}}
 
 
 @dataclass

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, cast
 
-from multistep.api.trial import API_VERSION, KIND, TrialStatus, parse_status
+from multistep.api.trial import API_VERSION, KIND, MultiStepTrial, TrialStatus, parse_status
 from multistep.cluster.edge import Cluster, Object
 from multistep.metrics import Metrics
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS
 from multistep.settings import Settings
+from multistep.sources.trial import Loaded, TrialLoader
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, Json
@@ -59,6 +61,8 @@ class World:
 
     durations: seconds a phase takes, by "STEP/OPERATION" (else it ends as soon as somebody waits for it). results: of
     phases, by the same. events: what becomes of the news that a pod changed. wrap: puts something around the cluster.
+    happens: what somebody else does, by seconds since the start. plans: by trial uid, as another world read them (tasks
+    do not change, and reading one takes as long as ten calls).
     """
 
     trial: Object = field(default_factory=manifest)
@@ -71,9 +75,12 @@ class World:
     settings: Mapping[str, Any] = field(default_factory=dict)
     volume: FakeVolume | Volume | None = None
     wrap: Callable[[FakeCluster], Cluster] | None = None
+    happens: Mapping[float, Callable[[World], None]] = field(default_factory=dict)
+    plans: dict[str, Loaded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.now = START
+        self.happened = 0
         self.looks = 0
         self.errors: list[Exception] = []
         self.waits: list[float | None] = []
@@ -82,13 +89,18 @@ class World:
         self.volume = self.volume or FakeVolume(self.faults)
         self.cluster.put(self.trial)
         self.reconciler = self.fresh()
+        self.at_look: Callable[[], None] = lambda: None
         self._failures = 0
 
     def fresh(self) -> Reconciler:
         """An operator that was just started: it remembers nothing."""
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
         settings = SETTINGS.model_copy(update=dict(self.settings))
-        return Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now)  # type: ignore[arg-type]
+        reconciler = Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now)  # type: ignore[arg-type]
+        tools = reconciler._tools
+        loader = cast(TrialLoader, Loader(tools.loader, self.plans))
+        reconciler._tools = replace(tools, loader=loader)
+        return reconciler
 
     # -- what goes on
 
@@ -97,6 +109,7 @@ class World:
         wait: float | None = None
         for _ in range(times):
             self.looks += 1
+            self.at_look()
             try:
                 wait = await self.reconciler.reconcile(KEY)
                 self._failures = 0
@@ -109,9 +122,12 @@ class World:
         self.waits.append(wait)
         return wait
 
-    async def run(self, until: Callable[[], object] | None = None, most: int = 400) -> None:
-        """Let time pass from one thing that happens to the next, until nothing more will, or until says so."""
-        wait = await self.look(2 if self.events == "duplicated" else 1)
+    async def run(self, until: Callable[[], object] | None = None, most: int = 400, *, first: float | None = None) -> None:
+        """Let time pass from one thing that happens to the next, until nothing more will, or until says so.
+
+        first: seconds until the first look; unset: at once.
+        """
+        wait = await self.look(2 if self.events == "duplicated" else 1) if first is None else first
         while not (until and until()):
             assert self.looks < most, f"no end in sight after {most} looks: {self.status.phase}, {self.errors[-1:]}"
             ends = self._next_end()
@@ -128,6 +144,7 @@ class World:
         left = None if wait is None else self.now + wait - ends
         self.now = max(self.now, ends)
         self.end_phases()
+        self._let_happen()
         if self.events == "dropped" and left is not None:
             return left
         if self.events == "delayed":
@@ -141,8 +158,14 @@ class World:
                 if record["state"] == "running" and record["startedAt"] + self._duration(record["id"]) <= self.now:
                     runner.end(record["id"])
 
+    def _let_happen(self) -> None:
+        for at in sorted(self.happens)[self.happened :]:
+            if START + at <= self.now:
+                self.happened += 1
+                self.happens[at](self)
+
     def _next_end(self) -> float | None:
-        ends = [
+        ends = [START + at for at in sorted(self.happens)[self.happened :]] + [
             record["startedAt"] + self._duration(record["id"])
             for key, pod in self.cluster.objects.items()
             if key[0] == "Pod" and pod["status"].get("phase") == "Running" and pod["metadata"]["uid"] in self.cluster.runners
@@ -168,6 +191,27 @@ class World:
         if self.user and not as_root:
             runner.user = {"uid": self.user, "gid": self.user, "name": "agent", "home": "/home/agent"}
         return runner
+
+    # -- going back
+
+    def save(self) -> bytes:
+        """All that is there but the operator's memory."""
+        assert isinstance(self.volume, FakeVolume)
+        runners = [
+            (uid, each.user, each.records, each.starts, each.uploads, each.instance) for uid, each in self.cluster.runners.items()
+        ]
+        return pickle.dumps((self.now, self.happened, self.cluster.save(), runners, self.volume.results), pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, saved: bytes) -> Self:
+        """Be as a world with the same options was; the operator is a new one."""
+        assert isinstance(self.volume, FakeVolume)
+        self.now, self.happened, cluster, runners, self.volume.results = pickle.loads(saved)
+        self.cluster.restore(cluster)
+        for uid, user, records, starts, uploads, instance in runners:
+            runner = self._make_runner({"metadata": {"uid": uid}, "spec": {"containers": []}})
+            runner.user, runner.records, runner.starts, runner.uploads, runner.instance = user, records, starts, uploads, instance
+            self.cluster.runners[uid] = runner
+        return self
 
     # -- what is there
 
@@ -218,6 +262,21 @@ class World:
         self.cluster.put({**trial, "spec": {**trial["spec"], **spec}})
 
 
+class Loader:
+    """Reads each task once."""
+
+    def __init__(self, loader: TrialLoader, plans: dict[str, Loaded]) -> None:
+        self._loader, self._plans = loader, plans
+
+    async def load(self, trial: MultiStepTrial) -> Loaded:
+        if (known := self._plans.get(trial.metadata.uid)) is None:
+            known = self._plans[trial.metadata.uid] = await self._loader.load(trial)
+        return known
+
+    def forget(self, uid: str) -> None:
+        self._loader.forget(uid)
+
+
 class TimedRunner(FakeRunner):
     """Its phases end when their time has come, and somebody looks."""
 
@@ -229,9 +288,9 @@ class TimedRunner(FakeRunner):
 
 
 def timeless(value: Any) -> Any:
-    """A status or result without what differs from one run to the next: times and durations."""
+    """A status or result without what differs from one run to the next: times, durations and the numbers of pods."""
     if isinstance(value, Mapping):
-        return {key: timeless(each) for key, each in value.items() if not _is_time(key)}
+        return {key: bool(each) if key == "podUID" else timeless(each) for key, each in value.items() if not _is_time(key)}
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 

@@ -8,7 +8,7 @@ from ..engine.journal import AGENT, StepRun
 from ..engine.operations import LOGS_AGENT, Script, Start, Upload
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.scope import Scope, ending, failed
+from ..engine.scope import Scope, ending, failed, fault_type
 from .common import broken, timed_out
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
@@ -20,7 +20,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
     run.timed(AGENT, record)
     if fault := failed(record):
-        return StepException("RuntimeError", f"uploading the instruction: {fault.message}", AGENT)
+        return StepException(fault_type(fault, "RuntimeError"), f"uploading the instruction: {fault.message}", AGENT)
     env = {INSTRUCTION_VARIABLE: f"{scope.runtime_dir}/instruction.md", **scope.plan.agent_env}
     record = yield Start(
         scope.id("agent"),

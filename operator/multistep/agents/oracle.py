@@ -8,7 +8,7 @@ from ..engine.journal import AGENT, StepRun
 from ..engine.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
-from ..engine.scope import Scope, failed
+from ..engine.scope import Scope, failed, fault_type
 from ..engine.templates import Unresolved
 from .common import broken, timed_out
 
@@ -22,7 +22,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     record = yield Upload(scope.id("solution"), SOLUTION, Content("solution", step.solution_directory))
     run.timed(AGENT, record)
     if fault := failed(record):
-        return StepException("RuntimeError", f"uploading solution/: {fault.message}", AGENT)
+        return StepException(fault_type(fault, "RuntimeError"), f"uploading solution/: {fault.message}", AGENT)
     env = {"DEBIAN_FRONTEND": "noninteractive", **scope.plan.agent_env, **scope.plan.solution_env}
     record = yield Start(
         scope.id("agent"),

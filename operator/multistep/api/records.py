@@ -21,6 +21,7 @@ MAX_TEXT_CHARACTERS = 64 * 1024  # of one text of a result; the tail of a phase'
 MAX_RECORDS = 10_000
 MAX_INTEGER = 2**53  # what JSON numbers hold exactly
 
+DISK_FULL = "DiskFull"  # code of a fault: no space was left for it
 OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note"})
 
 

@@ -46,10 +46,25 @@ class PodFacts:
 
 
 @dataclass(frozen=True)
+class Nonsense:
+    """What a pod's runner said last that no runner says. times: visits in a row that ended so; since: seconds since the epoch."""
+
+    message: str
+    since: float
+    times: int = 1
+
+    @classmethod
+    def after(cls, former: Nonsense | None, message: str, now: float) -> Nonsense:
+        """Once more."""
+        return cls(message, former.since, former.times + 1) if former else cls(message, now)
+
+
+@dataclass(frozen=True)
 class Situation:
     """All that a decision rests on. start_timeout: seconds from a pod's scheduling to its running.
 
-    verifier: the pod that status.verifier names, where the current step is verified apart from the agent.
+    verifier: the pod that status.verifier names, where the current step is verified apart from the agent. nonsense: if the last
+    visit to the pods ended with such.
     """
 
     trial: MultiStepTrial
@@ -58,6 +73,7 @@ class Situation:
     now: float
     start_timeout: float
     verifier: PodFacts | None = None
+    nonsense: Nonsense | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +201,8 @@ STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_NONSENSE_SECONDS = 60  # and so many visits: a container that is just ending may say anything for a moment
+_NONSENSE_TIMES = 5
 _NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
 _FORBIDDEN_SECONDS = 60  # a namespace's ServiceAccount is made within that; policies do not change their mind
 _KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: the node lost sight of it
@@ -380,6 +398,15 @@ def _paused(s: Situation) -> Decision | None:
     return Hold() if s.trial.spec.suspend and is_suspended(s.trial) else None
 
 
+def _runner_broken(s: Situation) -> Decision | None:
+    """The pods live, but who speaks there is no runner of ours: what it told so far is no evidence, and a new attempt would be
+    a gift to whoever took it over."""
+    said = s.nonsense
+    if said is None or said.times < _NONSENSE_TIMES or s.now < said.since + _NONSENSE_SECONDS:
+        return None
+    return Fail("RunnerBroken", f"the runner made no sense {said.times} times in a row; last: {said.message}")
+
+
 _LIFE_RULES: tuple[Rule, ...] = (
     _pod_not_made,
     _pod_gone,
@@ -403,6 +430,7 @@ RULES: tuple[Rule, ...] = (
     *_START_RULES,
     _paused,
     _verifier,
+    _runner_broken,
 )
 
 

@@ -66,7 +66,7 @@ def parse_reward_json(data: bytes) -> dict[str, Number]:
         raise RewardError("ValidationError", f"{REWARD_JSON} holds a bare number; it must be an object of numbers")
     if not isinstance(value, dict):
         raise _unparsable(REWARD_JSON, "it must be an object of numbers")
-    return {key: _finite(each, f"{REWARD_JSON}, key {key!r}") for key, each in value.items()}
+    return {key: _finite(each, f"{REWARD_JSON}, key {_shown_key(key)}") for key, each in value.items()}
 
 
 def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards | None) -> str | None:
@@ -127,6 +127,10 @@ def _finite(value: object, where: str) -> Number:
 
 def _unparsable(where: str, why: str) -> RewardError:
     return RewardError("VerifierOutputParseError", f"{where}: {why}")
+
+
+def _shown_key(key: str) -> str:
+    return _shown(key.encode(errors="backslashreplace"))
 
 
 def _shown(data: bytes) -> str:

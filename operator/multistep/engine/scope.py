@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..api.records import Fault, Fields, HealthcheckResult, PhaseResult, Record
+from ..api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
 from ..api.task import HealthcheckConfig
 from .operations import Healthcheck, Place
 from .plan import StepPlan, TrialPlan
@@ -56,10 +56,26 @@ class TrialError(Exception):
         self.exception = exception
 
 
-def require(record: Record, what: str) -> None:
-    """Without this the trial itself cannot go on (Harbor 0.25: a trial error)."""
-    if fault := failed(record):
+class DiskFilled(Exception):
+    """What a step needs found no space. What ran in the pod filled it: the step's exception, not the environment's fault."""
+
+    def __init__(self, exception: StepException) -> None:
+        super().__init__(exception.message)
+        self.exception = exception
+
+
+def require(record: Record, what: str, phase: str = "") -> None:
+    """Without this the trial itself cannot go on (Harbor 0.25: a trial error). phase: of the step that needs it, if one does."""
+    fault = failed(record)
+    if fault is not None and fault.code == DISK_FULL and phase:
+        raise DiskFilled(StepException("OutOfDiskError", f"{what}: {fault.message}", phase))
+    if fault is not None:
         raise TrialError(StepException("RuntimeError", f"{what}: {fault.message}"))
+
+
+def fault_type(fault: Fault, usual: str) -> str:
+    """The exception's class for something that the environment did not take."""
+    return "OutOfDiskError" if fault.code == DISK_FULL else usual
 
 
 def failed(record: Record) -> Fault | None:

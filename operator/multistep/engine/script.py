@@ -30,7 +30,7 @@ from .operations import (
 )
 from .plan import StepPlan, TrialPlan
 from .rewards import StepException, gate_failure, trial_rewards
-from .scope import Scope, TrialError, ending, healthcheck_failure, require
+from .scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from .verification import verify, verify_apart
 
 
@@ -93,8 +93,11 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
 def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool) -> Script[None]:
     record = yield Reset(scope.id("begin"), _step_directories(verified))
     run.started_at = record.started_at
-    require(record, "emptying /logs/agent")
-    yield from _stage(scope, step, run)
+    try:
+        require(record, "emptying /logs/agent", SETUP)
+        yield from _stage(scope, step, run)
+    except DiskFilled as error:
+        run.fail(error.exception)
     if run.exception is None:
         run.phase = AGENT
         run.fail((yield from _run_agent(scope, step, run, agent)))
@@ -132,7 +135,7 @@ def _stage(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
     """Upload the step's workdir, run its setup.sh and its healthcheck."""
     if step.workdir:
         record = yield Upload(scope.id("workdir"), scope.workdir, Content("workdir", step.directory))
-        require(record, "uploading workdir/")
+        require(record, "uploading workdir/", SETUP)
     if step.setup:
         record = yield _setup(scope, step)
         run.timed(SETUP, record)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ..api.content import Content
-from ..api.records import Fields, PhaseResult
+from ..api.records import Fault, Fields, PhaseResult
 from .journal import VERIFIER, StepRun
 from .operations import (
     LOGS,
@@ -30,17 +30,20 @@ from .operations import (
 )
 from .plan import StepPlan, VerifierPlan
 from .rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
-from .scope import Scope, at_limit, ending, failed, healthcheck_failure, require
+from .scope import DiskFilled, Scope, at_limit, ending, failed, fault_type, healthcheck_failure, require
 from .templates import Unresolved
 from .verifier_environment import VerifierEnvironment
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[None]:
     """In the agent's environment, after it."""
-    yield from _clean_for_verification(scope, verifier, run)
+    try:
+        yield from _clean_for_verification(scope, verifier, run)
+    except DiskFilled as error:
+        return run.fail(error.exception)
     failure = yield from _upload_tests(scope, step, verifier, run)
     if failure is not None:
-        run.fail(StepException("AddTestsDirError", failure, VERIFIER))
+        run.fail(failure)
     elif isinstance(verifier.env, Unresolved):
         run.fail(StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER))
     else:
@@ -80,23 +83,25 @@ def _furnish(
     """All that the verifier's environment needs before its tests can run. Returns why that failed, None if it did not."""
     directories = (Directory(LOGS_AGENT, keep=True), Directory(LOGS_VERIFIER), Directory(LOGS_ARTIFACTS, keep=True))
     if fault := (yield from _timed(Reset(there.id("prepare"), directories, where="verifier"), run)):
-        return StepException("RuntimeError", f"making /logs: {fault}", VERIFIER)
+        return _not_taken(fault, "making /logs")
     if environment.files:
         upload = Upload(there.id("files"), there.workdir, Content("environment"), where="verifier")
         if fault := (yield from _timed(upload, run)):
-            return StepException("RuntimeError", f"uploading environment/: {fault}", VERIFIER)
+            return _not_taken(fault, "uploading environment/")
     if environment.healthcheck is not None:
         record = yield there.healthcheck(environment.healthcheck, environment.env, user="")
         run.timed(VERIFIER, record)
-        if failure := healthcheck_failure(record):
-            return StepException("HealthcheckError", f"verifier.environment.healthcheck: {failure}", VERIFIER)
-    if fault := (yield from _hand_over(there, step, run)):
-        return StepException("RuntimeError", f"handing artifacts over: {fault}", VERIFIER)
-    fault = yield from _upload_tests(there, step, verifier, run)
-    return StepException("AddTestsDirError", fault, VERIFIER) if fault else None
+        if unhealthy := healthcheck_failure(record):
+            return StepException("HealthcheckError", f"verifier.environment.healthcheck: {unhealthy}", VERIFIER)
+    failure = yield from _hand_over(there, step, run)
+    return failure or (yield from _upload_tests(there, step, verifier, run))
 
 
-def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[str | None]:
+def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepException:
+    return StepException(fault_type(fault, usual), f"{what}: {fault.message}", VERIFIER)
+
+
+def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
     """What was collected, at the paths it has in the agent's environment; directories have nothing else in them."""
     types = run.collected.types if run.collected else ()
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
@@ -104,28 +109,27 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[str | None]
     if directories:
         reset = Reset(there.id("artifacts"), tuple(dict.fromkeys(directories)), where="verifier")
         if fault := (yield from _timed(reset, run)):
-            return fault
+            return _not_taken(fault, "handing artifacts over")
     for number, path, kind in found:
         if kind in ("directory", "file"):
             target = path if kind == "directory" else path.parent
             if fault := (yield from _timed(Transfer(there.id(f"artifact-{number}"), str(target), step.index, number), run)):
-                return f"{path}: {fault}"
+                return _not_taken(fault, f"handing artifacts over: {path}")
     return None
 
 
-def _timed(operation: Operation, run: StepRun) -> Script[str | None]:
+def _timed(operation: Operation, run: StepRun) -> Script[Fault | None]:
     """Do it as part of the verification. Returns why it failed, None if it did not."""
     record = yield operation
     run.timed(VERIFIER, record)
-    fault = failed(record)
-    return fault.message if fault else None
+    return failed(record)
 
 
 def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
     """Nothing that the agent left may pass for tests or rewards (a single-step trial clears reward files only)."""
     record = yield Reset(scope.id("verify"), _verdict_directories(scope, verifier))
     run.timed(VERIFIER, record)
-    require(record, "emptying /logs/verifier and /tests")
+    require(record, "emptying /logs/verifier and /tests", VERIFIER)
 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
@@ -137,17 +141,16 @@ def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Director
     return (Directory(LOGS_VERIFIER), Directory(TESTS))
 
 
-def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[str | None]:
+def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[StepException | None]:
     """Shared tests first, the step's own over them. Returns why it failed, None if it did not."""
     for there, name, directory in (
         (verifier.task_tests, "tests", None),
         (verifier.step_tests, "step-tests", step.directory),
     ):
         if there:
-            record = yield Upload(scope.id(name), TESTS, Content("tests", directory), where=scope.where)
-            run.timed(VERIFIER, record)
-            if fault := failed(record):
-                return f"uploading tests/: {fault.message}"
+            upload = Upload(scope.id(name), TESTS, Content("tests", directory), where=scope.where)
+            if fault := (yield from _timed(upload, run)):
+                return _not_taken(fault, "uploading tests/", "AddTestsDirError")
     return None
 
 

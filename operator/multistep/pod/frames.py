@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from multistep.errors import RunnerError
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # of a D frame
-MAX_JSON_BYTES: Final = 16 * 1024 * 1024  # of a J or E frame: hello tells all records of a trial of many steps
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # of a J or E frame: hello tells all records of a trial of many steps
+MAX_JSON_VALUES: Final = 250_000  # in one of them: an empty list takes 2 bytes there and 60 here, and 64 trials may lie at once
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
@@ -37,6 +38,7 @@ class Frame:
             raise RunnerError(f"the runner sent no JSON: {error}"[:300], code="Protocol") from None
         if not isinstance(value, dict):
             raise RunnerError("the runner sent JSON that is no object", code="Protocol")
+        _require_few_values(value)
         return value
 
 
@@ -91,6 +93,19 @@ class FrameReader:
 
 def _limit(kind: bytes) -> int:
     return MAX_PAYLOAD_BYTES if kind == DATA else MAX_JSON_BYTES
+
+
+def _require_few_values(value: object) -> None:
+    count, level = 0, [value]
+    while level:
+        count += len(level)
+        if count > MAX_JSON_VALUES:
+            raise RunnerError(f"the runner sent JSON of more than {MAX_JSON_VALUES} values", code="Protocol")
+        level = [below for each in level for below in _below(each)]
+
+
+def _below(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _refuse_constant(name: str) -> None:

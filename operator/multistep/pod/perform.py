@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..api.content import Content
-from ..api.records import Record
+from ..api.records import DISK_FULL, Record
 from ..engine.operations import (
     CAPTURE_LIMIT_BYTES,
     OUTPUT_LIMIT_BYTES,
@@ -22,7 +22,7 @@ from ..errors import RunnerError
 from .session import Body, Session
 
 Contents = Callable[[Content], Iterable[bytes]]
-_FINAL = frozenset({"Upload", "TooLarge"})  # codes of an upload that would fail again
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of an upload that would fail again; Body is sent again
 
 
 async def perform(session: Session, operation: Operation, contents: Contents) -> Record:

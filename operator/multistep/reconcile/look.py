@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,11 +14,12 @@ from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..engine import lifecycle, status
 from ..engine.journal import Journal
-from ..engine.lifecycle import PodFacts, Situation
+from ..engine.lifecycle import Nonsense, PodFacts, Situation
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
-from ..errors import InvalidSpec, InvalidTask, SourceError, StoreError
+from ..engine.verifier_environment import VerifierEnvironment
+from ..errors import InvalidSpec, InvalidTask, PodError, SourceError, StoreError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -35,7 +36,8 @@ TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that
 
 @dataclass(frozen=True)
 class Tools:
-    """What a look works with. left_at: by pod uid, when it was left with a phase running; clock: seconds since the epoch."""
+    """What a look works with. left_at: by pod uid, when it was left with a phase running; nonsense: by pod uid, as in Situation;
+    clock: seconds since the epoch."""
 
     cluster: Cluster
     pods: TrialPods
@@ -47,6 +49,7 @@ class Tools:
     metrics: Metrics
     clock: Callable[[], float]
     left_at: dict[str, float]
+    nonsense: dict[str, Nonsense]
 
 
 class Look:
@@ -128,6 +131,7 @@ class Look:
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
+            nonsense=self._t.nonsense.get(trial.status.pod_uid or ""),
         )
 
     # -- acting
@@ -203,9 +207,8 @@ class Look:
 
     async def _create_verifier_pod(self) -> float | None:
         named, plan = self._trial.status.verifier, self._plan
-        step = next(each for each in plan.steps if each.name == self._trial.status.current_step)
-        assert named is not None and step.verifier is not None and step.verifier.environment is not None
-        environment = step.verifier.environment
+        assert named is not None
+        environment = _verifier_environment(plan, self._trial.status.current_step)
         if named.image_user is not None:  # a first pod may have been made before that was known
             await self._t.pods.remove(self._trial, named.pod_name.removesuffix("-root"))
         request = pods.PodRequest(
@@ -266,6 +269,7 @@ class Look:
         """An outside cause: on record with what it had, then anew, or Failed without a reward."""
         trial, now = self._trial, self._t.clock()
         self._t.left_at.pop(trial.status.pod_uid or "", None)
+        self._t.nonsense.pop(trial.status.pod_uid or "", None)
         lost = status.lost(trial, loss.reason, loss.message, now)
         number = (trial.status.attempt or 1) + 1
         retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(lost.attempts)
@@ -303,7 +307,7 @@ class Look:
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
         self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
-        left = await self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks)
+        left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
         if left.forgotten:
             message = f"the runner in pod {self._pod.name} knows nothing of the steps that were done: the container is another one"
             return await self._lose(lifecycle.LoseAttempt("ContainerRestarted", message))
@@ -321,6 +325,18 @@ class Look:
         self._t.left_at[self._pod.uid] = self._t.clock()
         return self._sooner(self._t.settings.poll_seconds)
 
+    async def _visit(self, visit: Awaitable[Left], uid: str) -> Left:
+        """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that."""
+        try:
+            left = await visit
+        except StreamLost:
+            raise
+        except PodError as error:
+            self._t.nonsense[uid] = Nonsense.after(self._t.nonsense.get(uid), str(error), self._t.clock())
+            raise
+        self._t.nonsense.pop(uid, None)
+        return left
+
     async def _write_reached(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
 
@@ -330,6 +346,7 @@ class Look:
 
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
+        await self._writer.require_current()
         results = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
             reason = "EnvironmentFailed"
@@ -345,6 +362,7 @@ class Look:
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
         new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
         if self._loaded is not None and new.attempt is not None:
+            await self._writer.require_current()
             results = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
             new = new.model_copy(update={"results": results})
         await self._end(new, before=before)
@@ -361,10 +379,9 @@ class Look:
         self._t.loader.forget(trial.metadata.uid)
         self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
         self._t.left_at.pop(trial.status.pod_uid or "", None)
-        if due.pod_in == 0 and self._pod is not None:
-            await self._t.pods.remove(trial, self._pod.name, self._pod.uid)
+        self._t.nonsense.pop(trial.status.pod_uid or "", None)
         if due.pod_in == 0:
-            await self._t.pods.remove_all(trial, named_verifiers(trial))
+            await self._t.pods.remove_all(trial, await self._t.pods.names(trial))
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
@@ -388,6 +405,14 @@ class Look:
     @property
     def _plan(self) -> TrialPlan:
         return self._loaded_now.plan
+
+
+def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
+    """Of a step. Raises InvalidSpec if it has none: then the status is not ours."""
+    verifiers = [each.verifier for each in plan.steps if each.name == step]
+    if not verifiers or verifiers[0] is None or verifiers[0].environment is None:
+        raise InvalidSpec(f"status.verifier: there is a pod, but status.currentStep = {step!r} is no step with a verifier apart")
+    return verifiers[0].environment
 
 
 def salvaged(trial: Object) -> MultiStepTrial:

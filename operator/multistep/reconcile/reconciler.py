@@ -47,6 +47,7 @@ class Reconciler:
             metrics=self.metrics,
             clock=self.clock,
             left_at=self.left_at,
+            nonsense={},
         )
 
     async def reconcile(self, key: Key) -> float | None:

@@ -75,6 +75,12 @@ class TrialPods:
             with suppress(Conflict):  # made before a crash
                 await self._cluster.create(budget)
 
+    async def names(self, trial: MultiStepTrial) -> list[str]:
+        """Of all pods that may be the trial's, also of one made by an operator that did not know yet how far the trial was."""
+        selector = f"{pods.LABEL_TRIAL}={pods.label_value(trial.metadata.name)}"
+        found = await self._cluster.list_pods(trial.metadata.namespace, label_selector=selector)
+        return [each["metadata"]["name"] for each in found]
+
     async def _limit_network(self, request: pods.PodRequest) -> bool:
         """See that the pod's NetworkPolicy is there before the pod is; False if somebody else has its name."""
         policy = pods.network_policy(request)

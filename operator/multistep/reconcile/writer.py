@@ -33,15 +33,25 @@ class TrialWriter:
         metadata = self.trial.metadata
         content = status.to_json(new)
         if content != (self._object.get("status") or {}):
-            self._object = await self._cluster.apply_status(
-                metadata.namespace, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version, status=content
-            )
-            self._metrics.status_writes.inc()
-            fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
-            self.trial = self.trial.model_copy(update={"metadata": fresh, "status": new})
+            await self._apply(content)
+            self.trial = self.trial.model_copy(update={"status": new})
             measure(self._metrics, self.trial, old, new)
             await self.tell(transitions(old, new))
         self._metrics.phases.saw((metadata.namespace, metadata.name), new.phase)
+
+    async def require_current(self) -> None:
+        """Raise Conflict if the trial is not as it was read: results have no version of their own, and those of a trial that
+        somebody else finished meanwhile must not be replaced. A write that changes nothing is refused like any other."""
+        await self._apply(self._object.get("status") or {})
+
+    async def _apply(self, content: Object) -> None:
+        metadata = self.trial.metadata
+        self._object = await self._cluster.apply_status(
+            metadata.namespace, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version, status=content
+        )
+        self._metrics.status_writes.inc()
+        fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
+        self.trial = self.trial.model_copy(update={"metadata": fresh})
 
     async def tell(self, told: Sequence[Transition]) -> None:
         """Events help people; a trial does not depend on them."""

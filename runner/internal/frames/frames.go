@@ -22,7 +22,7 @@ const (
 	// MaxData is the most that a D frame carries.
 	MaxData = 1 << 20
 	// MaxJSON is the most that a J or E frame carries: an answer may hold captured files.
-	MaxJSON = 16 << 20
+	MaxJSON = 8 << 20
 )
 
 // ErrBroken means that nothing after this point of the stream can be understood.

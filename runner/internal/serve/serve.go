@@ -31,7 +31,7 @@ const (
 	// garbagePercent keeps the heap small: it is the trial's memory.
 	garbagePercent = 40
 	runtimeDir     = "/run/multistep"
-	// captureBudget leaves room for all else that a hello tells: a third more when encoded, of a frame's 16 MiB.
+	// captureBudget leaves room for all else that a hello tells: a third more when encoded, of a frame's 8 MiB.
 	captureBudget = 4 << 20
 )
 

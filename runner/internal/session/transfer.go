@@ -37,7 +37,7 @@ func (s *Session) resetAll(directories []wire.Directory) *wire.Error {
 			return wire.Errorf("NoSuchUser", "%v", err)
 		}
 		if err := files.Reset(directory.Path, directory.Mode, owner, directory.Keep); err != nil {
-			return wire.Errorf("Reset", "%v", err)
+			return wire.Failure("Reset", err)
 		}
 	}
 	return nil
@@ -94,22 +94,22 @@ func (s *Session) newUpload(request wire.Upload) (*files.Upload, *wire.Error) {
 	}
 	upload, err := files.NewUpload(target, owner)
 	if err != nil {
-		return nil, wire.Errorf(wire.CodeUpload, "%v", err)
+		return nil, wire.Failure(wire.CodeUpload, err)
 	}
 	return upload, nil
 }
 
 // finishUpload merges what came, if it is what was sent and nobody else was faster.
 func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Body, failure error) (records.Record, *wire.Error) {
-	if err := body.Verify(); err != nil {
-		failure = err // a broken stream explains what was wrong in it
+	if err := body.Verify(); err != nil { // which explains what was wrong in it, and that it may be sent again
+		return records.Record{}, wire.Errorf(wire.CodeBody, "%v", err)
 	}
 	if failure != nil {
-		return records.Record{}, wire.Errorf(wire.CodeUpload, "%v", failure)
+		return records.Record{}, wire.Failure(wire.CodeUpload, failure)
 	}
 	return s.Store.Once(op.ID, op.Op, func() (any, *wire.Error) {
 		if err := upload.Merge(); err != nil {
-			return nil, wire.Errorf(wire.CodeUpload, "%v", err)
+			return nil, wire.Failure(wire.CodeUpload, err)
 		}
 		return wire.UploadResult{Size: body.Size(), SHA256: body.SHA256()}, nil
 	})

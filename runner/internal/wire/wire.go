@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -21,6 +22,8 @@ const (
 	CodeConflict = "Conflict"
 	CodeRefused  = "Refused"
 	CodeUpload   = "Upload"
+	CodeBody     = "Body"
+	CodeDiskFull = "DiskFull"
 )
 
 // Error is how a request or a phase failed.
@@ -34,6 +37,14 @@ func (e *Error) Error() string { return e.Code + ": " + e.Message }
 // Errorf makes an Error. What a hostile file name can bring in is cut.
 func Errorf(code, format string, args ...any) *Error {
 	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
+}
+
+// Failure is an Error of that code, or one that says that the disk is full.
+func Failure(code string, err error) *Error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		code = CodeDiskFull
+	}
+	return Errorf(code, "%v", err)
 }
 
 // Cut shortens text to at most limit bytes.

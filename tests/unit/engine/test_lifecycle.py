@@ -32,6 +32,7 @@ from multistep.engine.lifecycle import (
     Fail,
     Hold,
     LoseAttempt,
+    Nonsense,
     PhaseDied,
     PodFacts,
     Resume,
@@ -467,10 +468,10 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
     for situation, facts, _ in ROWS.values():
         here = Situation(situation, facts, "t-1", NOW, 60.0)
         deciding.add(next((rule for rule in lifecycle.RULES if rule(here) is not None), None))
-    assert deciding == {None, *lifecycle.RULES} - {lifecycle.RULES[-1]}  # the last is about VERIFIERS
+    assert deciding == {None, *lifecycle.RULES} - set(lifecycle.RULES[-2:])  # the last are about VERIFIERS and nonsense
 
 
-@pytest.mark.parametrize("rule", lifecycle.RULES[:-1], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", lifecycle.RULES[:-2], ids=lambda rule: rule.__name__)
 def test_a_rule_can_be_asked_about_any_situation(rule: lifecycle.Rule) -> None:
     answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
     assert None in answers and any(answers)
@@ -625,3 +626,25 @@ def test_decide_is_total(
         assert facts is not None and facts.running and facts.owner_uid == "t" and facts.uid == status.pod_uid
     if isinstance(decision, PhaseDied):
         assert status.current_step is not None
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "ends"), [(1, 1000, False), (4, 1000, False), (5, 59, False), (5, 60, True), (50, 1000, True)]
+)
+def test_a_runner_that_makes_no_sense_for_good_ends_the_trial_without_a_reward(times: int, seconds: float, ends: bool) -> None:
+    said = None
+    for _ in range(times):
+        said = Nonsense.after(said, "gibberish", NOW - seconds)
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, nonsense=said))
+    if not ends:
+        assert decision == Drive()
+    else:
+        assert isinstance(decision, Fail)
+        assert decision.reason == "RunnerBroken"
+        assert "gibberish" in decision.message and str(times) in decision.message
+
+
+def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
+    said = Nonsense("gibberish", NOW - 1000, times=50)
+    decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, nonsense=said))
+    assert isinstance(decision, LoseAttempt)

@@ -15,7 +15,7 @@ from multistep.engine.journal import Journal
 from multistep.engine.operations import Directory, Healthcheck, Source, Start
 from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
-from tests.support.played import COMPLETE, FAULT, IMAGE, ONE, THREE, Played, captured, plan, play, rewarded, scope
+from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, captured, plan, play, rewarded, scope
 
 EVERYTHING = f"""
 artifacts = ["/app/shared"]
@@ -245,6 +245,12 @@ ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, t
     "emptying /logs/agent": ({"b/begin": FAULT}, {}, None, "RuntimeError", ["a", "b"]),
     "uploading workdir/": ({"a/workdir": FAULT}, {}, None, "RuntimeError", ["a"]),
     "emptying /tests": ({"a/verify": FAULT}, {}, None, "RuntimeError", ["a"]),
+    "no space for the solution": ({"a/solution": NO_SPACE}, ABORT, "OutOfDiskError", None, ["a"]),
+    "no space for tests": ({"a/tests": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
+    "no space for /logs before any step": ({"/prepare": NO_SPACE}, {}, None, "RuntimeError", []),
+    "no space for a step's logs": ({"a/begin": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
+    "no space for workdir/": ({"a/workdir": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
+    "no space for a verdict": ({"a/verify": NO_SPACE}, {}, "OutOfDiskError", None, ["a"]),
     "a reward no mean can hold": (
         {"a/verifier": rewarded(json='{"reward": ' + "9" * 400 + "}")},
         {},

@@ -11,7 +11,7 @@ from multistep.api.content import Content
 from multistep.api.layout import StepLayout
 from multistep.engine.operations import Collect, Directory, Environment, Source, Start, Transfer, in_verifier
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
-from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play
+from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, Played, plan, play
 
 STEPS = """
 artifacts = ["/app/out"]
@@ -180,6 +180,9 @@ def test_an_image_with_tests_gets_none() -> None:
         ("artifacts", FAULT, "RuntimeError"),
         ("artifact-1", FAULT, "RuntimeError"),
         ("step-tests", FAULT, "AddTestsDirError"),
+        ("prepare", NO_SPACE, "OutOfDiskError"),
+        ("artifact-1", NO_SPACE, "OutOfDiskError"),
+        ("step-tests", NO_SPACE, "OutOfDiskError"),
         ("verifier", {"timedOut": True}, "VerifierTimeoutError"),
         ("verifier", {"captures": {}}, "RewardFileNotFoundError"),
     ],

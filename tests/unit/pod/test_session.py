@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import itertools
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -219,6 +221,74 @@ async def test_a_stream_lost_at_any_frame_is_lost_and_nothing_is_done_twice(side
             break
         frames += 1
     assert frames > 12
+
+
+class Cut:
+    """A stream that is cut after so many bytes, wherever in a frame that is. traffic: what went through, by direction."""
+
+    last_words = ""
+
+    def __init__(self, stream: FakeStream, *, sent: int | None = None, received: int | None = None) -> None:
+        self._stream, self._left = stream, {"sent": sent, "received": received}
+        self.traffic: dict[str, list[bytes]] = {"sent": [], "received": []}
+
+    async def send(self, data: bytes) -> None:
+        await self._stream.send(self._let("sent", data))
+        self._check("sent")
+
+    async def receive(self) -> bytes:
+        self._check("received")
+        data = self._let("received", await self._stream.receive())
+        if not data:
+            self._check("received")
+        return data
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def close(self) -> None:
+        await self._stream.close()
+
+    def _let(self, way: str, data: bytes) -> bytes:
+        self.traffic[way].append(data)
+        left = self._left[way]
+        if left is None:
+            return data
+        self._left[way] = left - len(data)
+        return data[: max(0, left)]
+
+    def _check(self, way: str) -> None:
+        left = self._left[way]
+        if left is not None and left <= 0:
+            raise StreamLost("cut")
+
+
+def inside(chunks: list[bytes]) -> list[int]:
+    """Places to cut a stream at: around the ends of frames, in their headers, and in the middle."""
+    ends = [0, *itertools.accumulate(map(len, chunks))]
+    near = {end + offset for end in ends for offset in (1, 3, 5, 6)} | {(a + b) // 2 for a, b in itertools.pairwise(ends)}
+    return sorted(each for each in near if 0 < each <= ends[-1])
+
+
+async def once(stream: FakeStream | Cut, runner: FakeRunner) -> None:
+    async with Session(stream, pod_uid="pod-uid", answer_timeout_seconds=0.5) as talk:
+        await everything(talk)
+
+
+async def test_a_stream_cut_at_any_byte_near_a_frame_is_lost_and_nothing_is_done_twice() -> None:
+    calm = FakeRunner(files={"/a": b"1" * 200})
+    whole = Cut(calm.stream())
+    await once(whole, calm)
+    for way in ("sent", "received"):
+        places = inside(whole.traffic[way])
+        assert len(places) > 50
+        for at in places:
+            runner = FakeRunner(files={"/a": b"1" * 200})
+            with suppress(StreamLost):
+                await once(Cut(runner.stream(), **{way: at}), runner)
+            await once(runner.stream(), runner)
+            assert set(runner.starts.values()) == {1}, f"{way} {at}: {runner.starts}"
+            assert len(runner.uploads["1/a/upload"]) == 600_000
 
 
 class Scripted:

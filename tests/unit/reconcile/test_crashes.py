@@ -7,44 +7,40 @@ before each frame that is sent (it was lost) and before each one that is receive
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
+from multistep.api.trial import KIND
 from multistep.cluster.edge import Cluster, ExecStream, Object
 from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
+from tests.support import tally
+from tests.support.course import Course, Wrapped, assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
-from tests.support.world import KEY, MIXED, SEPARATE, World, manifest, timeless
+from tests.support.world import KEY, World
+from tests.unit.reconcile.scenarios import SCENARIOS, Scenario, lose_pod
 
-SHORT: Mapping[str, Any] = {}
-LONG: Mapping[str, Any] = {
-    "durations": {"/healthcheck": 3.0, "a/agent": 100.0, "b/healthcheck": 9.0, "b/verifier": 40.0, "c/agent": 200.0}
-}
-AS_ROOT: Mapping[str, Any] = {"user": 1000}
-# Verified in pods of their own: all steps; one step, in an image that is made again as root.
-APART: Mapping[str, Any] = {"trial": manifest(config=SEPARATE), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}
-MIXED_AS_ROOT: Mapping[str, Any] = {"trial": manifest(config=MIXED), "user": 1000}
+LONG = SCENARIOS["long phases"].options
+APART = SCENARIOS["verified apart"].options
+VARIANTS = (
+    *("prompt events", "dropped events", "duplicated events", "delayed events"),
+    *("read the version before", "read an old version"),
+)
 
 
-def end_of(world: World) -> dict[str, Any]:
-    """What has to be the same however a trial came to its end."""
-    kept = world.kept
-    return {
-        "status": timeless(world.object["status"]),
-        "result.json": timeless(json.loads(kept.files["result.json"])),
-        "files": sorted(kept.files),
-        "directories": kept.directories,
-        "steps": kept.steps,
-        "earlier": kept.earlier,
-        "starts": [dict(runner.starts) for runner in world.cluster.runners.values()],
-        "pods": world.pods,
-        "records": list(kept.records),
-    }
+def after(course: Course, at: int, variant: str) -> World | None:
+    """What the next operator finds, if there can be such a thing."""
+    match variant:
+        case "read the version before":
+            return course.in_the_past(at, lambda versions: versions - 1)
+        case "read an old version":
+            return course.in_the_past(at, lambda versions: versions // 2)
+    return course.after_death(at, events=variant.removesuffix(" events"))
 
 
 async def undisturbed(options: Mapping[str, Any]) -> World:
@@ -55,15 +51,6 @@ async def undisturbed(options: Mapping[str, Any]) -> World:
     return world
 
 
-def assert_each_phase_once(world: World) -> None:
-    starts = [count for runner in world.cluster.runners.values() for count in runner.starts.values()]
-    assert set(starts) == {1}, {id: n for runner in world.cluster.runners.values() for id, n in runner.starts.items() if n > 1}
-
-
-def killed(_: str) -> BaseException:
-    return Killed()
-
-
 def failing(point: str) -> Exception:
     """What the operator is told when the point fails, and it lives on."""
     if point.startswith(("send", "receive")):
@@ -71,45 +58,83 @@ def failing(point: str) -> Exception:
     return StoreError("no space left") if point.startswith("volume") else Unavailable("no answer")
 
 
+async def course_of(scenario: Scenario) -> Course:
+    course = await Course(scenario.options).record()
+    status = course.world.status
+    assert course.world.errors == []
+    assert course.world.condition[:2] == scenario.condition
+    assert (status.rewards or {}).get("reward") == scenario.reward
+    assert tuple(each.reason for each in status.attempts) == scenario.attempts
+    assert_each_phase_once(course.world)
+    return course
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+async def test_wherever_the_operator_dies_and_whatever_the_next_one_is_told_the_trial_ends_the_same(scenario: Scenario) -> None:
+    """Points between two changes of the world leave the same behind: those are tried once, for all of them."""
+    course = await course_of(scenario)
+    runs: Counter[str] = Counter()
+    for number, at in enumerate({state: at for at, state in enumerate(course.states)}.values()):
+        for variant in VARIANTS if scenario.fully else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])]):
+            if (world := after(course, at, variant)) is not None:
+                await world.run(first=1.0)
+                await world.run(first=300.0)  # watches list again
+                course.assert_same_end(world, f"{variant}, at point {at}: {course.trace[at]}")
+                runs[f"run died, {variant}"] += 1
+    tally.crashes.update(scenarios=1, points=len(course.trace), states=len(set(course.states)), **runs)
+
+
 @pytest.mark.parametrize(
-    ("options", "fault", "least"),
-    [
-        (SHORT, killed, 200),
-        (SHORT, failing, 200),
-        (LONG, killed, 250),
-        (AS_ROOT, killed, 200),
-        (APART, killed, 300),
-        (APART, failing, 300),
-        (MIXED_AS_ROOT, killed, 200),
-    ],
-    ids=[
-        "killed",
-        "failing",
-        "killed, long phases",
-        "killed, pod made again as root",
-        "killed, verified apart",
-        "failing, verified apart",
-        "killed, one verified apart as root",
-    ],
+    "scenario", [each for each in SCENARIOS.values() if each.living], ids=[k for k, v in SCENARIOS.items() if v.living]
 )
-async def test_whenever_the_operator_dies_or_a_call_fails_the_trial_ends_the_same(
-    options: Mapping[str, Any], fault: Callable[[str], BaseException], least: int
-) -> None:
-    calm = await undisturbed(options)
-    wanted, points = end_of(calm), calm.faults.trace
-    assert len(points) > least
-    last = len(points) if options is not AS_ROOT else next(i for i, each in enumerate(points, 1) if "//prepare" in each) + 1
-    for at in range(1, last + 1):
-        world = World(**options, faults=Faults().fail(at, fault(points[at - 1])))
+async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario) -> None:
+    course = await course_of(scenario)
+    for at, point in enumerate(course.trace):
+        world = course.alive(at, failing(point))
         await world.run()
-        assert end_of(world) == wanted, f"after {fault.__name__} at point {at}: {points[at - 1]}"
+        course.assert_same_end(world, f"point {at} failed: {point}")
+    tally.crashes["run a call failed"] += len(course.trace)
+
+
+async def test_wherever_the_pod_is_lost_the_trial_begins_anew_and_ends_the_same() -> None:
+    course = await course_of(SCENARIOS["short"])
+    tried = 0
+    for at, point in enumerate(course.trace):
+        world = course.alive(at, lose_pod)
+        await world.run()
+        status = world.status
+        assert world.condition[0] == "Complete", point
+        assert [each.reason for each in status.attempts] in ([], ["PodDeleted"]), point
+        assert (status.rewards, world.pods) == (course.world.status.rewards, []), point
+        assert world.kept.steps == course.end["steps"], point
         assert_each_phase_once(world)
-        assert world.status_writes <= calm.status_writes + 2
-    writes = sum(each.endswith((" before", " after")) for each in points[:last])
-    frames = sum(each.startswith(("send", "receive")) for each in points[:last])
-    print(
-        f"\n{fault.__name__} at each of {last} points: {writes} before or after a write, {frames} frames, the others before a read"
-    )
+        tried += 1
+    tally.crashes["run the pod was lost"] += tried
+
+
+def delete_trial(world: World) -> None:
+    """The user deleted it; what it owns goes with it."""
+    if (KIND, *KEY) in world.cluster.objects:
+        world.cluster.remove(KIND, *KEY)
+
+
+@pytest.mark.parametrize("name", ["long phases", "verified apart"])
+async def test_wherever_the_trial_is_deleted_nothing_of_it_goes_on(name: str) -> None:
+    course = await course_of(SCENARIOS[name])
+    for at, point in enumerate(course.trace):
+        for world, first in ((course.alive(at, delete_trial), None), (course.after_death(at), 1.0)):
+            if first:
+                delete_trial(world)
+            await world.run(first=first)
+            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]  # those are collected
+            assert left == [], point
+            assert_each_phase_once(world)
+            assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(course.world.cluster.runners)
+            tally.crashes["run the trial was deleted"] += 1
+
+
+def owners(each: Object) -> list[str]:
+    return [owner["uid"] for owner in each["metadata"].get("ownerReferences", [])]
 
 
 async def test_dying_again_and_again_is_no_worse() -> None:
@@ -137,16 +162,6 @@ async def test_whatever_becomes_of_watch_events_the_trial_ends_the_same(events: 
         await world.run()
         assert end_of(world) == wanted
         assert_each_phase_once(world)
-
-
-@dataclass
-class Wrapped:
-    """A cluster with something in the way."""
-
-    cluster: FakeCluster
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
 
 
 @dataclass
@@ -256,7 +271,7 @@ class Jittery(Wrapped):
         return later
 
 
-@pytest.mark.parametrize(("options", "seeds"), [(LONG, range(60)), (APART, range(20))], ids=["long phases", "verified apart"])
+@pytest.mark.parametrize(("options", "seeds"), [(LONG, range(30)), (APART, range(15))], ids=["long phases", "verified apart"])
 async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range) -> None:
     """A Lease is no fence: the old one may still be at it."""
     wanted = end_of(await undisturbed(options))

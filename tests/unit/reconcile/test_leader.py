@@ -13,9 +13,10 @@ from multistep.cluster.fence import Fenced
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import NotLeading
 from multistep.reconcile.reconciler import Reconciler
+from tests.support.course import assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import KEY, World
-from tests.unit.reconcile.test_crashes import APART, LONG, assert_each_phase_once, end_of, undisturbed
+from tests.unit.reconcile.test_crashes import APART, LONG, undisturbed
 
 SECONDS = 15.0
 STARTS_NOTHING = {"receive", "send_eof", "close", "spool", "collected", "records", "uri"}

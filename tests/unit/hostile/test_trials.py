@@ -1,0 +1,193 @@
+"""Whatever is in a resource, in a file or in a runner's mouth, a trial comes to a clear end, and no error is unforeseen."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from multistep.cluster.edge import Cluster, ExecStream
+from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.errors import MultistepError
+from multistep.pod.frames import DATA, END, MESSAGE, encode, encode_json
+from tests.support.course import Wrapped
+from tests.support.fake_runner import Json
+from tests.support.hostile import json_values, spoilt
+from tests.support.world import CONFIG, SEPARATE, World, manifest
+from tests.unit.hostile.test_readers import GOOD_SPEC, GOOD_STATUS, rewards
+
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+async def assert_clear_end(world: World) -> None:
+    """It ends, with a condition that says why; nothing that nobody foresaw was raised on the way."""
+    await world.run(most=120)
+    assert [error for error in world.errors if not isinstance(error, MultistepError)] == []
+    kind, reason, message = world.condition
+    assert kind in ("Complete", "Failed")
+    assert reason and message
+    assert len(message) <= 1024
+    assert kind == "Complete" or world.status.rewards is None
+    json.dumps(world.object, ensure_ascii=False).encode()  # the API server can be told
+
+
+# -- a runner that lies
+
+
+@dataclass
+class Lying(Wrapped):
+    """lie: what comes in place of the n-th piece of bytes from a runner, over all sessions."""
+
+    lie: Callable[[int, bytes], bytes]
+    heard: int = 0
+
+    async def open_exec(self, namespace: str, pod: str, *rest: Any) -> ExecStream:
+        stream = await self.cluster.open_exec(namespace, pod, *rest)
+        receive = stream.receive
+
+        async def lied() -> bytes:
+            data = await receive()
+            self.heard += 1
+            return self.lie(self.heard, data)
+
+        stream.receive = lied  # type: ignore[method-assign]
+        return stream
+
+
+OTHER: Json = {"id": "9/z/z", "op": "note", "state": "done", "startedAt": 1, "acknowledged": True, "result": {}}
+NONSENSE = {
+    "no frame": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "a body": encode(DATA, b"x"),
+    "an end": encode_json(END, {}),
+    "no JSON": encode(MESSAGE, b"{"),
+    "no object": encode(MESSAGE, b"[]"),
+    "nested": encode(MESSAGE, b'{"ok":' + b"[" * 100_000),
+    "a number like none": encode(MESSAGE, b'{"ok": true, "protocol": ' + b"9" * 10_000 + b"}"),
+    "nothing": encode(MESSAGE, b"{}"),
+    "yes": encode_json(MESSAGE, {"ok": True}),
+    "no": encode_json(MESSAGE, {"ok": False}),
+    "a conflict": encode_json(MESSAGE, {"ok": False, "error": {"code": "Conflict", "message": "\ud800" * 3000}}),
+    "another's record": encode_json(MESSAGE, {"ok": True, "record": OTHER}),
+    "too large": b"J\xff\xff\xff\xff",
+}
+
+
+def lying(lie: Callable[[int, bytes], bytes], **options: Any) -> World:
+    return World(wrap=lambda cluster: cast(Cluster, Lying(cluster, lie)), **options)
+
+
+@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
+@pytest.mark.parametrize("first", [1, 12, 60])
+async def test_a_runner_that_talks_nonsense_for_good_ends_the_trial_without_a_reward(first: int, said: bytes) -> None:
+    world = lying(lambda number, data: said if number >= first else data)
+    await assert_clear_end(world)
+    assert world.condition[:2] == ("Failed", "RunnerBroken")
+    assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
+    assert world.looks < 15
+    assert all(set(runner.starts.values()) <= {1} for runner in world.cluster.runners.values())
+
+
+@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
+async def test_nonsense_for_a_moment_changes_nothing(said: bytes) -> None:
+    world = lying(lambda number, data: said if number in (1, 2, 40, 90) else data)
+    await assert_clear_end(world)
+    assert (world.condition[1], world.status.reward) == ("TrialComplete", "0.5")
+    assert set(world.runner.starts.values()) == {1}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@few
+@given(st.data())
+async def test_any_answer_may_be_spoilt(apart: bool, data: st.DataObject) -> None:
+    at, for_good = data.draw(st.integers(1, 120)), data.draw(st.booleans())
+
+    def lie(number: int, said: bytes) -> bytes:
+        if said[:1] not in (MESSAGE, END) or number < at or (number > at and not for_good):
+            return said
+        return encode_json(said[:1], data.draw(spoilt(json.loads(said[5:]))))
+
+    trial = manifest({"activeDeadlineSeconds": 900}, config=SEPARATE if apart else CONFIG)
+    await assert_clear_end(lying(lie, trial=trial))
+
+
+# -- phases that tell odd things of themselves
+
+RESULTS = {"exitCode": 0, "signal": None, "timedOut": False, "tail": "x", "outputBytes": 1, "oomKills": 0, "durationSeconds": 1.0}
+CAPTURED = {REWARD_JSON: {"base64": "MQ==", "size": 1, "truncated": False}, REWARD_TXT: None}
+PHASES = [
+    "/healthcheck",
+    "/prepare",
+    "a/setup",
+    "a/agent",
+    "a/verifier",
+    "a/collect",
+    "a/end",
+    "a/begin",
+    "b/step-tests",
+    "b/verifier",
+]
+
+
+@few
+@given(st.sampled_from(PHASES), spoilt({**RESULTS, "captures": CAPTURED, "error": None}))
+async def test_any_result_may_be_odd(phase: str, result: Json) -> None:
+    await assert_clear_end(World(trial=manifest({"activeDeadlineSeconds": 900}), results={phase: result}))
+
+
+@few
+@given(st.none() | rewards, st.none() | rewards)
+async def test_any_reward_file_may_be_odd(as_json: bytes | None, as_text: bytes | None) -> None:
+    def captured(data: bytes | None) -> Json | None:
+        return None if data is None else {"base64": b64encode(data).decode(), "size": len(data), "truncated": False}
+
+    captures = {REWARD_JSON: captured(as_json), REWARD_TXT: captured(as_text)}
+    await assert_clear_end(World(results={"b/verifier": {"captures": captures}}))
+
+
+# -- resources
+
+
+@few
+@given(json_values | spoilt(GOOD_SPEC))
+async def test_any_spec_ends_clearly(spec: Any) -> None:
+    world = World(trial={**manifest(), "spec": spec} if spec is not None else manifest())
+    if isinstance(spec, dict) and spec.get("suspend") is True:
+        return
+    await assert_clear_end(world)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@few
+@given(st.data())
+async def test_any_status_that_somebody_writes_ends_clearly(apart: bool, data: st.DataObject) -> None:
+    """At any moment of a trial, over what was there or out of the blue."""
+    config = SEPARATE if apart else CONFIG
+    trial = manifest({"activeDeadlineSeconds": 900}, config=config)
+    world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0, "b/agent": 50.0})
+    writes = data.draw(st.integers(0, 14))
+    await world.run(until=lambda: world.status_writes >= writes)
+    there = world.object.get("status") or GOOD_STATUS
+    world.cluster.put({**world.object, "status": data.draw(json_values | spoilt(there) | spoilt(GOOD_STATUS))})
+    await world.run(most=world.looks + 120)
+    assert [error for error in world.errors if not isinstance(error, MultistepError)] == []
+    json.dumps(world.object, ensure_ascii=False).encode(errors="replace")
+
+
+def change_status(world: World, **changes: Any) -> None:
+    world.cluster.put({**world.object, "status": {**world.object["status"], **changes}})
+
+
+@pytest.mark.parametrize("step", ["nowhere", None])
+async def test_a_verifier_of_no_step_that_has_one_fails_the_trial(step: str | None) -> None:
+    world = World(trial=manifest(config=SEPARATE), durations={"a/agent": 50.0})
+    await world.run(until=lambda: world.status.current_step)
+    change_status(world, verifier={"podName": "t-1-v0"}, currentStep=step)
+    await assert_clear_end(world)
+    assert world.condition[:2] == ("Failed", "InvalidSpec")
+    assert "status.verifier" in world.condition[2]

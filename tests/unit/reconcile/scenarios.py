@@ -1,0 +1,119 @@
+"""Trials whose ends have to be the same whatever happens to the operator meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.fake_runner import Json
+from tests.support.played import rewarded
+from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
+
+TWO: Json = {**CONFIG, "steps": CONFIG["steps"][:2]}
+APART: Json = {**SEPARATE, "steps": SEPARATE["steps"][:2]}
+WAITS = {"a/agent": 100.0, "b/agent": 100.0}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """options: of the world. condition: type and reason of its end; rewards: the trial's, by "reward"; attempts: that were lost.
+
+    living: calls fail, too, while the operator lives on. fully: all variants are tried at all points; else one in turn
+    beside that without.
+    """
+
+    options: Mapping[str, Any]
+    condition: tuple[str, str] = ("Complete", "TrialComplete")
+    reward: float | None = None
+    attempts: tuple[str, ...] = ()
+    living: bool = False
+    fully: bool = False
+
+
+def _trial(config: Json = TWO, **spec: Any) -> Any:
+    return manifest(spec, config=config)
+
+
+def lose_pod(world: World) -> None:
+    """The trial's pod is deleted by somebody, and whoever talks to it is cut off."""
+    name = world.status.pod_name
+    if (pod := world.cluster.objects.get(("Pod", KEY[0], name or ""))) is not None:
+        for stream in world.cluster.runners[pod["metadata"]["uid"]].streams:
+            stream.broken = True
+        world.cluster.remove("Pod", KEY[0], pod["metadata"]["name"])
+
+
+def _lose_verifier(world: World) -> None:
+    (name,) = [each for each in world.pods if "-v" in each]
+    world.cluster.remove("Pod", KEY[0], name)
+
+
+def _resume(world: World) -> None:
+    world.change_trial(suspend=False)
+
+
+def _out_of_memory(world: World) -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled"}
+    world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+
+SCENARIOS = {
+    "short": Scenario({}, reward=0.5, living=True),
+    "long phases": Scenario(
+        {"durations": {"/healthcheck": 3.0, "a/agent": 100.0, "b/healthcheck": 9.0, "b/verifier": 40.0, "c/agent": 200.0}},
+        reward=0.5,
+        fully=True,
+    ),
+    "made again as root": Scenario({"trial": _trial(), "user": 1000}, reward=0.75),
+    "verified apart": Scenario(
+        {"trial": _trial(APART), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}, reward=0.75, living=True, fully=True
+    ),
+    "one verified apart, as root": Scenario(
+        {"trial": _trial({**MIXED, "steps": MIXED["steps"][:2]}), "user": 1000, "durations": {"a/verifier/verifier": 40.0}},
+        reward=0.75,
+    ),
+    "stopped by min_reward": Scenario(
+        {"trial": _trial(), "results": {"a/verifier": rewarded(txt="0.25")}, "durations": {"a/verifier": 30.0}}, reward=0.25
+    ),
+    "agent at its limit": Scenario(
+        {
+            "trial": _trial(onAgentError="Continue"),
+            "results": {"a/agent": {"timedOut": True, "exitCode": None}},
+            "durations": WAITS,
+        },
+        reward=0.75,
+    ),
+    "agent failed": Scenario(
+        {"trial": _trial(agent={"name": "command", "command": ["x"]}), "results": {"a/agent": {"exitCode": 3}}}, reward=1.0
+    ),
+    "verifier failed": Scenario(
+        {"trial": _trial(), "results": {"a/verifier": {**rewarded(txt="1"), "timedOut": True, "exitCode": None}}}, reward=None
+    ),
+    "verifier without a reward": Scenario({"trial": _trial(), "results": {"a/verifier": rewarded()}}, reward=None),
+    "environment not healthy": Scenario(
+        {"trial": _trial(), "results": {"/healthcheck": {"healthy": False}}}, ("Failed", "EnvironmentFailed")
+    ),
+    "pod lost in a phase": Scenario(
+        {"trial": _trial(), "durations": WAITS, "happens": {150.0: lose_pod}},
+        reward=0.75,
+        attempts=("PodDeleted",),
+    ),
+    "pod lost too often": Scenario(
+        {"trial": _trial(infrastructureRetries=1), "durations": WAITS, "happens": {50.0: lose_pod, 120.0: lose_pod}},
+        ("Failed", "PodDeleted"),
+        attempts=("PodDeleted", "PodDeleted"),
+    ),
+    "verifier's pod lost": Scenario(
+        {"trial": _trial(APART), "durations": {"a/verifier/verifier": 100.0}, "happens": {50.0: _lose_verifier}},
+        reward=0.75,
+        attempts=("PodDeleted",),
+    ),
+    "out of memory": Scenario({"trial": _trial(), "durations": WAITS, "happens": {150.0: _out_of_memory}}, reward=1.0),
+    "deadline": Scenario({"trial": _trial(activeDeadlineSeconds=150), "durations": WAITS}, ("Failed", "DeadlineExceeded")),
+    "suspended at first": Scenario({"trial": _trial(suspend=True), "happens": {500.0: _resume}}, reward=0.75),
+    "artifacts": Scenario(
+        {"trial": _trial(artifacts=[{"source": "/none"}, {"source": "/logs/agent", "destination": "mine"}]), "durations": WAITS},
+        reward=0.75,
+    ),
+}
