@@ -183,7 +183,7 @@ def waits_for(found: Object, reason: str) -> bool:
 
 
 FILL = "#!/bin/sh\nhead -c 100000000 /dev/zero > /fill; sleep 100\n"
-STOP = "#!/bin/sh\nkill -SEGV 1; sleep 30\n"  # of all who are in the container nobody can send it SIGKILL
+STOP = "#!/bin/sh\nsleep 5; kill -SEGV 1; sleep 30\n"  # nobody in the container can send it SIGKILL
 
 STEPS: dict[str, tuple[Step, str, str, str, str]] = {  # class, type, phase, and a part of the message
     "setup": (Step("b", setup="echo no database >&2; exit 3\n"), "Task", "RuntimeError", "setup", "no database"),

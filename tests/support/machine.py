@@ -51,7 +51,9 @@ async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Pr
 def processes(pod: Object, command: bytes = b"") -> list[int]:
     """Ids of the processes in a pod's only container whose command line (its words ended by NULs) begins so."""
     (status,) = pod["status"]["containerStatuses"]
-    container = status["containerID"].rpartition("/")[2].encode()
+    container = status.get("containerID", "").rpartition("/")[2].encode()
+    if not container:
+        return []  # it is not there yet
     return [pid for pid in _all() if _read(pid, "cmdline").startswith(command) and container in _read(pid, "cgroup")]
 
 
