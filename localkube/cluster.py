@@ -101,7 +101,9 @@ def _keep_options(config: Config, added: Node, options: NodeOptions) -> None:
     if added not in config.nodes:
         options.write(file)
     elif options not in (NodeOptions(), NodeOptions.read(file)):
-        raise LocalkubeError(f"{added.name} is there with other options; remove it first: python3 -m localkube node-remove {added.name}")
+        raise LocalkubeError(
+            f"{added.name} is there with other options; remove it first: python3 -m localkube node-remove {added.name}"
+        )
 
 
 def kill_node(config: Config, number: int) -> None:

@@ -24,12 +24,17 @@ def create(network: Network, node: Node) -> None:
 
 def join(network: Network, first: Node, node: Node) -> None:
     """Make an added node's namespace with a link to the first node, which is its way to everything else."""
-    remove(node)
-    succeeds(["ip", "-netns", first.namespace, "link", "delete", node.name])  # it goes by itself, but not at once
+    leave(first, node)
     _make_namespace(node)
     _configure(first, f"link add {node.name} type veth peer name {first.name} netns {node.namespace}\n")
     _configure(first, _link_commands(first, node, node.pod_cidr))
     _configure(node, _bridge_commands(network, node) + _link_commands(node, first, "default"))
+
+
+def leave(first: Node, node: Node) -> None:
+    """Remove an added node's namespace, and the first node's end of the link: it would go by itself, but not at once."""
+    remove(node)
+    succeeds(["ip", "-netns", first.namespace, "link", "delete", node.name])
 
 
 def cut(first: Node, node: Node) -> None:

@@ -71,7 +71,7 @@ def cut_power(config: Config, node: Node) -> None:
 def remove(config: Config, node: Node) -> None:
     """Leave nothing of an added node on the machine; everything that has its name is its own."""
     cut_power(config, node)
-    network.remove(node)
+    network.leave(config.first, node)
     paths = config.paths
     for directory in (paths.run_dir, paths.config, paths.pki, paths.logs, paths.processes):
         for each in directory.glob(f"{node.name}*"):
