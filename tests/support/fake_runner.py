@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Json] = {
         "outputBytes": 0,
         "outputTruncated": False,
         "oomKills": 0,
+        "memoryLimit": None,
         "durationSeconds": 0.1,
         "captures": {},
     },
