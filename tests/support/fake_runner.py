@@ -226,6 +226,10 @@ class FakeStream:
     async def close(self) -> None:
         self.closed = True
 
+    def break_now(self) -> None:
+        """The line is cut before anything more comes through it."""
+        self._sent_left = self._received_left = 0
+
     def _take(self, frame: Frame) -> None:
         if self._upload is None:
             self._respond(frame.json())

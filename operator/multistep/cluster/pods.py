@@ -188,6 +188,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         init_failed=_ended_init(status) is not None,
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
+        memory_limit=_memory_limit(pod.get("spec") or {}),
     )
 
 
@@ -329,6 +330,11 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _state(statuses: list[dict[str, Any]] | None, name: str) -> dict[str, Any]:
     return next((each.get("state") or {} for each in statuses or [] if each["name"] == name), {})
+
+
+def _memory_limit(spec: Mapping[str, Any]) -> str:
+    main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
+    return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
 
 
 def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:

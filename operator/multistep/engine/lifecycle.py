@@ -39,6 +39,7 @@ class PodFacts:
     init_failed: bool = False  # what brings the runner ended badly, so that nothing else began
     exit_code: int | None = None
     exit_reason: str = ""
+    memory_limit: str = ""  # of the trial's container, as the pod's spec has it
 
 
 @dataclass(frozen=True)
@@ -246,10 +247,16 @@ def _container_ended(s: Situation) -> Decision | None:
     if s.trial.status.current_step is None:
         return LoseAttempt("ContainerEnded", f"{ended} before the first step")
     if s.pod.exit_reason == "OOMKilled":
-        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit")
+        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
     if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
         return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1")
     return LoseAttempt("ContainerEnded", ended)
+
+
+def _limit_and_phase(s: Situation) -> str:
+    limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
+    step = s.trial.status.steps[-1] if s.trial.status.steps else None
+    return limit + (f" (phase {step.phase.lower()} of step {step.name})" if step and step.phase else "")
 
 
 def _cannot_start(s: Situation) -> Decision | None:
