@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.given import Given, Object, Step, finished, reward, trial
+from tests.e2e.given import Given, Object, Step, finished, in_agent, reward, trial
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
 SLEEP = "#!/bin/sh\nsleep 60\n"
@@ -47,14 +47,9 @@ def _pending(found: Object) -> bool:
     return (found.get("status") or {}).get("phase") == "Pending"
 
 
-def _in_agent(found: Object) -> bool:
-    steps = (found.get("status") or {}).get("steps") or []
-    return bool(steps) and steps[-1].get("phase") == "Agent"
-
-
-@pytest.mark.parametrize("reached", [lambda _: True, _pending, _in_agent, finished], ids=["new", "pending", "agent", "finished"])
+@pytest.mark.parametrize("reached", [lambda _: True, _pending, in_agent, finished], ids=["new", "pending", "agent", "finished"])
 async def test_deleting_a_trial_removes_its_pod_within_seconds(given: Given, reached: object) -> None:
-    solve = SLEEP if reached is _in_agent else "#!/bin/sh\n"
+    solve = SLEEP if reached is in_agent else "#!/bin/sh\n"
     manifest = trial(Step("a", solve=solve), podCleanup="Never")
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
@@ -86,11 +81,11 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
     for name in names:
         await given.applied(trial(Step("a", solve="#!/bin/sh\nsleep 60\n"), name=name))
     for name in names:
-        await given.until(name, _in_agent)
+        await given.until(name, in_agent)
     async with asyncio.timeout(25):
         while (await operator_metrics(given))["multistep_execs_open"]:
             await asyncio.sleep(0.5)
-    assert all([_in_agent(await given.get(name)) for name in names])
+    assert all([in_agent(await given.get(name)) for name in names])
     done = await asyncio.gather(*(given.until(name, finished) for name in names))
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 

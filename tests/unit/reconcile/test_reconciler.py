@@ -344,7 +344,7 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
 async def test_a_container_that_ends_soon_after_a_phase_began_is_that_phases_failure(id: str, phase: str) -> None:
     """Nothing was written about the phase yet: only the broken session tells which it was."""
 
-    def end_container(_: Any) -> Json:
+    def end_container(_: Any) -> dict[str, Any]:
         terminated = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
         world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": terminated}])
         world.runner.streams[-1].break_now()
