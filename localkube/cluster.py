@@ -171,11 +171,11 @@ def _start_added(config: Config, added: Node) -> None:
     if not node.is_up(config, added):
         node.cut_power(config, added)
         node.start_holder(config, added)
-    daemon = Containerd(config.paths.containerd_socket(added))
-    for component in components.of_node(config, added):
-        components.start(config, component)
-    _wait(config, f"{added.prefix}containerd", daemon.answers)
+    containerd, kubelet = components.of_node(config, added)
+    components.start(config, containerd)
+    _wait(config, containerd.name, Containerd(config.paths.containerd_socket(added)).answers)
     images.copy(config, added)
+    components.start(config, kubelet)  # it ends if no containerd answers
 
 
 def _lay_out(config: Config, binaries: Path) -> None:
