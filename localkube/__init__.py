@@ -1,1 +1,1 @@
-"""A real single-node Kubernetes on one Linux machine, without a container engine: for the demo and the tests."""
+"""A real Kubernetes on one Linux machine, without a container engine: for the demo and the tests."""

@@ -4,6 +4,7 @@ import http.client
 import json
 import ssl
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from localkube.config import Network
@@ -33,6 +34,14 @@ class Api:
     def merge(self, path: str, changes: dict[str, Any]) -> None:
         """Change these fields only; None removes one."""
         self.request("PATCH", path, json.dumps(changes), "application/merge-patch+json")
+
+    def delete(self, path: str) -> None:
+        """Remove the object, if it is there."""
+        try:
+            self.request("DELETE", path)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
 
     def says_ok(self, path: str) -> bool:
         """Whether a health endpoint answers that all is well."""

@@ -5,9 +5,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from localkube import cluster, components, images, node
+from localkube import cluster, images, node
 from localkube.commands import say
-from localkube.config import Config, load_config
+from localkube.config import ADDED_NUMBERS, Config, NodeOptions, load_config
 from localkube.errors import LocalkubeError
 from localkube.targets import choose
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 -m localkube",
-        description="A real single-node Kubernetes for the demo and the tests.",
+        description="A real Kubernetes for the demo and the tests.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,13 +56,13 @@ def _parser() -> argparse.ArgumentParser:
         ("stop", _stop, "end a component until `start` or `up`"),
         ("start", _start, "start a stopped component"),
     ):
-        names = [component.name for component in components.COMPONENTS]
-        _add(commands, name, run, text).add_argument("component", choices=names)
+        _add(commands, name, run, text).add_argument("component", help="a name that `status` shows")
     for name, run, text in (
-        ("node", _node, "run a command inside the node's namespaces"),
+        ("node", _node, "run a command inside the first node's namespaces"),
         ("kubectl", _kubectl, "run kubectl against the cluster"),
     ):
         _add(commands, name, run, text).add_argument("command", nargs=argparse.REMAINDER)
+    _add_nodes(commands)
     _add(commands, "binary", _binary, "build the programs if need be and print their directory")
     return parser
 
@@ -85,6 +85,18 @@ def _add_build(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     command.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     command.add_argument("--target", metavar="STAGE")
     command.add_argument("context", type=Path)
+
+
+def _add_nodes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    names = [f"node{number}" for number in ADDED_NUMBERS]
+    add = _add(commands, "node-add", _node_add, "add a node with a containerd and a kubelet of its own, or start it again")
+    kill = _add(commands, "node-kill", _node_kill, "end an added node as a power cut does, until `node-add` or `up`")
+    remove = _add(commands, "node-remove", _node_remove, "remove an added node, its pods, and all that it left")
+    for command in (add, kill, remove):
+        command.add_argument("name", choices=names, metavar="NAME", help=f"{names[0]} to {names[-1]}")
+    idle = NodeOptions.stream_idle_seconds
+    text = f"an exec stream that is silent for longer is ended (default: {idle})"
+    add.add_argument("--stream-idle", type=int, default=idle, metavar="SECONDS", help=text)
 
 
 def _up(config: Config, _: argparse.Namespace) -> None:
@@ -137,8 +149,24 @@ def _start(config: Config, options: argparse.Namespace) -> None:
 
 
 def _node(config: Config, options: argparse.Namespace) -> None:
-    command = node.inside(config, options.command or ["sh"])
+    command = node.inside(config, config.first, options.command or ["sh"])
     os.execvp(command[0], command)
+
+
+def _node_add(config: Config, options: argparse.Namespace) -> None:
+    cluster.add_node(config, _number(options), NodeOptions(stream_idle_seconds=options.stream_idle))
+
+
+def _node_kill(config: Config, options: argparse.Namespace) -> None:
+    cluster.kill_node(config, _number(options))
+
+
+def _node_remove(config: Config, options: argparse.Namespace) -> None:
+    cluster.remove_node(config, _number(options))
+
+
+def _number(options: argparse.Namespace) -> int:
+    return int(options.name.removeprefix("node"))
 
 
 def _kubectl(config: Config, options: argparse.Namespace) -> None:

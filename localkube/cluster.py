@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import build, components, health, node, packages, pki, settings_files
+from localkube import build, components, health, images, node, objects, packages, pki, settings_files
 from localkube.commands import say, step, wait_until
-from localkube.config import Config
+from localkube.config import Config, Node, NodeOptions
 from localkube.containerd import Containerd, ensure_pause_image
-from localkube.errors import Unhealthy
+from localkube.errors import LocalkubeError, Unhealthy
 from localkube.locking import exclusive
-from localkube.objects import ensure_objects
 from localkube.processes import Registry
 from localkube.volumes import ensure_volumes
 
@@ -71,7 +70,7 @@ def restart(config: Config, name: str) -> None:
 
 def stop(config: Config, name: str) -> None:
     """End a component and leave it so, until `start` or `up`."""
-    component = components.by_name(name)
+    component = components.by_name(config, name)
     with exclusive(config.paths.lock):
         components.stop(config, component, _STOP_GRACE_SECONDS)
         say(f"{name} stopped")
@@ -79,17 +78,61 @@ def stop(config: Config, name: str) -> None:
 
 def start(config: Config, name: str) -> None:
     """Start a component and wait until the cluster is healthy with it."""
-    component = components.by_name(name)
+    component = components.by_name(config, name)
     with exclusive(config.paths.lock):
         components.start(config, component)
         _wait_until_healthy(config)
         say(f"{name} runs")
 
 
+def add_node(config: Config, number: int, options: NodeOptions) -> None:
+    """Return with a healthy cluster that has this node too: a new one, or the one that is there with its power back."""
+    added = config.added(number)
+    with exclusive(config.paths.lock):
+        if not node.is_up(config, config.first):
+            raise Unhealthy("the cluster is not running; start it with `python3 -m localkube up`")
+        _keep_options(config, added, options)
+        _start(config, build.ensure_binaries(config.paths.cache_dir))
+        say(f"{added.name} takes pods")
+
+
+def _keep_options(config: Config, added: Node, options: NodeOptions) -> None:
+    file = config.paths.node_options(added)
+    if added not in config.nodes:
+        options.write(file)
+    elif options not in (NodeOptions(), NodeOptions.read(file)):
+        raise LocalkubeError(
+            f"{added.name} is there with other options; remove it first: python3 -m localkube node-remove {added.name}"
+        )
+
+
+def kill_node(config: Config, number: int) -> None:
+    """End all of an added node at once and without a word, as a power cut does, until `node-add` or `up`."""
+    with exclusive(config.paths.lock):
+        node.cut_power(config, _existing(config, number))
+        say(f"node{number} is dead")
+
+
+def remove_node(config: Config, number: int) -> None:
+    """Take an added node out of the cluster, with its pods, and leave nothing of it."""
+    with exclusive(config.paths.lock):
+        added = _existing(config, number)
+        node.remove(config, added)
+        objects.forget_node(health.connect(config), added.name)
+        say(f"{added.name} is gone")
+
+
+def _existing(config: Config, number: int) -> Node:
+    added = config.added(number)
+    if added not in config.nodes:
+        raise LocalkubeError(f"there is no {added.name}; there are: {', '.join(each.name for each in config.nodes)}")
+    return added
+
+
 def states(config: Config) -> list[ComponentState]:
     """All processes of the cluster, whether they run or not."""
     registry = Registry(config.paths.processes)
-    names = [node.HOLDER, *(component.name for component in components.COMPONENTS)]
+    names = [name for each in config.nodes for name in (each.holder, *(part.name for part in components.of_node(config, each)))]
     running = {name: registry.running(name) for name in names}
     return [
         ComponentState(name, identity.pid if identity else None, config.paths.logs / f"{name}.log")
@@ -101,31 +144,45 @@ def _start(config: Config, binaries: Path) -> None:
     """Start what does not run. What an earlier start left (after a reboot, for one) is used again."""
     with step("starting the cluster"):
         _lay_out(config, binaries)
-        if not node.is_up(config):
-            node.stop(config)
-            node.start_holder(config)
+        if not node.is_up(config, config.first):
+            node.stop_all(config)
+            node.start_holder(config, config.first)
         _start_components(config)
+        for each in config.nodes[1:]:
+            _start_added(config, each)
         _wait_until_healthy(config)
 
 
 def _start_components(config: Config) -> None:
     """All at once as far as possible; what a component cannot start without comes before it."""
-    daemon, api = Containerd(config.paths.containerd_socket), health.connect(config)
-    for component in components.COMPONENTS:
+    daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
+    for component in components.of_node(config, config.first):
         components.start(config, component)
         if component.name == "etcd":  # without it, the API server would pause a second before it tries again
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
-    ensure_pause_image(config)
+    ensure_pause_image(config, daemon)
     _wait(config, "apiserver", lambda: api.says_ok("/readyz"))
-    ensure_objects(config, api)
+    objects.ensure_objects(config, api)
+
+
+def _start_added(config: Config, added: Node) -> None:
+    """Start what does not run of an added node, as if its power were back."""
+    if not node.is_up(config, added):
+        node.cut_power(config, added)
+        node.start_holder(config, added)
+    containerd, kubelet = components.of_node(config, added)
+    components.start(config, containerd)
+    _wait(config, containerd.name, Containerd(config.paths.containerd_socket(added)).answers)
+    images.copy(config, added)
+    components.start(config, kubelet)  # it ends if no containerd answers
 
 
 def _lay_out(config: Config, binaries: Path) -> None:
     """Directories, links to the programs, keys, and settings."""
     paths = config.paths
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for directory in (paths.bin, paths.logs, paths.etcd, paths.node_var_lib, paths.node_var_log):
+    for directory in (paths.bin, paths.logs, paths.etcd, *_views(config)):
         directory.mkdir(parents=True, exist_ok=True)
     paths.etcd.chmod(0o700)
     for part in _PARTS:
@@ -134,6 +191,10 @@ def _lay_out(config: Config, binaries: Path) -> None:
         _link(paths.bin / program, binaries / program)
     settings_files.write_all(config, pki.create(config))
     paths.binary_digest.write_text(binaries.name)
+
+
+def _views(config: Config) -> list[Path]:
+    return [view for each in config.nodes for view in (config.paths.node_var_lib(each), config.paths.node_var_log(each))]
 
 
 def _link(link: Path, target: Path) -> None:
@@ -165,7 +226,7 @@ def _remove_if_made_of_another(config: Config, digest: str) -> None:
 
 
 def _remove(config: Config) -> None:
-    node.stop(config)
+    node.stop_all(config)
     shutil.rmtree(config.paths.run_dir, ignore_errors=True)
     if config.paths.run_dir.exists():
         raise Unhealthy(f"{config.paths.run_dir} could not be removed; is something mounted in it?")

@@ -1,10 +1,9 @@
 """The parts of the cluster in the order they start, and how each is called."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from localkube import cgroups, node, processes
-from localkube.config import Config
+from localkube.config import Config, Node
 from localkube.errors import LocalkubeError
 from localkube.pki import Pki
 from localkube.processes import Identity, Registry
@@ -12,14 +11,15 @@ from localkube.processes import Identity, Registry
 
 @dataclass(frozen=True)
 class Component:
-    """A long-running process of the node; its log is named after it."""
+    """A long-running process of a node; its log is named after it."""
 
     name: str
-    command: Callable[[Config], list[str]]
+    node: Node
+    command: list[str]
 
 
-def containerd(config: Config) -> list[str]:
-    return ["containerd", "--config", str(config.paths.config / "containerd.toml")]
+def containerd(config: Config, node: Node) -> list[str]:
+    return ["containerd", "--config", str(config.paths.config / f"{node.prefix}containerd.toml")]
 
 
 def etcd(config: Config) -> list[str]:
@@ -27,14 +27,14 @@ def etcd(config: Config) -> list[str]:
     advertised = "http://127.0.0.1"  # must look like this; nobody connects to it, there are no other members
     return [
         str(config.paths.bin / "etcd"),
-        f"--name={config.node_name}",
+        f"--name={config.first.name}",
         f"--data-dir={config.paths.etcd}",
         "--unsafe-no-fsync",
         f"--listen-client-urls=unix://{config.paths.etcd_socket}",
         f"--listen-peer-urls=unix://{config.paths.etcd_socket}.peer",
         f"--advertise-client-urls={advertised}:2379",
         f"--initial-advertise-peer-urls={advertised}:2380",
-        f"--initial-cluster={config.node_name}={advertised}:2380",
+        f"--initial-cluster={config.first.name}={advertised}:2380",
     ]
 
 
@@ -85,6 +85,9 @@ def controller_manager(config: Config) -> list[str]:
         "--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
         "--kube-api-qps=100",
         "--kube-api-burst=200",
+        # A lost node is noticed soon; the kubelets say more often than by default that they live (settings_files.kubelet).
+        "--node-monitor-period=2s",
+        "--node-monitor-grace-period=24s",
     ]
 
 
@@ -108,13 +111,13 @@ def _as_user(config: Config, user: str) -> list[str]:
     ]
 
 
-def kubelet(config: Config) -> list[str]:
+def kubelet(config: Config, node: Node) -> list[str]:
     return [
         str(config.paths.bin / "kubelet"),
-        f"--config={config.paths.config / 'kubelet.yaml'}",
-        f"--kubeconfig={config.paths.config / 'kubelet.kubeconfig'}",
-        f"--hostname-override={config.node_name}",
-        f"--node-ip={config.network.node_address}",
+        f"--config={config.paths.config / f'{node.prefix}kubelet.yaml'}",
+        f"--kubeconfig={config.paths.config / f'{node.prefix}kubelet.kubeconfig'}",
+        f"--hostname-override={node.name}",
+        f"--node-ip={node.address}",
     ]
 
 
@@ -126,34 +129,47 @@ def dns(config: Config) -> list[str]:
     return [str(config.paths.bin / "coredns"), "-conf", str(config.paths.config / "Corefile")]
 
 
-COMPONENTS = (
-    Component("containerd", containerd),
-    Component("etcd", etcd),
-    Component("apiserver", apiserver),
-    Component("kubelet", kubelet),
-    Component("proxy", proxy),
-    Component("dns", dns),
-    Component("controller-manager", controller_manager),
-    Component("scheduler", scheduler),
-)
+def of_node(config: Config, node: Node) -> list[Component]:
+    """The first node has the control plane; the others use its proxy and its DNS server, too."""
+    if node != config.first:
+        return [
+            Component(f"{node.prefix}containerd", node, containerd(config, node)),
+            Component(f"{node.prefix}kubelet", node, kubelet(config, node)),
+        ]
+    return [
+        Component("containerd", node, containerd(config, node)),
+        Component("etcd", node, etcd(config)),
+        Component("apiserver", node, apiserver(config)),
+        Component("kubelet", node, kubelet(config, node)),
+        Component("proxy", node, proxy(config)),
+        Component("dns", node, dns(config)),
+        Component("controller-manager", node, controller_manager(config)),
+        Component("scheduler", node, scheduler(config)),
+    ]
 
 
-def by_name(name: str) -> Component:
-    for component in COMPONENTS:
+def of_all(config: Config) -> list[Component]:
+    """The components of every node that there is."""
+    return [component for node in config.nodes for component in of_node(config, node)]
+
+
+def by_name(config: Config, name: str) -> Component:
+    known = of_all(config)
+    for component in known:
         if component.name == name:
             return component
-    raise LocalkubeError(f"no component {name!r}; there are: {', '.join(each.name for each in COMPONENTS)}")
+    raise LocalkubeError(f"no component {name!r}; there are: {', '.join(each.name for each in known)}")
 
 
 def start(config: Config, component: Component) -> Identity:
-    """Start it on the node, unless it runs already."""
+    """Start it on its node, unless it runs already."""
     registry = Registry(config.paths.processes)
     running = registry.running(component.name)
     if running:
         return running
     log = config.paths.logs / f"{component.name}.log"
-    command = node.inside(config, component.command(config))
-    identity = processes.start(command, log, cgroups.prepare(config.cgroup))
+    command = node.inside(config, component.node, component.command)
+    identity = processes.start(command, log, cgroups.prepare(component.node.cgroup))
     registry.record(component.name, identity)
     return identity
 
@@ -170,4 +186,4 @@ def stop(config: Config, component: Component, grace_seconds: float) -> None:
 def dead(config: Config) -> list[Component]:
     """Those that should run and do not."""
     registry = Registry(config.paths.processes)
-    return [component for component in COMPONENTS if registry.running(component.name) is None]
+    return [component for component in of_all(config) if registry.running(component.name) is None]

@@ -1,11 +1,14 @@
 """What the cluster is made of: addresses, names, versions and places, in one typed object read at start."""
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 KUBERNETES_VERSION = "v1.35.4"
+ADDED_NUMBERS = range(2, 10)
 SOURCE_DIR = Path(__file__).resolve().parent
 
 
@@ -20,8 +23,9 @@ class Network:
     host_address: str = "10.243.0.1"
     api_address: str = "10.243.0.2"
     link_prefix_length: int = 30
-    node_address: str = "10.244.0.1"
+    node_address: str = "10.244.0.1"  # of the first node, as its pods' range
     pod_cidr: str = "10.244.0.0/16"
+    added_nodes: str = "10.245"  # the node with number N has the pods' range 10.245.N.0/24
     service_cidr: str = "10.96.0.0/16"
     first_service_address: str = "10.96.0.1"
     dns_address: str = "10.96.0.10"
@@ -31,6 +35,49 @@ class Network:
     @property
     def api_url(self) -> str:
         return f"https://{self.api_address}:{self.api_port}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of the cluster. The first, number 1, has the control plane; its files and processes have no prefix.
+
+    address: of its bridge, which is its own and its pods' gateway.
+    """
+
+    number: int
+    namespace: str
+    address: str
+    pod_cidr: str
+    cgroup: str
+
+    @property
+    def name(self) -> str:
+        return f"node{self.number}"
+
+    @property
+    def holder(self) -> str:
+        """The name of the process that keeps it alive, and of its directory."""
+        return "node" if self.number == 1 else self.name
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of its processes, logs, files and certificates."""
+        return "" if self.number == 1 else f"{self.name}-"
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How an added node differs from the first. stream_idle_seconds: an exec stream that is silent for longer is ended."""
+
+    stream_idle_seconds: int = 4 * 60 * 60  # Kubernetes' and containerd's own
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        return cls(**json.loads(file.read_text())) if file.exists() else cls()
+
+    def write(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -73,19 +120,24 @@ class Paths:
     def etcd_socket(self) -> Path:
         return self.run_dir / "etcd.sock"
 
-    @property
-    def containerd_socket(self) -> Path:
-        return self.run_dir / "containerd.sock"
+    def containerd_socket(self, node: Node) -> Path:
+        return self.run_dir / f"{node.prefix}containerd.sock"
 
-    @property
-    def node_var_lib(self) -> Path:
+    def node(self, node: Node) -> Path:
+        """What belongs to the node alone; an added node is one that has this."""
+        return self.run_dir / node.holder
+
+    def node_var_lib(self, node: Node) -> Path:
         """What the node's processes see as /var/lib."""
-        return self.run_dir / "node" / "var-lib"
+        return self.node(node) / "var-lib"
 
-    @property
-    def node_var_log(self) -> Path:
+    def node_var_log(self, node: Node) -> Path:
         """What the node's processes see as /var/log."""
-        return self.run_dir / "node" / "var-log"
+        return self.node(node) / "var-log"
+
+    def node_options(self, node: Node) -> Path:
+        """What was asked for when the node was added."""
+        return self.node(node) / "options.json"
 
     @property
     def kubeconfig(self) -> Path:
@@ -104,13 +156,28 @@ class Config:
 
     paths: Paths
     network: Network = Network()
-    node_name: str = "node1"
     cgroup: str = "multistep-localkube"
     audit: bool = False
     max_pods: int = 500
     volume_count: int = 8
     volume_gibibytes: int = 20
     start_timeout_seconds: float = 60.0
+
+    @property
+    def first(self) -> Node:
+        """The node that is always there."""
+        network = self.network
+        return Node(1, network.namespace, network.node_address, network.pod_cidr, self.cgroup)
+
+    def added(self, number: int) -> Node:
+        """The node with this number, 2 to 9, whether it is there or not."""
+        network, name = f"{self.network.added_nodes}.{number}", f"node{number}"
+        return Node(number, f"{self.network.namespace}-{name}", f"{network}.1", f"{network}.0/24", f"{self.cgroup}/{name}")
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The first, and those that were added and not removed."""
+        return [self.first, *(each for each in map(self.added, ADDED_NUMBERS) if self.paths.node(each).exists())]
 
 
 def load_config(environment: Mapping[str, str] = os.environ) -> Config:

@@ -3,6 +3,7 @@
 import os
 import platform
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,15 @@ class Containerd:
         """Take in the images of an archive."""
         self._run("images", "import", str(archive_file))
 
+    def names(self) -> list[str]:
+        """Of all its images; the CRI plugin's second names, by digest, are left out."""
+        listed = self._run("images", "list", "--quiet").split()
+        return [name for name in listed if not name.startswith("sha256:") and "@" not in name]
+
+    def save(self, names: Sequence[str], archive_file: Path) -> None:
+        """Write images to an archive; what they share is in it once."""
+        self._run("images", "export", str(archive_file), *names)
+
     def tag(self, image: str, other: str) -> None:
         self._run("images", "tag", "--force", image, other)
 
@@ -52,9 +62,8 @@ def architecture() -> str:
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
-def ensure_pause_image(config: Config) -> None:
+def ensure_pause_image(config: Config, daemon: Containerd) -> None:
     """Each pod has a container of it; it holds nothing but a program that waits to be told to end."""
-    daemon = Containerd(config.paths.containerd_socket)
     if daemon.digest(PAUSE_IMAGE):
         return
     binary = Path(os.path.realpath(config.paths.bin / "pause"))

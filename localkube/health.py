@@ -4,7 +4,7 @@ from typing import Any
 
 from localkube import components, node
 from localkube.api import Api
-from localkube.config import Config
+from localkube.config import Config, Node
 from localkube.containerd import Containerd
 from localkube.errors import ApiError, Unreachable
 from localkube.pki import Pki
@@ -16,7 +16,7 @@ def connect(config: Config) -> Api:
 
 def problems(config: Config) -> list[str]:
     """What is wrong, in words; empty if the cluster can take pods."""
-    if not node.is_up(config):
+    if not node.is_up(config, config.first):
         return ["the node's network or namespaces are not there"]
     dead = [f"{component.name} is not running" for component in components.dead(config)]
     return dead or unready(config)
@@ -25,25 +25,32 @@ def problems(config: Config) -> list[str]:
 def unready(config: Config) -> list[str]:
     """What does not say that it is ready, of a cluster whose processes all run."""
     api = connect(config)
-    if not Containerd(config.paths.containerd_socket).answers():
-        return ["containerd does not answer"]
     if not api.says_ok("/readyz"):
         return ["apiserver is not ready"]
-    return _unready_node(api, config)
+    nodes = [problem for each in config.nodes for problem in _unready_node(api, config, each)]
+    return nodes or _unready_services(api, config)
 
 
-def _unready_node(api: Api, config: Config) -> list[str]:
-    name = config.node_name
+def _unready_node(api: Api, config: Config, node: Node) -> list[str]:
+    if not Containerd(config.paths.containerd_socket(node)).answers():
+        return [f"containerd of {node.name} does not answer"]
     try:
-        found = api.get(f"/api/v1/nodes/{name}")
-        api.get("/api/v1/namespaces/default/serviceaccounts/default")
+        found = api.get(f"/api/v1/nodes/{node.name}")
     except (ApiError, Unreachable) as error:
         return [str(error)]
     if not takes_pods(found):
-        return [f"node {name} does not take pods yet"]
-    if not api.says_ok(f"/api/v1/nodes/{name}/proxy/healthz"):
-        return ["kubelet does not answer the apiserver"]
-    if not api.says_ok(f"/api/v1/nodes/http:{config.node_name}:{config.network.dns_ready_port}/proxy/ready"):
+        return [f"node {node.name} does not take pods yet"]
+    if not api.says_ok(f"/api/v1/nodes/{node.name}/proxy/healthz"):
+        return [f"kubelet of {node.name} does not answer the apiserver"]
+    return []
+
+
+def _unready_services(api: Api, config: Config) -> list[str]:
+    try:
+        api.get("/api/v1/namespaces/default/serviceaccounts/default")
+    except (ApiError, Unreachable) as error:
+        return [str(error)]
+    if not api.says_ok(f"/api/v1/nodes/http:{config.first.name}:{config.network.dns_ready_port}/proxy/ready"):
         return ["dns is not ready"]
     return []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localkube import archive
 from localkube.commands import capture, say, step, stream
-from localkube.config import Config
+from localkube.config import Config, Node
 from localkube.containerd import Containerd, architecture
 from localkube.errors import CommandFailed, LocalkubeError
 
@@ -54,13 +54,25 @@ def load(config: Config, name: str) -> None:
     image_id = _image_id(name)
     if image_id is None:
         raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")
-    daemon = Containerd(config.paths.containerd_socket)
-    if not daemon.answers():
-        raise LocalkubeError("the cluster is not running; start it: python3 -m localkube up")
-    missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
-    if missing:
-        _import(config, daemon, name, missing)
+    for node in config.nodes:
+        daemon = Containerd(config.paths.containerd_socket(node))
+        if not daemon.answers():
+            raise LocalkubeError(f"{node.name} is not running; start it: python3 -m localkube up")
+        missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
+        if missing:
+            _import(config, daemon, name, missing)
     say(f"{name} is in the cluster as {', '.join(names_in_cluster(name))}")
+
+
+def copy(config: Config, node: Node) -> None:
+    """Give an added node the images of the first one."""
+    there, here = (Containerd(config.paths.containerd_socket(each)) for each in (config.first, node))
+    missing = [each for each in there.names() if there.digest(each) != here.digest(each)]
+    if missing:
+        with step(f"copying {len(missing)} images"), tempfile.TemporaryDirectory(dir=config.paths.run_dir) as directory:
+            file = Path(directory) / "images.tar"
+            there.save(missing, file)
+            here.load(file)
 
 
 def names_in_cluster(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The node as its processes see it: own network, and an own view of /run, /var/lib and /var/log.
+"""A node as its processes see it: own network, and an own view of /run, /var/lib and /var/log.
 
 Mounts made in this view (container root filesystems, volumes, pods' network namespaces) are not seen by the host and
 vanish with the last process in it. A process that does nothing, the holder, keeps it alive.
@@ -10,11 +10,9 @@ from pathlib import Path
 
 from localkube import cgroups, network, processes
 from localkube.commands import capture, wait_until
-from localkube.config import Config
+from localkube.config import Config, Node
 from localkube.errors import Unhealthy
 from localkube.processes import Identity, Registry
-
-HOLDER = "node"
 
 _MOUNTS = """\
 set -e
@@ -26,46 +24,68 @@ mount --bind "$2" /var/log
 """
 
 
-def start_holder(config: Config) -> None:
+def start_holder(config: Config, node: Node) -> None:
     """Make the node's view of the machine; nothing must be left of an earlier one."""
-    network.create(config.network)
-    _forget_earlier_run(config)
-    log = config.paths.logs / f"{HOLDER}.log"
-    command = [*network.enter(config.network), "unshare", "--mount", "--propagation", "slave"]
-    procs = cgroups.prepare(config.cgroup)
-    holder = processes.start([*command, str(config.paths.bin / "pause")], log, procs)
+    if node == config.first:
+        network.create(config.network, node)
+    else:
+        network.join(config.network, config.first, node)
+    _forget_earlier_run(config, node)
+    log = config.paths.logs / f"{node.holder}.log"
+    command = [*network.enter(node), "unshare", "--mount", "--propagation", "slave"]
+    holder = processes.start([*command, str(config.paths.bin / "pause")], log, cgroups.prepare(node.cgroup))
     if not wait_until(lambda: _has_own_mounts(holder), 5.0, 0.01):
-        raise Unhealthy("the node's namespaces could not be made", log)
-    views = [str(config.paths.node_var_lib), str(config.paths.node_var_log)]
+        raise Unhealthy(f"the namespaces of {node.name} could not be made", log)
+    views = [str(config.paths.node_var_lib(node)), str(config.paths.node_var_log(node))]
     capture(["nsenter", f"--mount={_mounts_of(holder)}", "sh", "-c", _MOUNTS, "sh", *views])
-    Registry(config.paths.processes).record(HOLDER, holder)
+    Registry(config.paths.processes).record(node.holder, holder)
 
 
-def is_up(config: Config) -> bool:
-    return network.exists(config.network) and Registry(config.paths.processes).running(HOLDER) is not None
+def is_up(config: Config, node: Node) -> bool:
+    return network.exists(node) and Registry(config.paths.processes).running(node.holder) is not None
 
 
-def inside(config: Config, command: Sequence[str]) -> list[str]:
+def inside(config: Config, node: Node, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` on the node."""
-    holder = Registry(config.paths.processes).running(HOLDER)
+    holder = Registry(config.paths.processes).running(node.holder)
     if holder is None:
-        raise Unhealthy("the node is not running; start it with `python3 -m localkube up`")
-    return [*network.enter(config.network), f"--mount={_mounts_of(holder)}", *command]
+        raise Unhealthy(f"{node.name} is not running; start it with `python3 -m localkube up`")
+    return [*network.enter(node), f"--mount={_mounts_of(holder)}", *command]
 
 
-def stop(config: Config) -> None:
+def stop_all(config: Config) -> None:
     """End every process of the cluster at once and take the network away."""
     cgroups.kill_all(config.cgroup)
-    network.remove(config.network)
+    for node in reversed(config.nodes):
+        network.remove(node)
+    network.unlink(config.network)
 
 
-def _forget_earlier_run(config: Config) -> None:
+def cut_power(config: Config, node: Node) -> None:
+    """End an added node without a word: the network first, so that no connection is closed, only silent."""
+    if network.exists(node):
+        network.cut(config.first, node)
+    cgroups.kill_all(node.cgroup)
+
+
+def remove(config: Config, node: Node) -> None:
+    """Leave nothing of an added node on the machine; everything that has its name is its own."""
+    cut_power(config, node)
+    network.leave(config.first, node)
+    paths = config.paths
+    for directory in (paths.run_dir, paths.config, paths.pki, paths.logs, paths.processes):
+        for each in directory.glob(f"{node.name}*"):
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+def _forget_earlier_run(config: Config, node: Node) -> None:
     """What a reboot would clear, and addresses leased to pods that are no more."""
     paths = config.paths
-    shutil.rmtree(paths.node_var_lib / "cni", ignore_errors=True)
-    for directory in (paths.node_var_lib / "cni", paths.node_var_log, paths.logs):
+    var_lib = paths.node_var_lib(node)
+    shutil.rmtree(var_lib / "cni", ignore_errors=True)
+    for directory in (var_lib / "cni", paths.node_var_log(node), paths.logs):
         directory.mkdir(parents=True, exist_ok=True)
-    for socket in (paths.containerd_socket, paths.etcd_socket):
+    for socket in (paths.containerd_socket(node), *([paths.etcd_socket] if node == config.first else [])):
         socket.unlink(missing_ok=True)
 
 

@@ -23,6 +23,15 @@ def ensure_objects(config: Config, api: Api) -> None:
     volumes.ensure_volumes(config, api)
 
 
+def forget_node(api: Api, name: str) -> None:
+    """Remove a node that is gone for good, and its pods: nobody is left to say that they ended."""
+    on_node = api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}")["items"]
+    api.delete(f"/api/v1/nodes/{name}")
+    for pod in on_node:
+        metadata = pod["metadata"]
+        api.delete(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}?gracePeriodSeconds=0")
+
+
 def dns_service(network: Network) -> Manifest:
     """Without a selector: the server is a process of the node, not a pod."""
     ports = [_dns_port("UDP") | {"targetPort": 53}, _dns_port("TCP") | {"targetPort": 53}]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localkube.commands import capture
-from localkube.config import Config
+from localkube.config import Config, Node
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _LIFE_DAYS = 3650
@@ -67,13 +67,17 @@ def certificates(config: Config) -> list[Certificate]:
     return [
         Certificate("apiserver", "kube-apiserver", server_names=api_names, client=False),
         Certificate("apiserver-kubelet-client", "kube-apiserver-kubelet-client"),
-        Certificate("kubelet", f"system:node:{config.node_name}", ("system:nodes",), (config.node_name, net.node_address)),
+        *(_kubelet(node) for node in config.nodes),
         Certificate("controller-manager", "system:kube-controller-manager"),
         Certificate("scheduler", "system:kube-scheduler"),
         Certificate("proxy", "system:kube-proxy"),
         Certificate("dns", "system:dns"),
         Certificate("admin", "kubernetes-admin", ("system:masters",)),
     ]
+
+
+def _kubelet(node: Node) -> Certificate:
+    return Certificate(f"{node.prefix}kubelet", f"system:node:{node.name}", ("system:nodes",), (node.name, node.address))
 
 
 def create(config: Config) -> Pki:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from localkube.config import Config, Network
+from localkube.config import Config, Network, Node, NodeOptions
 from localkube.pki import Pki
 
 PAUSE_IMAGE = "localhost/multistep-pause:1"
@@ -15,16 +15,25 @@ Document = dict[str, Any]
 def write_all(config: Config, pki: Pki) -> None:
     """Write every file that a component reads at start."""
     directory = config.paths.config
-    (directory / "cni").mkdir(parents=True, exist_ok=True)
-    (directory / "containerd.toml").write_text(containerd(config))
+    directory.mkdir(parents=True, exist_ok=True)
+    for node in config.nodes:
+        _write_of_node(config, pki, node)
     (directory / "Corefile").write_text(corefile(config))
-    _write(directory / "cni" / "10-bridge.conflist", cni(config.network))
-    _write(directory / "kubelet.yaml", kubelet(config, pki))
     _write(directory / "proxy.yaml", proxy(config))
     _write(directory / "audit.yaml", AUDIT_POLICY)
-    for user in ("controller-manager", "scheduler", "kubelet", "proxy", "dns"):
+    for user in ("controller-manager", "scheduler", "proxy", "dns"):
         _write(directory / f"{user}.kubeconfig", kubeconfig(config.network, pki, user))
     _write(config.paths.kubeconfig, kubeconfig(config.network, pki, "admin"))
+
+
+def _write_of_node(config: Config, pki: Pki, node: Node) -> None:
+    directory, prefix = config.paths.config, node.prefix
+    options = NodeOptions.read(config.paths.node_options(node))
+    (directory / f"{prefix}cni").mkdir(exist_ok=True)
+    _write(directory / f"{prefix}cni" / "10-bridge.conflist", cni(config.network, node))
+    (directory / f"{prefix}containerd.toml").write_text(containerd(config, node, options))
+    _write(directory / f"{prefix}kubelet.yaml", kubelet(config, pki, node, options))
+    _write(directory / f"{prefix}kubelet.kubeconfig", kubeconfig(config.network, pki, f"{prefix}kubelet"))
 
 
 def kubeconfig(network: Network, pki: Pki, user: str) -> Document:
@@ -45,33 +54,35 @@ def kubeconfig(network: Network, pki: Pki, user: str) -> Document:
     }
 
 
-def kubelet(config: Config, pki: Pki) -> Document:
+def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Document:
     """Certificates and the API server decide who may speak with the kubelet; nobody may anonymously."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": config.network.node_address,
+        "address": node.address,
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
             "x509": {"clientCAFile": str(pki.certificate(pki.ca))},
         },
         "authorization": {"mode": "Webhook"},
-        "tlsCertFile": str(pki.certificate("kubelet")),
-        "tlsPrivateKeyFile": str(pki.key("kubelet")),
-        "containerRuntimeEndpoint": f"unix://{config.paths.containerd_socket}",
+        "tlsCertFile": str(pki.certificate(f"{node.prefix}kubelet")),
+        "tlsPrivateKeyFile": str(pki.key(f"{node.prefix}kubelet")),
+        "containerRuntimeEndpoint": f"unix://{config.paths.containerd_socket(node)}",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "clusterDomain": "cluster.local",
         "clusterDNS": [config.network.dns_address],
         "resolvConf": "",
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
+        "streamingConnectionIdleTimeout": f"{options.stream_idle_seconds}s",
+        "nodeLeaseDurationSeconds": 8,  # renewed every 2 s: a machine that is slow for a while is not lost
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
         # The machine's control groups are not ours to arrange: the pods' are kept in one of our own.
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
-        "cgroupRoot": f"/{config.cgroup}",
+        "cgroupRoot": f"/{node.cgroup}",
         "enforceNodeAllocatable": ["none"],
         "failCgroupV1": False,
         "failSwapOn": False,
@@ -95,14 +106,14 @@ def proxy(config: Config) -> Document:
         # Pods share a bridge: without masquerading, an answer would go past the translation straight to the caller.
         "nftables": {"masqueradeAll": True},
         "clusterCIDR": config.network.pod_cidr,
-        "hostnameOverride": config.node_name,
+        "hostnameOverride": config.first.name,
         "bindAddress": "127.0.0.1",
         "healthzBindAddress": "127.0.0.1:10256",
         "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 
 
-def cni(network: Network) -> Document:
+def cni(network: Network, node: Node) -> Document:
     """Pods on one bridge, with addresses from the node's range."""
     bridge = {
         "type": "bridge",
@@ -112,14 +123,14 @@ def cni(network: Network) -> Document:
         "hairpinMode": True,
         "ipam": {
             "type": "host-local",
-            "ranges": [[{"subnet": network.pod_cidr, "gateway": network.node_address}]],
+            "ranges": [[{"subnet": node.pod_cidr, "gateway": node.address}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
     return {"cniVersion": "0.4.0", "name": "localkube", "plugins": [bridge]}
 
 
-def containerd(config: Config) -> str:
+def containerd(config: Config, node: Node, options: NodeOptions) -> str:
     """`restrict_oom_score_adj`: machines without CAP_SYS_RESOURCE cannot lower it, and runc would fail."""
     return f"""\
 version = 2
@@ -127,14 +138,15 @@ root = "/var/lib/containerd"
 state = "/run/containerd"
 
 [grpc]
-  address = "{config.paths.containerd_socket}"
+  address = "{config.paths.containerd_socket(node)}"
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
+  stream_idle_timeout = "{options.stream_idle_seconds}s"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
-    conf_dir = "{config.paths.config / "cni"}"
+    conf_dir = "{config.paths.config / f"{node.prefix}cni"}"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
 """

@@ -16,14 +16,14 @@ def ensure_volumes(config: Config, api: Api) -> None:
     phases = _phases(api)
     for number in range(config.volume_count):
         name = f"local-{number}"
-        directory = config.paths.node_var_lib / "localkube-volumes" / name
+        directory = config.paths.node_var_lib(config.first) / "localkube-volumes" / name
         if phases.get(name) == "Released":
             shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         if phases.get(name) == "Released":
             api.merge(f"/api/v1/persistentvolumes/{name}", {"spec": {"claimRef": None}})
         if name not in phases:
-            api.apply(f"/api/v1/persistentvolumes/{name}", volume(name, config.volume_gibibytes, config.node_name))
+            api.apply(f"/api/v1/persistentvolumes/{name}", volume(name, config.volume_gibibytes, config.first.name))
 
 
 def storage_class() -> dict[str, Any]:

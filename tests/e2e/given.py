@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.errors import NotFound
 
+ROOT = Path(__file__).parents[2]
 IMAGE = "debian:bookworm-slim"
 DEADLINE_SECONDS = 240.0  # no wait of these tests lasts longer
 
@@ -67,6 +69,18 @@ def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None,
 def reward(value: float) -> str:
     """A test.sh that gives a reward."""
     return f"#!/bin/sh\necho {value} > /logs/verifier/reward.txt\n"
+
+
+async def localkube(*arguments: str) -> None:
+    """A command of the cluster's own, which must succeed."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "localkube", *arguments, cwd=ROOT)
+    assert await process.wait() == 0, arguments
+
+
+def in_agent(obj: Object) -> bool:
+    """Whether a trial's last step is in its agent's phase."""
+    steps = (obj.get("status") or {}).get("steps") or []
+    return bool(steps) and steps[-1].get("phase") == "Agent"
 
 
 def holds(obj: Object, condition: str) -> bool:

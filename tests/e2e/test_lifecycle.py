@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import NotFound
-from tests.e2e.given import Given, Object, Step, finished, reward, trial
+from tests.e2e.given import Given, Object, Step, finished, in_agent, reward, trial
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
 SELECTED = "app.kubernetes.io/name=multistep"
@@ -51,14 +51,9 @@ def _pending(found: Object) -> bool:
     return (found.get("status") or {}).get("phase") == "Pending"
 
 
-def _in_agent(found: Object) -> bool:
-    steps = (found.get("status") or {}).get("steps") or []
-    return bool(steps) and steps[-1].get("phase") == "Agent"
-
-
-@pytest.mark.parametrize("reached", [lambda _: True, _pending, _in_agent, finished], ids=["new", "pending", "agent", "finished"])
+@pytest.mark.parametrize("reached", [lambda _: True, _pending, in_agent, finished], ids=["new", "pending", "agent", "finished"])
 async def test_deleting_a_trial_removes_its_pod_within_seconds(given: Given, reached: object) -> None:
-    solve = SLEEP if reached is _in_agent else "#!/bin/sh\n"
+    solve = SLEEP if reached is in_agent else "#!/bin/sh\n"
     manifest = trial(Step("a", solve=solve), podCleanup="Never")
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
@@ -90,11 +85,11 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
     for name in names:
         await given.applied(trial(Step("a", solve="#!/bin/sh\nsleep 60\n"), name=name))
     for name in names:
-        await given.until(name, _in_agent)
+        await given.until(name, in_agent)
     async with asyncio.timeout(25):
         while (await operator_metrics(given))["multistep_execs_open"]:
             await asyncio.sleep(0.5)
-    assert all([_in_agent(await given.get(name)) for name in names])
+    assert all([in_agent(await given.get(name)) for name in names])
     done = await asyncio.gather(*(given.until(name, finished) for name in names))
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 
@@ -133,7 +128,7 @@ async def test_what_happens_while_the_operator_is_away_is_made_up_for(
     await given.applied(trial(sleepy, name="remade"))
     await given.applied(trial(sleepy, name="late", activeDeadlineSeconds=20))
     for name in ("deleted", "remade", "late"):
-        await given.until(name, _in_agent)
+        await given.until(name, in_agent)
     await given.ended(trial(Step("a"), name="old", ttlSecondsAfterFinished=8))
     await operator_away(0)
     for name in ("deleted", "remade"):

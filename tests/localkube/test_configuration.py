@@ -1,6 +1,7 @@
 """What the components are told: where things are, who may do what, and that the files can be read."""
 
 import ipaddress
+import itertools
 import json
 import tomllib
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localkube import components, network, objects, pki, settings_files, volumes
-from localkube.config import Config, Network, Paths, load_config
+from localkube.config import ADDED_NUMBERS, Config, Network, Node, NodeOptions, Paths, load_config
 from localkube.health import takes_pods
 from localkube.pki import Pki
 
@@ -23,10 +24,23 @@ def keys(config: Config) -> Pki:
     """Files in the place of keys and certificates."""
     made = Pki(config.paths.pki)
     made.directory.mkdir(parents=True)
+    _certify(config, made)
+    return made
+
+
+def _certify(config: Config, made: Pki) -> None:
     for name in ("ca", *(each.file for each in pki.certificates(config))):
         made.certificate(name).write_text(f"certificate of {name}")
         made.key(name).write_text(f"key of {name}")
-    return made
+
+
+@pytest.fixture
+def second(config: Config, keys: Pki) -> Node:
+    """A second node, as it is when it was added."""
+    node = config.added(2)
+    NodeOptions(stream_idle_seconds=5).write(config.paths.node_options(node))
+    _certify(config, keys)
+    return node
 
 
 def test_settings_come_from_the_environment() -> None:
@@ -40,6 +54,7 @@ def test_settings_have_defaults() -> None:
     assert not config.audit
 
 
+@pytest.mark.usefixtures("second")
 def test_every_file_is_written_and_can_be_parsed(config: Config, keys: Pki) -> None:
     settings_files.write_all(config, keys)
     for file in config.paths.config.rglob("*"):
@@ -49,10 +64,11 @@ def test_every_file_is_written_and_can_be_parsed(config: Config, keys: Pki) -> N
             json.loads(file.read_text())
 
 
+@pytest.mark.usefixtures("second")
 def test_every_file_that_a_component_is_told_of_exists(config: Config, keys: Pki) -> None:
     settings_files.write_all(config, keys)
     keys.key("service-accounts").touch()
-    told = [part for each in components.COMPONENTS for flag in each.command(config) for part in flag.split("=")]
+    told = [part for each in components.of_all(config) for flag in each.command for part in flag.split("=")]
     made = (str(config.paths.config), str(config.paths.pki))
     files = [Path(part) for part in told if part.startswith(made)]
     assert files
@@ -79,7 +95,7 @@ def test_the_kubeconfig_needs_no_other_file(config: Config, keys: Pki) -> None:
 
 
 def test_nobody_speaks_with_the_kubelet_anonymously(config: Config, keys: Pki) -> None:
-    kubelet = settings_files.kubelet(config, keys)
+    kubelet = settings_files.kubelet(config, keys, config.first, NodeOptions())
     assert kubelet["authentication"]["anonymous"] == {"enabled": False}
     assert kubelet["authorization"] == {"mode": "Webhook"}
 
@@ -120,13 +136,81 @@ def test_addresses_agree_with_each_other() -> None:
 
 def test_dns_is_a_service_at_the_address_that_pods_are_told(config: Config, keys: Pki) -> None:
     net = config.network
-    assert settings_files.kubelet(config, keys)["clusterDNS"] == [objects.dns_service(net)["spec"]["clusterIP"]]
+    kubelet = settings_files.kubelet(config, keys, config.first, NodeOptions())
+    assert kubelet["clusterDNS"] == [objects.dns_service(net)["spec"]["clusterIP"]]
     assert objects.dns_endpoints(net)["endpoints"][0]["addresses"] == [net.node_address]
     assert f"bind {net.node_address}\n" in settings_files.corefile(config)
 
 
 def test_no_route_leads_out_of_the_namespace() -> None:
-    assert "route" not in network._inside_commands(Network())
+    net = Network()
+    assert "route" not in network._first_commands(net, Config(Paths(Path(), Path())).first)
+
+
+def test_only_the_first_node_is_there_until_another_is_added(config: Config) -> None:
+    assert config.nodes == [config.first]
+    assert (config.first.name, config.first.address) == ("node1", config.network.node_address)
+
+
+def test_an_added_node_shares_nothing_with_the_first(config: Config, keys: Pki, second: Node) -> None:
+    settings_files.write_all(config, keys)
+    assert config.nodes == [config.first, second]
+    ours, theirs = (_of_its_own(config, node) for node in (second, config.first))
+    assert len(ours) == len(theirs)
+    assert not set(ours) & set(theirs)
+
+
+def _of_its_own(config: Config, node: Node) -> list[str]:
+    """All that two machines cannot have in common."""
+    kubelet = json.loads((config.paths.config / f"{node.prefix}kubelet.yaml").read_text())
+    containerd = tomllib.loads((config.paths.config / f"{node.prefix}containerd.toml").read_text())
+    cri = containerd["plugins"]["io.containerd.grpc.v1.cri"]
+    bridge = json.loads((Path(cri["cni"]["conf_dir"]) / "10-bridge.conflist").read_text())["plugins"][0]
+    told = [kubelet[name] for name in ("address", "tlsCertFile", "tlsPrivateKeyFile", "containerRuntimeEndpoint", "cgroupRoot")]
+    views = [str(config.paths.node_var_lib(node)), str(config.paths.node_var_log(node))]
+    return [node.namespace, *told, *views, containerd["grpc"]["address"], *(each["subnet"] for each in bridge["ipam"]["ranges"][0])]
+
+
+def test_the_kubelet_of_an_added_node_speaks_with_its_own_containerd(config: Config, keys: Pki, second: Node) -> None:
+    settings_files.write_all(config, keys)
+    containerd = tomllib.loads((config.paths.config / "node2-containerd.toml").read_text())
+    kubelet = settings_files.kubelet(config, keys, second, NodeOptions())
+    assert kubelet["containerRuntimeEndpoint"] == f"unix://{containerd['grpc']['address']}"
+
+
+def test_the_kubelet_of_an_added_node_is_certified_as_that_node(config: Config, second: Node) -> None:
+    kubelet = next(each for each in pki.certificates(config) if each.file == "node2-kubelet")
+    assert kubelet.subject == "/O=system:nodes/CN=system:node:node2"
+    assert f"IP:{second.address}" in kubelet.extensions
+
+
+def test_a_node_ends_silent_streams_after_the_time_that_was_asked_for(config: Config, keys: Pki, second: Node) -> None:
+    settings_files.write_all(config, keys)
+    for node, seconds in ((second, "5s"), (config.first, "14400s")):
+        containerd = tomllib.loads((config.paths.config / f"{node.prefix}containerd.toml").read_text())
+        kubelet = json.loads((config.paths.config / f"{node.prefix}kubelet.yaml").read_text())
+        assert containerd["plugins"]["io.containerd.grpc.v1.cri"]["stream_idle_timeout"] == seconds
+        assert kubelet["streamingConnectionIdleTimeout"] == seconds
+
+
+def test_addresses_of_all_nodes_are_apart(config: Config) -> None:
+    nodes = [config.first, *map(config.added, ADDED_NUMBERS)]
+    ranges = [ipaddress.ip_network(node.pod_cidr) for node in nodes]
+    assert all(ipaddress.ip_address(node.address) in range_ for node, range_ in zip(nodes, ranges, strict=True))
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(ranges, 2))
+
+
+def test_an_added_nodes_only_way_out_is_the_first_node(config: Config) -> None:
+    first, node = config.first, config.added(2)
+    assert "route add default via 10.244.0.1 dev node1\n" in network._link_commands(node, first, "default")
+    assert "route add 10.245.2.0/24 via 10.245.2.1 dev node2\n" in network._link_commands(first, node, node.pod_cidr)
+
+
+def test_a_lost_node_is_noticed_soon_and_a_slow_one_is_not_lost(config: Config, keys: Pki) -> None:
+    lease = settings_files.kubelet(config, keys, config.first, NodeOptions())["nodeLeaseDurationSeconds"]
+    flag = next(each for each in components.controller_manager(config) if each.startswith("--node-monitor-grace-period="))
+    assert 20 <= int(flag.partition("=")[2].removesuffix("s")) <= 30
+    assert lease / 4 * 10 <= 20  # a kubelet says four times per lease that it lives
 
 
 def test_volumes_are_of_the_default_class() -> None:

@@ -1,20 +1,34 @@
-"""A TCP proxy before a real API server, to cut, stall and resume what goes through it."""
+"""A TCP proxy before a real API server, to cut, stall and resume what goes through it, or to end what is idle."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from multistep.cluster.connection import Connection
 
 
-class Cutter:
-    """flowing: cleared to stall every connection, without ending any."""
+@dataclass
+class _Line:
+    """One connection. last: when something went through it."""
 
-    def __init__(self, host: str, port: int) -> None:
+    last: float = field(default_factory=time.monotonic)
+
+
+class Cutter:
+    """flowing: cleared to stall every connection, without ending any. idle_cuts: connections ended as they were idle.
+
+    idle_seconds: a connection on which nothing goes either way for as long is ended, as load balancers do it.
+    """
+
+    def __init__(self, host: str, port: int, *, idle_seconds: float | None = None) -> None:
         self._target = (host, port)
+        self._idle_seconds = idle_seconds
+        self.idle_cuts = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self.flowing = asyncio.Event()
         self.flowing.set()
@@ -26,12 +40,27 @@ class Cutter:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection(*self._target)
-        self._writers |= {writer, there_writer}
-        await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
+        ends = {writer, there_writer}
+        self._writers |= ends
+        line = _Line()
+        watching = asyncio.create_task(self._end_when_idle(line, ends))
+        await asyncio.gather(self._pump(reader, there_writer, line), self._pump(there_reader, writer, line))
+        watching.cancel()
+        self._writers -= ends
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _end_when_idle(self, line: _Line, ends: set[asyncio.StreamWriter]) -> None:
+        if self._idle_seconds is None:
+            return
+        while (left := line.last + self._idle_seconds - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        self.idle_cuts += 1
+        for writer in ends:
+            writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
+                line.last = time.monotonic()
                 await self.flowing.wait()
                 writer.write(data)
                 await writer.drain()
@@ -43,12 +72,18 @@ async def cutter(connection: Connection) -> AsyncIterator[Cutter]:
     """Lead connection through a cutter from now on."""
     parts = urlsplit(connection.base_url)
     assert parts.hostname is not None
-    proxy = Cutter(parts.hostname, parts.port or 443)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    connection._configuration.tls_server_name = parts.hostname
-    connection.base_url = f"{parts.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(Cutter(parts.hostname, parts.port or 443)) as (proxy, port):
+        connection._configuration.tls_server_name = parts.hostname
+        connection.base_url = f"{parts.scheme}://127.0.0.1:{port}"
         yield proxy
+
+
+@asynccontextmanager
+async def listening(proxy: Cutter) -> AsyncIterator[tuple[Cutter, int]]:
+    """The proxy at work, and its port on 127.0.0.1."""
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    try:
+        yield proxy, server.sockets[0].getsockname()[1]
     finally:
         proxy.flowing.set()
         proxy.cut()

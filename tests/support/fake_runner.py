@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Json] = {
         "outputBytes": 0,
         "outputTruncated": False,
         "oomKills": 0,
+        "memoryLimit": None,
         "durationSeconds": 0.1,
         "captures": {},
     },
@@ -225,6 +226,10 @@ class FakeStream:
 
     async def close(self) -> None:
         self.closed = True
+
+    def break_now(self) -> None:
+        """The line is cut before anything more comes through it."""
+        self._sent_left = self._received_left = 0
 
     def _take(self, frame: Frame) -> None:
         if self._upload is None:

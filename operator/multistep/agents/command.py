@@ -9,7 +9,7 @@ from ..engine.operations import LOGS_AGENT, Script, Start, Upload
 from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
 from ..engine.scope import Scope, ending, failed, fault_type
-from .common import broken, timed_out
+from .common import broken, out_of_memory, timed_out
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
 
@@ -33,7 +33,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     )
     run.timed(AGENT, record)
     result = PhaseResult.from_record(record)
-    return timed_out(step, result) or broken(result) or _non_zero(result)
+    return timed_out(step, result) or broken(result) or out_of_memory(result) or _non_zero(result)
 
 
 def _non_zero(result: PhaseResult) -> StepException | None:

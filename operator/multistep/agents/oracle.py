@@ -10,7 +10,7 @@ from ..engine.plan import StepPlan
 from ..engine.rewards import StepException
 from ..engine.scope import Scope, failed, fault_type
 from ..engine.templates import Unresolved
-from .common import broken, timed_out
+from .common import broken, out_of_memory, timed_out
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
@@ -36,7 +36,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     )
     run.timed(AGENT, record)
     result = PhaseResult.from_record(record)
-    return timed_out(step, result) or broken(result)
+    return timed_out(step, result) or broken(result) or out_of_memory(result)
 
 
 def _refuse(scope: Scope, run: StepRun, kind: str, message: str) -> Script[StepException | None]:

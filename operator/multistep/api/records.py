@@ -136,6 +136,7 @@ class PhaseResult:
     output_bytes: int
     output_truncated: bool
     oom_kills: int | None  # None: unknown
+    memory_limit: int | None  # bytes, of the container; None: none, or unknown
     duration_seconds: float
     captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path; None: no such regular file
 
@@ -152,6 +153,7 @@ class PhaseResult:
             output_bytes=fields.integer("outputBytes"),
             output_truncated=fields.boolean("outputTruncated"),
             oom_kills=fields.optional_integer("oomKills"),
+            memory_limit=fields.optional_integer("memoryLimit"),
             duration_seconds=fields.number("durationSeconds"),
             captures=_captures(fields.optional_mapping("captures") or {}),
         )

@@ -35,7 +35,6 @@ _DRAINS = {
 _ROOT = "-root"
 _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
-_MEGABYTE = 2**20
 _EXIT_MESSAGE_CHARACTERS = 500
 
 
@@ -337,8 +336,8 @@ def _resources(environment: EnvironmentConfig) -> dict[str, Any]:
     """Request and limit alike, so that a trial gets what the task asks for and no more."""
     amounts = {
         "cpu": environment.cpus and str(environment.cpus),
-        "memory": environment.memory_mb and str(environment.memory_mb * _MEGABYTE),
-        "ephemeral-storage": environment.storage_mb and str(environment.storage_mb * _MEGABYTE),
+        "memory": environment.memory_mb and f"{environment.memory_mb}Mi",
+        "ephemeral-storage": environment.storage_mb and f"{environment.storage_mb}Mi",
         "nvidia.com/gpu": environment.gpus and str(environment.gpus),
     }
     given = {name: amount for name, amount in amounts.items() if amount}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -95,7 +96,13 @@ def healthcheck_failure(record: Record) -> str | None:
 def ending(result: PhaseResult) -> str:
     """How a phase ended, as the rest of a sentence."""
     text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail)
-    return f"{text} (the container ran out of memory meanwhile)" if result.oom_kills else text
+    limit = f"; its limit is {result.memory_limit / 2**20:g}Mi" if result.memory_limit else ""
+    return f"{text} (the container ran out of memory meanwhile{limit})" if result.oom_kills else text
+
+
+def killed_for_memory(result: PhaseResult) -> bool:
+    """Whether the kernel ended the phase's own process because the container was out of memory."""
+    return bool(result.oom_kills) and result.signal == signal.SIGKILL
 
 
 def at_limit(seconds: float | None) -> str:

@@ -181,8 +181,8 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def _skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """A single-step trial is verified after a time limit or a failed command of its agent, but after no other error."""
-    expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError")
+    """A single-step trial is verified after its agent's time limit, failed command or lack of memory, but after no other error."""
+    expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")
     return plan.single and run.exception is not None and run.exception.type not in expected
 
 

@@ -30,7 +30,7 @@ from .operations import (
 )
 from .plan import StepPlan, VerifierPlan
 from .rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
-from .scope import DiskFilled, Scope, at_limit, ending, failed, fault_type, healthcheck_failure, require
+from .scope import DiskFilled, Scope, at_limit, ending, failed, fault_type, healthcheck_failure, killed_for_memory, require
 from .templates import Unresolved
 from .verifier_environment import VerifierEnvironment
 
@@ -171,9 +171,11 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 
 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
-    """A reward counts only if the verifier ended by itself, whatever its status; one written before a time limit does not."""
+    """A reward counts only if the verifier ended by itself, whatever its status; one written before it was stopped does not."""
     if result.timed_out:
         return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_limit(verifier.timeout)}", VERIFIER))
+    if killed_for_memory(result):
+        return run.fail(StepException("OutOfMemoryError", f"test.sh {ending(result)}", VERIFIER))
     try:
         run.rewards = parse_reward_files(_captured(result, REWARD_JSON), _captured(result, REWARD_TXT))
     except RewardError as error:

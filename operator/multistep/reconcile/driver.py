@@ -18,6 +18,7 @@ from ..engine.plan import StepPlan, isolation
 from ..engine.replay import Progress, replay
 from ..engine.scope import Scope
 from ..engine.script import AgentScript
+from ..errors import PodError
 from ..metrics import Metrics
 from ..pod.perform import perform, upload
 from ..pod.session import Session
@@ -134,7 +135,7 @@ class Driver:
                 if (left := await self._visit_verifier(ride, progress.journal)) is not None:
                     return left
                 continue
-            record = await self._advance(ride, progress)
+            record = await self._advance_or_tell(ride, progress)
             ride.records[record.id] = record
             if progress.running is not None and not record.done:
                 await ride.hooks.report(progress.journal, ride.isolation)
@@ -154,6 +155,14 @@ class Driver:
         ride.records |= {each.id: await _acknowledged(session, each) for each in hello.records if in_verifier(each.id)}
         ride.sessions["verifier"], ride.workdir = session, hello.workdir
         return None
+
+    async def _advance_or_tell(self, ride: _Ride, progress: Progress) -> Record:
+        """When a session breaks, the pod's records may be gone for good: the status has to tell which phase it was."""
+        try:
+            return await self._advance(ride, progress)
+        except PodError:
+            await ride.hooks.report(progress.journal, ride.isolation)
+            raise
 
     async def _advance(self, ride: _Ride, progress: Progress) -> Record:
         """Do the next operation, or wait a little for the running one."""

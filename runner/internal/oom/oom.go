@@ -1,8 +1,9 @@
-// Package oom counts the kernel's out-of-memory kills in this container.
+// Package oom counts the kernel's out-of-memory kills in this container, and tells its memory limit.
 package oom
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -25,6 +26,31 @@ func count(self, mount string) *int64 {
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// noLimit is less than what cgroup v1 tells where there is none.
+const noLimit = 1 << 60
+
+// limits are the files of cgroup v1 and v2 that lie beside those of the kills.
+var limits = map[string]string{"memory.oom_control": "memory.limit_in_bytes", "memory.events": "memory.max"}
+
+// Limit is the container's memory limit in bytes, nil when it has none or the kernel does not tell.
+func Limit() *int64 {
+	return limit("/proc/self/cgroup", "/sys/fs/cgroup")
+}
+
+func limit(self, mount string) *int64 {
+	for _, path := range candidates(self, mount) {
+		content, err := os.ReadFile(filepath.Join(filepath.Dir(path), limits[filepath.Base(path)]))
+		if err != nil {
+			continue
+		}
+		if bytes, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64); err == nil && bytes < noLimit {
+			return &bytes
+		}
+		return nil
 	}
 	return nil
 }

@@ -21,12 +21,7 @@ func TestKillsAreFoundInEveryKindOfCgroup(t *testing.T) {
 		"not even that":         {"", "memory.events", "oom_kill 1\n", -1},
 		"a number that is none": {"0::/\n", "memory.events", "oom_kill x\n", -1},
 	} {
-		mount := t.TempDir()
-		self := filepath.Join(t.TempDir(), "cgroup")
-		os.WriteFile(self, []byte(each.self), 0o644)
-		os.MkdirAll(filepath.Dir(filepath.Join(mount, each.file)), 0o755)
-		os.WriteFile(filepath.Join(mount, each.file), []byte(each.content), 0o644)
-		got := count(self, mount)
+		got := count(cgroups(t, each.self, each.file, each.content))
 		if (got == nil) != (each.wanted < 0) || (got != nil && *got != each.wanted) {
 			t.Error(name, got)
 		}
@@ -34,4 +29,33 @@ func TestKillsAreFoundInEveryKindOfCgroup(t *testing.T) {
 	if Since(nil) != nil {
 		t.Error("unknown stays unknown")
 	}
+}
+
+func TestTheLimitIsFoundInEveryKindOfCgroup(t *testing.T) {
+	for name, each := range map[string]struct {
+		self, file, content string
+		wanted              int64
+	}{
+		"v2":                  {"0::/\n", "memory.max", "67108864\n", 67108864},
+		"v2, told the host's": {"0::/kubepods/x\n", "memory.max", "1\n", 1},
+		"v2, none":            {"0::/\n", "memory.max", "max\n", -1},
+		"v1":                  {"5:cpu,memory:/\n0::/\n", "memory/memory.limit_in_bytes", "67108864\n", 67108864},
+		"v1, below":           {"5:memory:/a/b\n", "memory/a/b/memory.limit_in_bytes", "5\n", 5},
+		"v1, none":            {"5:memory:/\n", "memory/memory.limit_in_bytes", "9223372036854771712\n", -1},
+		"nothing":             {"0::/\n", "other", "", -1},
+	} {
+		got := limit(cgroups(t, each.self, each.file, each.content))
+		if (got == nil) != (each.wanted < 0) || (got != nil && *got != each.wanted) {
+			t.Error(name, got)
+		}
+	}
+}
+
+// cgroups are /proc/self/cgroup and /sys/fs/cgroup of a machine that has one file below the latter.
+func cgroups(t *testing.T, told, file, content string) (self, mount string) {
+	mount, self = t.TempDir(), filepath.Join(t.TempDir(), "cgroup")
+	os.WriteFile(self, []byte(told), 0o644)
+	os.MkdirAll(filepath.Dir(filepath.Join(mount, file)), 0o755)
+	os.WriteFile(filepath.Join(mount, file), []byte(content), 0o644)
+	return self, mount
 }

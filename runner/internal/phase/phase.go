@@ -57,7 +57,7 @@ func (h *Host) Run(request wire.Start) wire.PhaseResult {
 		result.Error = err
 	}
 	result.Captures = h.Captures.Read(request.Captures)
-	result.OOMKills = oom.Since(kills)
+	result.OOMKills, result.MemoryLimit = oom.Since(kills), oom.Limit()
 	result.DurationSeconds = time.Since(began).Seconds()
 	return result
 }

@@ -180,6 +180,7 @@ type PhaseResult struct {
 	OutputBytes     int64                `json:"outputBytes"`
 	OutputTruncated bool                 `json:"outputTruncated"`
 	OOMKills        *int64               `json:"oomKills"`
+	MemoryLimit     *int64               `json:"memoryLimit"`
 	DurationSeconds float64              `json:"durationSeconds"`
 	Captures        map[string]*Captured `json:"captures"`
 }

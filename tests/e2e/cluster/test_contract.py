@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
@@ -14,20 +13,15 @@ from multistep.cluster.client import Client
 from multistep.cluster.resources import CONFIG_MAPS, EVENTS, PODS
 from multistep.errors import NotFound, Unavailable
 from tests.e2e.cluster.conftest import ROOT, Pod
+from tests.e2e.operators import without_deployed
 from tests.support.cluster_contract import CASES, make_trial
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _without_operator() -> Iterator[None]:
     """These trials are the tests' own: an operator would take them up and write to them, too."""
-    operator = ("-n", "multistep-system", "scale", "deployment/multistep")
-    subprocess.run(["kubectl", *operator, "--replicas=0"], check=True, stdout=subprocess.DEVNULL)
-    gone = ("-n", "multistep-system", "wait", "pod", "--for=delete", "-l", "app.kubernetes.io/name=multistep", "--timeout=60s")
-    subprocess.run(["kubectl", *gone], check=True, stdout=subprocess.DEVNULL)
-    yield
-    subprocess.run(["kubectl", *operator, "--replicas=1"], check=True, stdout=subprocess.DEVNULL)
-    ready = ("-n", "multistep-system", "rollout", "status", "deployment/multistep", "--timeout=120s")
-    subprocess.run(["kubectl", *ready], check=True, stdout=subprocess.DEVNULL)
+    with without_deployed():
+        yield
 
 
 @pytest.fixture

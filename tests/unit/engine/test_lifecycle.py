@@ -286,6 +286,15 @@ ROWS: dict[str, Row] = {
             "OutOfMemoryError", "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit"
         ),
     ),
+    "out of memory in a phase that is known, with a limit that is known": (
+        began(current_step="a", steps=[StepStatus(name="a", phase="Agent")]),
+        ended(137, "OOMKilled", memory_limit="64Mi"),
+        PhaseDied(
+            "OutOfMemoryError",
+            "the trial's container ended with status 137 (OOMKilled): "
+            "it used more than its memory limit of 64Mi (phase agent of step a)",
+        ),
+    ),
     "killed from inside": (
         IN_STEP,
         ended(143, ""),

@@ -222,6 +222,15 @@ ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, t
     "the verifier exits non-zero": ({"a/verifier": {**ONE, "exitCode": 1}}, {}, None, None, ALL),
     "the verifier cannot be started": ({"a/verifier": {**STARTED_NOT, "captures": {}}}, {}, "RewardFileNotFoundError", None, ["a"]),
     "the verifier's time is over": ({"a/verifier": {**ONE, "timedOut": True}}, {}, "VerifierTimeoutError", None, ["a"]),
+    "the verifier is killed for its memory": (
+        {"a/verifier": {**ONE, "exitCode": None, "signal": 9, "oomKills": 1}},
+        {},
+        "OutOfMemoryError",
+        None,
+        ["a"],
+    ),
+    "the verifier is killed by its own tests": ({"a/verifier": {**ONE, "exitCode": None, "signal": 9}}, {}, None, None, ALL),
+    "something else is killed for its memory while verifying": ({"a/verifier": {**ONE, "oomKills": 1}}, {}, None, None, ALL),
     "shared tests cannot be uploaded": ({"a/tests": FAULT}, {}, "AddTestsDirError", None, ["a"]),
     "the step's tests cannot be uploaded": ({"a/step-tests": FAULT}, {}, "AddTestsDirError", None, ["a"]),
     "agent and verifier fail": (
@@ -283,6 +292,14 @@ def test_what_goes_wrong(name: str) -> None:
         ({"a/setup": {"exitCode": 1, "tail": "x" * 600}}, "setup.sh exited with status 1: " + "x" * 500),
         ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was ended by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),
+        (
+            {"a/agent": {"exitCode": None, "signal": 9, "oomKills": 1, "memoryLimit": 64 * 2**20}},
+            "the agent was ended by signal 9 (the container ran out of memory meanwhile; its limit is 64Mi)",
+        ),
+        (
+            {"a/verifier": {"exitCode": None, "signal": 9, "oomKills": 1, "memoryLimit": 100_000_000}},
+            "test.sh was ended by signal 9 (the container ran out of memory meanwhile; its limit is 95.3674Mi)",
+        ),
         ({"a/setup": STARTED_NOT}, "setup.sh could not be started: no user alice"),
         (
             {"a/healthcheck": {"healthy": False, "attempts": 2, "exitCode": 7, "tail": "no"}},
@@ -459,6 +476,7 @@ def test_the_order_of_operations_of_a_single_step_task() -> None:
         ("oracle", {"task/agent": {"timedOut": True}}, "AgentTimeoutError", True, {"reward": 1.0}),
         ("command", {"task/agent": {"exitCode": 1}}, "NonZeroAgentExitCodeError", True, {"reward": 1.0}),
         ("oracle", {"task/agent": {"exitCode": 1}}, None, True, {"reward": 1.0}),
+        ("oracle", {"task/agent": {"exitCode": 137, "oomKills": 1}}, "OutOfMemoryError", True, {"reward": 1.0}),
         ("oracle", {"task/agent": STARTED_NOT}, "RuntimeError", False, None),
         ("oracle", {"task/solution": FAULT}, "RuntimeError", False, None),
         ("oracle", {"task/verifier": NO_REWARD}, "RewardFileNotFoundError", True, None),

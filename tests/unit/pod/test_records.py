@@ -25,6 +25,7 @@ PHASE = {
     "outputBytes": 3,
     "outputTruncated": False,
     "oomKills": None,
+    "memoryLimit": 2**26,
     "durationSeconds": 1,
     "captures": {"/r": {"base64": base64.b64encode(b"0.5").decode(), "size": 3, "truncated": False}, "/none": None},
 }
@@ -55,8 +56,14 @@ def test_a_running_record_has_no_result() -> None:
 
 def test_the_result_of_a_phase_is_read() -> None:
     result = PhaseResult.from_record(Record.from_json({**RECORD, "result": PHASE}))
-    assert (result.exit_code, result.signal, result.timed_out, result.oom_kills) == (None, 9, True, None)
+    assert (result.exit_code, result.signal, result.timed_out) == (None, 9, True)
+    assert (result.oom_kills, result.memory_limit) == (None, 2**26)
     assert result.captures == {"/r": Capture(b"0.5", 3, truncated=False), "/none": None}
+
+
+def test_a_runner_that_does_not_tell_the_memory_limit_yet_is_understood() -> None:
+    told = {name: value for name, value in PHASE.items() if name != "memoryLimit"}
+    assert PhaseResult.from_record(Record.from_json({**RECORD, "result": told})).memory_limit is None
 
 
 def test_a_phase_that_could_not_be_started_says_why() -> None:

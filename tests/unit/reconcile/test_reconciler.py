@@ -354,6 +354,26 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
     assert world.pods == []
 
 
+@pytest.mark.parametrize(
+    ("id", "phase"), [("a/setup", "setup"), ("a/agent", "agent"), ("b/agent", "agent"), ("b/verifier", "verifier")]
+)
+async def test_a_container_that_ends_soon_after_a_phase_began_is_that_phases_failure(id: str, phase: str) -> None:
+    """Nothing was written about the phase yet: only the broken session tells which it was."""
+
+    def end_container(_: Any) -> dict[str, Any]:
+        terminated = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": terminated}])
+        world.runner.streams[-1].break_now()
+        return {}
+
+    world = World(results={id: end_container})  # type: ignore[dict-item]
+    await world.run()
+    last = world.status.steps[-1]
+    assert world.condition[0] == "Complete" and [type(each).__name__ for each in world.errors] == ["StreamLost"]
+    assert last.exception and (last.name, last.exception.type, last.exception.phase) == (id[0], "OutOfMemoryError", phase)
+    assert f"(phase {phase} of step {last.name})" in last.exception.message
+
+
 async def test_a_phase_that_fills_its_disk_is_not_tried_again() -> None:
     world = World(durations=LONG)
     await world.look()

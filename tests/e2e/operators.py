@@ -1,0 +1,62 @@
+"""The operator that is deployed out of the way, and one on this machine in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
+DEPLOYMENT = "deployment/multistep"
+
+
+@contextmanager
+def without_deployed() -> Iterator[None]:
+    """Nobody reconciles meanwhile."""
+    _kubectl("scale", DEPLOYMENT, "--replicas=0")
+    _kubectl("wait", "pod", "--for=delete", "-l", "app.kubernetes.io/name=multistep", "--timeout=60s")
+    try:
+        yield
+    finally:
+        _kubectl("scale", DEPLOYMENT, "--replicas=1")
+        _kubectl("rollout", "status", DEPLOYMENT, "--timeout=120s")
+
+
+@asynccontextmanager
+async def on_this_machine(namespace: str, directory: Path, *, api: str) -> AsyncIterator[None]:
+    """The operator of this checkout for one namespace. directory: for its files; api: URL at which it is to find the API server."""
+    kubeconfig = directory / "kubeconfig"
+    await asyncio.to_thread(_write_kubeconfig, kubeconfig, api)
+    settings = {
+        "KUBECONFIG": str(kubeconfig),
+        "MULTISTEP_NAMESPACES": json.dumps([namespace]),
+        "MULTISTEP_OPERATOR_IMAGE": os.environ["MULTISTEP_TEST_IMAGE"],
+        "MULTISTEP_HTTP_HOST": "127.0.0.1",
+        "MULTISTEP_HTTP_PORT": "0",
+        "MULTISTEP_RESULTS_DIR": str(directory / "results"),
+    }
+    with (directory / "operator.log").open("wb") as log:
+        operator = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "multistep", env=os.environ | settings, stdout=log, stderr=log
+        )
+        try:
+            yield
+        finally:
+            operator.terminate()
+            await operator.wait()
+
+
+def _write_kubeconfig(file: Path, api: str) -> None:
+    file.write_text(_kubectl("config", "view", "--raw", "--minify", "--flatten"))
+    cluster = _kubectl("config", "view", "--minify", "--output=jsonpath={.clusters[0].name}")
+    _kubectl("config", "--kubeconfig", str(file), "set-cluster", cluster, f"--server={api}")
+
+
+def _kubectl(*arguments: str) -> str:
+    done = subprocess.run(["kubectl", "-n", SYSTEM, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout

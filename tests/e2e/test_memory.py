@@ -1,0 +1,64 @@
+"""Out of memory in both shapes: the kernel ends one process of the container (cgroup v1), or all of it (cgroup v2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localkube import cgroups
+from localkube.config import load_config
+from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, localkube, trial
+
+LIMITED = {"environment": {"memory_mb": 64}}
+EATS = "tail /dev/zero"  # keeps a line that never ends
+AFTER_ONE = None if cgroups.is_v2() else {"reward": 1.0}  # with v2 nobody is left to verify
+
+
+def command_agent(script: str) -> dict[str, Any]:
+    return {"name": "command", "command": ["sh", "-c", script]}
+
+
+def once_and_for_all(done: Object) -> Object:
+    """The exception of the only step, of a trial that was not tried again."""
+    status = done["status"]
+    assert holds(done, "Complete") and status["attempt"] == 1 and not status.get("attempts")
+    exception: Object = status["steps"][0]["exception"]
+    assert "memory" in exception["message"] and "64Mi" in exception["message"]
+    return exception
+
+
+async def test_an_agent_whose_process_runs_out_of_memory_has_failed_and_is_verified(given: Given) -> None:
+    done = await given.ended(trial(Step("a"), config=LIMITED, agent=command_agent(f"exec {EATS}")))
+    exception = once_and_for_all(done)
+    assert (exception["type"], exception["phase"]) == ("OutOfMemoryError", "agent")
+    assert done["status"]["steps"][0].get("rewards") == AFTER_ONE
+
+
+async def test_a_reward_that_a_verifier_wrote_before_it_ran_out_of_memory_does_not_count(given: Given) -> None:
+    test = f"#!/bin/sh\necho 1 > /logs/verifier/reward.txt\nexec {EATS}\n"
+    done = await given.ended(trial(Step("a", test=test), config=LIMITED))
+    exception = once_and_for_all(done)
+    assert (exception["type"], exception["phase"]) == ("OutOfMemoryError", "verifier")
+    assert "rewards" not in done["status"]["steps"][0] and "rewards" not in done["status"]
+
+
+async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: Given) -> None:
+    """As cgroup v2 does it: the kernel ends a process, and the whole container goes with it."""
+    manifest = trial(Step("a"), config=LIMITED, agent=command_agent(f"{EATS}; sleep 600"))
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    await given.until(name, in_agent)
+    if not cgroups.is_v2():
+        (pod,) = await given.pods(name)
+        await kill_all_of_container(pod)
+    exception = once_and_for_all(await given.until(name, finished))
+    assert (exception["type"], exception["phase"]) == ("OutOfMemoryError", "agent")
+    assert "phase agent of step a" in exception["message"] and "OOMKilled" in exception["message"]
+    assert "rewards" not in (await given.get(name))["status"]
+
+
+async def kill_all_of_container(pod: Object) -> None:
+    """What the kernel does to the rest of it where the control group is one unit for it."""
+    socket = load_config().paths.containerd_socket(load_config().first)
+    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    ctr = ("ctr", "--address", str(socket), "--namespace", "k8s.io")
+    await localkube("node", *ctr, "tasks", "kill", "--signal", "SIGKILL", container)

@@ -1,0 +1,127 @@
+"""What needs a node of its own: losing it, and streams that end when they are silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from multistep.errors import StreamLost
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, in_agent, localkube, reward, trial
+from tests.e2e.operators import on_this_machine, without_deployed
+from tests.support.cutter import Cutter, listening
+
+NODE = "node2"
+STREAM_IDLE_SECONDS = 3  # of the node's containerd and kubelet; less than the 5 s after which the API server pings
+PROXY_IDLE_SECONDS = 3.0
+SILENT_SECONDS = 20
+LINES = 700_000  # about 4.8 MB
+
+
+@pytest.fixture(scope="module")
+def _nodes() -> Iterator[None]:
+    yield
+    asyncio.run(localkube("node-remove", NODE))
+
+
+@pytest.fixture
+async def second_node(_nodes: None) -> AsyncIterator[str]:
+    """A second node, ready for pods."""
+    await localkube("node-add", NODE, "--stream-idle", str(STREAM_IDLE_SECONDS))
+    yield NODE
+
+
+def on_node(node: str, **spec: Any) -> Object:
+    """The environment of a trial whose pod has to be on a node."""
+    return {"image": IMAGE, "podTemplate": {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}}}
+
+
+def rather_on_node(node: str, **spec: Any) -> Object:
+    """One whose pod is on that node while it can."""
+    is_it = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": is_it}]}
+    return {"image": IMAGE, "podTemplate": {"spec": {"affinity": {"nodeAffinity": preferred}, **spec}}}
+
+
+LEAVES_AT_ONCE = {
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}
+        for key in ("not-ready", "unreachable")
+    ]
+}
+SLEEPS_IN_FIRST_POD = "#!/bin/sh\ncase $(hostname) in *-1) sleep 600 ;; esac\n"
+
+
+async def test_a_trial_on_a_lost_node_begins_anew_on_another_or_fails_with_no_reward(given: Given, second_node: str) -> None:
+    """The machine is dead: nobody says that its pods ended, and they stay Terminating for ever."""
+    steps = (Step("a", test=reward(0.5)), Step("b", solve=SLEEPS_IN_FIRST_POD))
+    moves = trial(*steps, name="moves", environment=rather_on_node(second_node, **LEAVES_AT_ONCE))
+    fails = trial(*steps, name="fails", environment=on_node(second_node, **LEAVES_AT_ONCE), infrastructureRetries=0)
+    for manifest in (moves, fails):
+        await given.applied(manifest)
+    for name in ("moves", "fails"):
+        found = await given.until(name, lambda found: in_agent(found) and found["status"]["currentStep"] == "b")
+        assert found["status"]["nodeName"] == second_node
+    await localkube("node-kill", second_node)
+
+    moved, failed = await asyncio.gather(given.until("moves", finished), given.until("fails", finished))
+    assert holds(moved, "Complete") and moved["status"]["attempt"] == 2 and moved["status"]["nodeName"] != second_node
+    assert moved["status"]["rewards"] == {"reward": 0.75}
+    assert holds(failed, "Failed") and condition(failed, "Failed")["reason"] == "DeletionByTaintManager"
+    assert "rewards" not in failed["status"] and "reward" not in failed["status"]
+    for done in (moved, failed):
+        (lost,) = done["status"]["attempts"]
+        assert (lost["reason"], lost["nodeName"]) == ("DeletionByTaintManager", second_node)
+        assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # what it had is on record
+        (left,) = [each for each in await given.pods(done["metadata"]["name"]) if each["spec"]["nodeName"] == second_node]
+        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # nobody waited for it
+
+
+async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_output(
+    given: Given, second_node: str, tmp_path: Path
+) -> None:
+    """A proxy ends connections that are idle for 3 s, the node streams that are silent for 3 s; the agent is silent for 20 s."""
+    solve = f"#!/bin/sh\necho begins\nsleep {SILENT_SECONDS}\nseq {LINES}\n"
+    manifest = trial(Step("a", solve=solve), environment=on_node(second_node))
+    name = manifest["metadata"]["name"]
+    server = urlsplit(given.client.connection.base_url)
+    proxy = Cutter(str(server.hostname), server.port or 443, idle_seconds=PROXY_IDLE_SECONDS)
+    with without_deployed():
+        async with listening(proxy) as (_, port), on_this_machine(given.namespace, tmp_path, api=f"https://127.0.0.1:{port}"):
+            await given.applied(manifest)
+            await given.until(name, in_agent)
+            before = proxy.idle_cuts
+            (pod,) = await given.pods(name)
+            assert await heard_of_silent_exec(given, pod["metadata"]["name"]) == b"begins\n"
+            assert in_agent(await given.get(name))
+            done = await given.until(name, finished)
+    assert proxy.idle_cuts > before
+    step = done["status"]["steps"][0]
+    assert holds(done, "Complete") and step["rewards"] == {"reward": 1.0} and not done["status"].get("attempts")
+    assert step["durations"]["agent"] >= SILENT_SECONDS
+    assert read_output(tmp_path) == "begins\n" + "".join(f"{number}\n" for number in range(1, LINES + 1))
+
+
+def read_output(directory: Path) -> str:
+    """What the agent printed, as it is stored."""
+    (output,) = directory.glob("results/**/oracle.txt")
+    return output.read_text()
+
+
+async def heard_of_silent_exec(given: Given, pod: str) -> bytes:
+    """What comes of an exec on the node that is silent for three times its limit, without any proxy: not all."""
+    script = f"echo begins; sleep {3 * STREAM_IDLE_SECONDS}; echo wakes"
+    stream = await given.client.open_exec(given.namespace, pod, "main", ("sh", "-c", script))
+    heard, begun = b"", time.monotonic()
+    with suppress(StreamLost):
+        while chunk := await stream.receive():
+            heard += chunk
+    print(f"a silent exec was ended after {time.monotonic() - begun:.1f} s")
+    await stream.close()
+    return heard
