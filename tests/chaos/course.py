@@ -152,12 +152,19 @@ async def _judged(scene: Scene, storm: Storm) -> Outcome:
         lines=len(scene.log.lines),
         ended=[each for each in scene.trials if finished(each)],
     )
-    evidence = Evidence(scene.log, frozenset(storm.taken))
+    evidence = Evidence(scene.log, frozenset(storm.taken), await _killed(scene))
     found = {each["metadata"]["name"]: wrongs(each, evidence) for each in outcome.ended}
     found |= {name: [f"{name} has not ended"] for name in scene.unfinished}
     outcome.wrong += [*chain.from_iterable(found.values()), *_too_mild(outcome), *await _orphans(scene)]
     await _show(scene, [name for name, problems in found.items() if problems])
     return outcome
+
+
+async def _killed(scene: Scene) -> set[str]:
+    """Names of the pods that the kubelet ended: also those whose sandbox it found broken after containerd was away."""
+    resource = await scene.given.client.resource_of({"apiVersion": "events.k8s.io/v1", "kind": "Event"})
+    events = await scene.given.client.list_all(resource, scene.given.namespace)
+    return {each["regarding"]["name"] for each in events if each["reason"] == "Killing"}
 
 
 def _too_mild(outcome: Outcome) -> list[str]:

@@ -39,9 +39,9 @@ def told(pod: str, count: int = len(PHASES)) -> list[Line]:
     return [Line(pod, step, phase) for step, phase in PHASES[:count]]
 
 
-def judged(found: Object, lines: list[Line], *taken: int) -> str:
+def judged(found: Object, lines: list[Line], *taken: int, killed: str = "") -> str:
     name = found["metadata"]["name"]
-    return "\n".join(wrongs(found, Evidence(OutsideLog(lines), {Taken(name, number) for number in taken})))
+    return "\n".join(wrongs(found, Evidence(OutsideLog(lines), {Taken(name, number) for number in taken}, {killed})))
 
 
 def test_a_trial_that_ran_once_is_right() -> None:
@@ -100,13 +100,16 @@ def test_a_lost_attempt_whose_log_has_less_than_its_status_is_found() -> None:
 
 def test_an_attempt_that_was_lost_though_nobody_took_its_pod_is_found() -> None:
     found = complete(attempt=2, attempts=[lost(1)])
-    assert "nobody took its pods" in judged(found, told("chaos-7-2"))
-    assert "nobody took its pods" in judged(found, told("chaos-7-2"), 2)
+    assert "nobody deleted a pod of it" in judged(found, told("chaos-7-2"))
+    assert "nobody deleted a pod of it" in judged(found, told("chaos-7-2"), 2)
 
 
 def test_an_untrue_reason_of_a_loss_is_found() -> None:
     found = complete(attempt=2, attempts=[lost(1, reason="ContainerEnded")])
-    assert "but its pod was deleted" in judged(found, told("chaos-7-2"), 1)
+    assert "the kubelet ended none of its pods" in judged(found, told("chaos-7-2"), 1, killed="chaos-7-2")
+    assert judged(found, told("chaos-7-2"), killed="chaos-7-1") == judged(found, told("chaos-7-2"), killed="chaos-7-1-v2") == ""
+    found = complete(attempt=2, attempts=[lost(1, reason="Evicted")])
+    assert "no cause" in judged(found, told("chaos-7-2"), 1, killed="chaos-7-1")
 
 
 def test_a_failure_with_a_retry_left_is_found() -> None:

@@ -17,16 +17,17 @@ _REACHED = {"Setup": "setup", "Agent": "agent", "Verifier": "verifier"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on. taken: the attempts of trials whose pods were deleted."""
+    """What a verdict rests on. taken: the attempts whose pods were deleted; killed: names of pods that the kubelet said it ends."""
 
     log: OutsideLog
     taken: Set[Taken]
+    killed: Set[str] = frozenset()
 
 
 def wrongs(found: Object, evidence: Evidence) -> list[str]:
     """Everything that is wrong with a finished trial; nothing if all is right."""
     name = found["metadata"]["name"]
-    problems = [*_ending(found), *_losses(found, evidence.taken), *_side_effects(found, evidence.log)]
+    problems = [*_ending(found), *_losses(found, evidence), *_side_effects(found, evidence.log)]
     return [f"{name}: {problem}" for problem in problems]
 
 
@@ -52,14 +53,20 @@ def _too_often(found: Object) -> Iterator[str]:
         yield f"Failed with {failed['reason']} ({failed['message']}) after {[each['reason'] for each in lost]}"
 
 
-def _losses(found: Object, taken: Set[Taken]) -> Iterator[str]:
-    """An attempt is lost only when one of its pods was deleted, and that is what is said of it."""
+def _losses(found: Object, evidence: Evidence) -> Iterator[str]:
+    """An attempt is lost only when one of its pods was deleted, or ended by the kubelet, and that is what is said of it."""
     for lost in found["status"].get("attempts") or []:
-        said = f"attempt {lost['number']} was lost: {lost['reason']} ({lost['message']})"
-        if Taken(found["metadata"]["name"], lost["number"]) not in taken:
-            yield f"{said}, but nobody took its pods"
-        elif lost["reason"] != "PodDeleted":
-            yield f"{said}, but its pod was deleted"
+        name, number = found["metadata"]["name"], lost["number"]
+        said = f"attempt {number} was lost: {lost['reason']} ({lost['message']})"
+        match lost["reason"]:
+            case "PodDeleted" if Taken(name, number) not in evidence.taken:
+                yield f"{said}, but nobody deleted a pod of it"
+            case "ContainerEnded" if not any(_is_of(pod, name, number) for pod in evidence.killed):
+                yield f"{said}, but the kubelet ended none of its pods"
+            case "PodDeleted" | "ContainerEnded":
+                pass
+            case _:
+                yield f"{said}, for which there is no cause"
 
 
 def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
@@ -96,7 +103,12 @@ def _least(steps: list[Any]) -> int:
 
 def _pods(trial: str, attempt: int, log: OutsideLog) -> set[str]:
     """Names of an attempt's pods, the agent's and those of verifiers, that told anything."""
-    return {line.pod for line in log.lines if line.pod == f"{trial}-{attempt}" or line.pod.startswith(f"{trial}-{attempt}-v")}
+    return {line.pod for line in log.lines if _is_of(line.pod, trial, attempt)}
+
+
+def _is_of(pod: str, trial: str, attempt: int) -> bool:
+    """Whether that is a pod of an attempt, by its name."""
+    return pod == f"{trial}-{attempt}" or pod.startswith(f"{trial}-{attempt}-v")
 
 
 def _trial(pod: str) -> str:
