@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 from pathlib import Path
 
 from multistep.errors import MultistepError
 from tests.chaos.course import Options, run
+from tests.chaos.report import Outcome
 
 
 def main() -> int:
@@ -31,12 +33,23 @@ def main() -> int:
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.trials} trials, a storm of at most {options.seconds:.0f} s", flush=True)
     try:
-        outcome = asyncio.run(run(Options(options.trials, options.seconds, options.seed, options.out / str(options.seed))))
+        outcome = asyncio.run(_run(Options(options.trials, options.seconds, options.seed, options.out / str(options.seed))))
+    except asyncio.CancelledError:
+        print("chaos: ended before its time", file=sys.stderr)
+        return 1
     except (MultistepError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
     print(outcome.summary())
     return 1 if outcome.wrong else 0
+
+
+async def _run(options: Options) -> Outcome:
+    """The course; everything is put back when SIGTERM ends it, too, as with Ctrl-C."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run(options)
 
 
 if __name__ == "__main__":

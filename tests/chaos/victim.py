@@ -66,9 +66,7 @@ class Victim:
             found = await self.pods()
         except ClusterError:
             return False
-        return len(found) == 1 and any(
-            each["type"] == "Ready" and each["status"] == "True" for each in found[0]["status"].get("conditions") or []
-        )
+        return len(found) == 1 and is_ready(found[0])
 
     async def _process(self, container: str) -> processes.Identity | None:
         """The first process of a container."""
@@ -85,6 +83,11 @@ class Victim:
 def restarts(pod: Object) -> int:
     """How often the kubelet started the operator anew in its pod."""
     return next((each["restartCount"] for each in pod["status"].get("containerStatuses") or []), 0)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the operator in it says that it works."""
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions") or [])
 
 
 def _container_id(pod: Object) -> str:
