@@ -44,8 +44,8 @@ class Settings(BaseSettings):
     """Trials that are worked on at the same moment."""
     unpack_threads: int = Field(default=2, ge=1)
     """Threads that unpack collected files; they are the only ones beside the event loop's."""
-    pod_grace_seconds: int = Field(default=5, ge=0)
-    """terminationGracePeriodSeconds of trial pods."""
+    pod_grace_seconds: int = Field(default=1, ge=0)
+    """terminationGracePeriodSeconds of trial pods. The runner waits for the SIGKILL at its end; a sidecar may need the time."""
     network_policies_enforced: bool = False
     """Whether the cluster enforces NetworkPolicies; without, trials of tasks with a network_mode other than public are refused."""
     lease_name: str = "multistep"

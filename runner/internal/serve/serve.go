@@ -46,7 +46,7 @@ func Main(version string, args []string) error {
 	if err := kernel.KeepDescriptors(); err != nil {
 		return err
 	}
-	heedSignals()
+	forgetSignals()
 	debug.SetGCPercent(garbagePercent)
 	runner, err := newRunner(version, *user)
 	if err != nil {
@@ -66,17 +66,15 @@ func Main(version string, args []string) error {
 	return <-failed
 }
 
-// heedSignals exits at once when it is asked to. Other signals that would end the process are caught and forgotten
-// (not ignored: children would inherit that): anybody with PID 1's user may send them by mistake.
-func heedSignals() {
-	end, other := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
-	signal.Notify(other, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2)
+// forgetSignals catches what would end the process and takes no notice (it is not ignored: children would inherit that).
+// A phase may send SIGTERM as well as the kubelet may, and nobody could tell afterwards who it was. But only from outside
+// can PID 1 be sent the SIGKILL that the kubelet's SIGTERM is followed by: so the status of a container that was ended
+// from outside is that of SIGKILL, whatever the reason was.
+func forgetSignals() {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
-		os.Exit(128 + int((<-end).(syscall.Signal)))
-	}()
-	go func() {
-		for range other {
+		for range caught {
 		}
 	}()
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -15,11 +15,9 @@ from multistep.cluster.edge import ExecStream, ExitStatus
 from multistep.cluster.exec import MAX_CHUNK_BYTES, V4, V5, WebsocketExec, exit_status, open_exec
 from multistep.errors import ClusterError, NotFound, StreamLost, Unavailable
 from multistep.pod.session import Session, Stream
-from tests.support.api_server import ApiServer, serve
+from tests.support.api_server import serve
+from tests.support.exec_server import SUCCESS, Kubelet, exec_server, relay_to
 from tests.support.fake_runner import FakeRunner
-
-Kubelet = Callable[[web.WebSocketResponse], Awaitable[None]]
-SUCCESS = b'\x03{"status":"Success"}'
 
 
 def failure(code: int) -> bytes:
@@ -30,7 +28,7 @@ def failure(code: int) -> bytes:
 
 @asynccontextmanager
 async def exec_to(kubelet: Kubelet, *protocols: str) -> AsyncIterator[WebsocketExec]:
-    async with websocket_server(kubelet, *protocols) as server:
+    async with exec_server(kubelet, *protocols) as server:
         connection = server.connection()
         stream = await open_exec(connection, "ns", "pod", "main", ["/multistep/runner", "call"], attempts=1)
         try:
@@ -38,18 +36,6 @@ async def exec_to(kubelet: Kubelet, *protocols: str) -> AsyncIterator[WebsocketE
         finally:
             await stream.close()
             await connection.close()
-
-
-def websocket_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManager[ApiServer]:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(protocols=protocols or (V5,), max_msg_size=2**24)
-        await socket.prepare(request)
-        for channel in (0, 1, 2, 3):  # as the API server does
-            await socket.send_bytes(bytes([channel]))
-        await kubelet(socket)
-        return socket
-
-    return serve(handle)
 
 
 async def read_all(stream: ExecStream) -> bytes:
@@ -83,17 +69,7 @@ async def test_stdin_comes_back_and_the_half_close_ends_it() -> None:
 async def test_a_session_runs_over_it() -> None:
     runner = FakeRunner("uid")
 
-    async def relay(socket: web.WebSocketResponse) -> None:
-        inner = runner.stream()
-        async for message in socket:
-            if message.data[0] == 255:
-                break
-            await inner.send(message.data[1:])
-            while not inner._answers.empty():
-                await socket.send_bytes(b"\x01" + await inner.receive())
-        await socket.send_bytes(SUCCESS)
-
-    async with exec_to(relay) as stream:
+    async with exec_to(relay_to(runner)) as stream:
         as_seen_by_the_session: Stream = stream
         session = Session(as_seen_by_the_session, pod_uid="uid")
         assert (await session.hello()).version == "fake"
@@ -210,7 +186,7 @@ async def test_v4_is_spoken_where_there_is_no_v5_and_ends_stdin_by_closing() -> 
 
 
 async def test_a_server_of_neither_protocol_is_refused() -> None:
-    async with websocket_server(cat, "base64.channel.k8s.io") as server:
+    async with exec_server(cat, "base64.channel.k8s.io") as server:
         connection = server.connection()
         with pytest.raises(ClusterError, match="speaks neither"):
             await open_exec(connection, "ns", "pod", "main", ["x"], attempts=1)
@@ -218,7 +194,7 @@ async def test_a_server_of_neither_protocol_is_refused() -> None:
 
 
 async def test_the_command_is_asked_for_word_by_word() -> None:
-    async with websocket_server(cat) as server:
+    async with exec_server(cat) as server:
         connection = server.connection()
         stream = await open_exec(connection, "ns", "pod", "main", ["sh", "-c", "a && b=1/2 +é"], attempts=1)
         await stream.close()
@@ -277,7 +253,7 @@ async def test_a_handshake_is_tried_again_while_the_server_is_unavailable(monkey
 
 async def test_nobody_listening_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.cluster.exec.pause_seconds", lambda *_: 0.0)
-    async with websocket_server(cat) as server:
+    async with exec_server(cat) as server:
         pass
     connection = server.connection()
     with pytest.raises(Unavailable, match="no answer"):
@@ -344,7 +320,7 @@ async def test_closing_does_not_wait_for_a_dead_peer(monkeypatch: pytest.MonkeyP
 
 
 async def test_many_streams_are_open_at_once() -> None:
-    async with websocket_server(cat) as server:
+    async with exec_server(cat) as server:
         connection = server.connection()
         streams = await asyncio.gather(*(open_exec(connection, "ns", f"pod-{n}", "main", ["x"], attempts=1) for n in range(150)))
         await asyncio.gather(*(stream.send_eof() for stream in streams))

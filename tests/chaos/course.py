@@ -1,0 +1,196 @@
+"""One course: trials, a storm over them, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from localkube.config import Config, load_config
+from multistep.cluster.client import Client
+from multistep.cluster.pods import LABEL_TRIAL
+from multistep.errors import ClusterError, UsageError
+from tests.chaos.netns import led_astray, listen
+from tests.chaos.outside import OutsideLog, outside_log
+from tests.chaos.proxy import Chance, Proxy, proxy
+from tests.chaos.report import Outcome, describe, last_words
+from tests.chaos.storm import COMPONENTS, Storm
+from tests.chaos.trials import UNLUCKY, Course, manifest
+from tests.chaos.verdict import Evidence, wrongs
+from tests.chaos.victim import Victim
+from tests.e2e.given import Given, Object, finished
+
+LOOK_SECONDS = 1.0
+CALM_SECONDS = 180.0  # for what is left after the storm
+ORPHANS_SECONDS = 60.0
+MOST_DESCRIBED = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """trials: how many. seconds: how long the storm lasts at most. out: where the operator's log is kept."""
+
+    trials: int
+    seconds: float
+    seed: int
+    out: Path
+
+
+@dataclass
+class Scene:
+    """Where a course takes place. trials: as they were seen last."""
+
+    options: Options
+    course: Course
+    given: Given
+    victim: Victim
+    log: OutsideLog
+    proxy: Proxy
+    started: float
+    trials: list[Object] = field(default_factory=list)
+
+    def tell(self, what: str) -> None:
+        """A line of progress."""
+        ended = sum(map(finished, self.trials))
+        print(f"{time.monotonic() - self.started:6.1f} s  {ended:3} of {self.options.trials} ended  {what}", flush=True)
+
+    @property
+    def unfinished(self) -> list[str]:
+        ended = {each["metadata"]["name"] for each in self.trials if finished(each)}
+        return [name for name in self.course.names if name not in ended]
+
+
+async def run(options: Options) -> Outcome:
+    """A whole course. The cluster is as before in the end, and its operator ready, or this raises."""
+    async with _cluster() as (config, client), _scene(options, config, client) as scene:
+        for name in scene.course.names:
+            await scene.given.applied(manifest(scene.course, name))
+        scene.tell("all trials are made; the storm begins")
+        try:
+            storm = await _weather(scene)
+            return await _judged(scene, storm)
+        finally:
+            await scene.victim.ready()
+
+
+@asynccontextmanager
+async def _cluster() -> AsyncIterator[tuple[Config, Client]]:
+    """The cluster, which has to be localkube's; its operator is led past us and ready afterwards."""
+    config = load_config()
+    async with await Client.connect() as client:
+        if urlsplit(client.connection.base_url).hostname != config.network.api_address:
+            raise UsageError(f"chaos strikes the cluster of localkube only; KUBECONFIG is for {client.connection.base_url}")
+        yield config, client
+
+
+@asynccontextmanager
+async def _scene(options: Options, config: Config, client: Client) -> AsyncIterator[Scene]:
+    """A namespace, the log outside, and the proxy in the operator's way to the API server."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    for_log, for_proxy = listen(config.network), listen(config.network)
+    course = Course(options.trials, for_log.getsockname(), options.seed)
+    victim = Victim(client, config, options.out / "operator.log")
+    port = for_proxy.getsockname()[1]
+    async with AsyncExitStack() as stack:
+        log = await stack.enter_async_context(outside_log(for_log))
+        between = await stack.enter_async_context(proxy(config, for_proxy, Chance(random.Random(options.seed + 1))))
+        await stack.enter_async_context(led_astray(config.network, port))
+        given = await stack.enter_async_context(_namespace(client))
+        yield Scene(options, course, given, victim, log, between, time.monotonic())
+
+
+@asynccontextmanager
+async def _namespace(client: Client) -> AsyncIterator[Given]:
+    given = Given(client, f"chaos-{secrets.token_hex(3)}")
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": given.namespace}}
+    await client.create(space)
+    try:
+        yield given
+    finally:
+        await client.delete(await client.resource_of(space), None, given.namespace)
+
+
+async def _weather(scene: Scene) -> Storm:
+    """The storm while trials run, then calm for what is left of them."""
+    options = scene.options
+    storm = Storm(scene.given, scene.victim, scene.proxy, random.Random(options.seed), options.trials // 2, UNLUCKY, scene.tell)
+    scene.proxy.chance.raging = True
+    raging = asyncio.create_task(storm.rage())
+    await _all_ended(scene, options.seconds, raging)
+    scene.proxy.chance.raging = False
+    storm.over.set()
+    await raging
+    scene.tell("calm")
+    await scene.victim.ready()
+    await _all_ended(scene, CALM_SECONDS)
+    return storm
+
+
+async def _all_ended(scene: Scene, seconds: float, raging: asyncio.Task[None] | None = None) -> None:
+    """All trials have ended, or the time is over, or the storm broke."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while scene.unfinished and not (raging and raging.done()):
+                with suppress(ClusterError):  # the API server may be away for a while
+                    scene.trials = await scene.given.client.list_trials(scene.given.namespace)
+                await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _judged(scene: Scene, storm: Storm) -> Outcome:
+    outcome = Outcome(
+        seconds=time.monotonic() - scene.started,
+        blows=storm.count,
+        cuts=scene.proxy.chance.hits,
+        execs=scene.proxy.execs,
+        lines=len(scene.log.lines),
+        ended=[each for each in scene.trials if finished(each)],
+    )
+    evidence = Evidence(scene.log, frozenset(storm.taken), await _killed(scene))
+    found = {each["metadata"]["name"]: wrongs(each, evidence) for each in outcome.ended}
+    found |= {name: [f"{name} has not ended"] for name in scene.unfinished}
+    outcome.wrong += [*chain.from_iterable(found.values()), *_too_mild(outcome), *await _orphans(scene)]
+    await _show(scene, [name for name, problems in found.items() if problems])
+    return outcome
+
+
+async def _killed(scene: Scene) -> set[str]:
+    """Names of the pods that the kubelet ended: also those whose sandbox it found broken after containerd was away."""
+    resource = await scene.given.client.resource_of({"apiVersion": "events.k8s.io/v1", "kind": "Event"})
+    events = await scene.given.client.list_all(resource, scene.given.namespace)
+    return {each["regarding"]["name"] for each in events if each["reason"] == "Killing"}
+
+
+def _too_mild(outcome: Outcome) -> list[str]:
+    """A storm that did not do what it is for proves nothing."""
+    kinds = ("operator killed", "trial pod deleted", *(f"{component} restarted" for component in COMPONENTS))
+    missing = [kind for kind in kinds if not any(blow.startswith(kind) for blow in outcome.blows)]
+    missing += [] if sum(outcome.cuts.values()) > len(outcome.ended) else ["connections cut more often than there are trials"]
+    return [f"the storm was too mild: no {kind}" for kind in missing]
+
+
+async def _orphans(scene: Scene) -> list[str]:
+    """Pods that are left of trials after a while."""
+    deadline = time.monotonic() + ORPHANS_SECONDS
+    while left := await scene.given.client.list_pods(scene.given.namespace, label_selector=LABEL_TRIAL):
+        if time.monotonic() > deadline:
+            return [f"pod {pod['metadata']['name']} is left over" for pod in left]
+        await asyncio.sleep(LOOK_SECONDS)
+    return []
+
+
+async def _show(scene: Scene, names: list[str]) -> None:
+    """All there is to know of the first trials that went wrong."""
+    if not names:
+        return
+    if (pod := await scene.victim.running()) is not None:
+        await scene.victim.keep_log(pod)
+    for name in names[:MOST_DESCRIBED]:
+        print(await describe(scene.given, await scene.given.get(name), scene.log))
+        print(last_words(scene.victim.log, name), flush=True)

@@ -1,0 +1,80 @@
+"""Standing in the cluster's own network: sockets that listen there, and the pods' way to the API server led elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from localkube import network
+from localkube.config import Network
+
+_CLONE_NEWNET = 0x40000000
+_TABLE = "multistep_chaos"
+_HOLD_SECONDS = 20  # without us, the way is as before after that, however we ended
+_RENEW_SECONDS = 5
+
+
+def listen(net: Network) -> socket.socket:
+    """A listening socket on the node's address, which every pod reaches. A thread of its own enters the namespace and ends."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_listen, net).result()
+
+
+def _listen(net: Network) -> socket.socket:
+    with Path("/run/netns", net.namespace).open("rb") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {net.namespace}")
+    return socket.create_server((net.node_address, 0), backlog=512)
+
+
+@asynccontextmanager
+async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
+    """New connections of pods to the API server's Service go to a port of the node instead."""
+    await _nft(net, _rules(net, port))
+    renewing = asyncio.create_task(_renew(net))
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await _nft(net, f"delete table ip {_TABLE}")
+
+
+def _rules(net: Network, port: int) -> str:
+    """Before kube-proxy's own translation, and only while the address is in a set that forgets it soon."""
+    return f"""\
+table ip {_TABLE}
+delete table ip {_TABLE}
+table ip {_TABLE} {{
+    set astray {{ type ipv4_addr; flags timeout; }}
+    chain prerouting {{
+        type nat hook prerouting priority dstnat - 10;
+        ip saddr {net.pod_cidr} ip daddr @astray tcp dport 443 redirect to :{port}
+    }}
+}}
+{_held(net)}
+"""
+
+
+def _held(net: Network) -> str:
+    element = f"{{ {net.first_service_address} timeout {_HOLD_SECONDS}s }}"
+    return f"flush set ip {_TABLE} astray\nadd element ip {_TABLE} astray {element}"
+
+
+async def _renew(net: Network) -> None:
+    while True:
+        await asyncio.sleep(_RENEW_SECONDS)
+        await _nft(net, _held(net))
+
+
+async def _nft(net: Network, rules: str) -> None:
+    command = [*network.enter(net), "nft", "-f", "-"]
+    process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate(rules.encode())
+    if process.returncode:
+        raise OSError(os.EX_OSERR, f"nft: {said.decode()}")

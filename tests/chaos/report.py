@@ -1,0 +1,73 @@
+"""What a person needs to see: what fell and what became of it, and of a trial that went wrong all that is known."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.outside import OutsideLog
+from tests.e2e.given import Given, Object
+
+LOG_LINES = 40
+
+
+@dataclass
+class Outcome:
+    """How a course ended. wrong: everything that should not be; nothing if all is well."""
+
+    seconds: float = 0.0
+    blows: Mapping[str, int] = field(default_factory=dict)
+    cuts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    execs: int = 0
+    lines: int = 0
+    ended: Sequence[Object] = ()
+    wrong: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """A page about all of it."""
+        phases = Counter(each["status"]["phase"] for each in self.ended)
+        lost = Counter(each["reason"] for found in self.ended for each in found["status"].get("attempts") or [])
+        told = [
+            f"{len(self.ended)} trials in {self.seconds:.0f} s: {_counted(phases)}",
+            f"attempts lost: {sum(lost.values())} ({_counted(lost) or 'none'})",
+            f"blows: {sum(self.blows.values())} ({_counted(self.blows)})",
+            f"cuts: {sum(self.cuts.values())}, with {self.execs} exec connections",
+            *(f"  {what:<14} {_counted(moments)}" for what, moments in sorted(self._moments().items())),
+            f"the log outside has {self.lines} lines",
+        ]
+        if self.wrong:
+            return "\n".join([*told, f"{len(self.wrong)} WRONG:", *(f"  {each}" for each in self.wrong)])
+        return "\n".join([*told, "every reward is right, every phase began once, every loss has its reason, no pod is left"])
+
+    def _moments(self) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        for (what, moment), count in self.cuts.items():
+            found.setdefault(what, Counter())[moment] += count
+        return found
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{what} {count}" for what, count in sorted(counts.items()))
+
+
+async def describe(given: Given, found: Object, log: OutsideLog) -> str:
+    """All that is known of one trial."""
+    name, status = found["metadata"]["name"], found.get("status") or {}
+    shown = {
+        key: status.get(key) for key in ("phase", "conditions", "attempt", "podName", "attempts", "steps", "rewards", "exception")
+    }
+    events = [f"{each.get('eventTime')} {each['reason']}: {each.get('note')}" for each in await given.events(name)]
+    lines = [f"{line.pod} {line.step} {line.phase}" for line in log.lines if line.pod.startswith(f"{name}-")]
+    pods = [f"{pod['metadata']['name']}: {json.dumps(pod['status'])}" for pod in await given.pods(name)]
+    parts = {"status": [json.dumps(shown, indent=1)], "events": events, "log outside": lines, "pods": pods}
+    return "\n".join([f"== {name}", *(f"-- {what}\n" + "\n".join(text) for what, text in parts.items())])
+
+
+def last_words(log: Path, name: str) -> str:
+    """The end of what the operator said, and what it said of a trial. log: of all operators there were."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    about = [line for line in lines if f"/{name}:" in line or line.startswith("----")]
+    return "\n".join([f"-- the operator of {name}", *about[-LOG_LINES:], f"-- its last lines ({log} has all)", *lines[-LOG_LINES:]])

@@ -1,0 +1,145 @@
+"""Each kind of wrong is found: a verdict that cannot be bad would be worth nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.chaos.outside import Line, OutsideLog
+from tests.chaos.storm import Taken
+from tests.chaos.trials import NAMES, PHASES, RETRIES, UNLUCKY
+from tests.chaos.verdict import Evidence, wrongs
+from tests.e2e.given import Object
+
+NAME = "chaos-7"
+
+
+def steps(count: int = 3) -> list[Object]:
+    return [{"name": name, "completionTime": "2026", "rewards": {"reward": 7.0}} for name in NAMES[:count]]
+
+
+def lost(number: int, reached: list[Object] | None = None, reason: str = "PodDeleted") -> Object:
+    return {"number": number, "reason": reason, "message": "it went", "steps": reached or []}
+
+
+def complete(**changes: Any) -> Object:
+    status = {"conditions": [{"type": "Complete", "status": "True"}], "attempt": 1, "rewards": {"reward": 7.0}, "steps": steps()}
+    return {"metadata": {"name": NAME}, "status": {**status, **changes}}
+
+
+def failed(attempts: list[Object], name: str = NAME, **changes: Any) -> Object:
+    conditions = [{"type": "Failed", "status": "True", "reason": attempts[-1]["reason"], "message": ""}]
+    status = {"conditions": conditions, "attempt": len(attempts), "attempts": attempts, "steps": []}
+    return {"metadata": {"name": name}, "status": {**status, **changes}}
+
+
+def told(pod: str, count: int = len(PHASES)) -> list[Line]:
+    return [Line(pod, step, phase) for step, phase in PHASES[:count]]
+
+
+def judged(found: Object, lines: list[Line], *taken: int, killed: str = "") -> str:
+    name = found["metadata"]["name"]
+    return "\n".join(wrongs(found, Evidence(OutsideLog(lines), {Taken(name, number) for number in taken}, {killed})))
+
+
+def test_a_trial_that_ran_once_is_right() -> None:
+    assert judged(complete(), told("chaos-7-1")) == ""
+
+
+def test_so_is_one_that_was_verified_apart() -> None:
+    lines = [Line(f"chaos-7-1-v{NAMES.index(s)}" if p == "verifier" else "chaos-7-1", s, p) for s, p in PHASES]
+    assert judged(complete(), lines) == ""
+
+
+def test_so_is_one_that_lost_an_attempt_whose_pod_was_taken() -> None:
+    running = [*steps(1), {"name": "two", "phase": "Agent"}]
+    found = complete(attempt=2, attempts=[lost(1, running)])
+    assert judged(found, told("chaos-7-1", 5) + told("chaos-7-2"), 1) == ""
+    assert judged(found, told("chaos-7-1", 4) + told("chaos-7-2"), 1) == ""  # it was to begin when the pod went
+
+
+def test_so_is_one_that_failed_because_all_its_pods_were_taken() -> None:
+    assert judged(failed([lost(number) for number in range(1, RETRIES + 2)]), [], *range(1, RETRIES + 2)) == ""
+    assert judged(failed([lost(1), lost(2)], name=UNLUCKY), [], 1, 2) == ""
+
+
+@pytest.mark.parametrize("rewards", [None, {"reward": -1.0}, {"reward": 0.0}, {"reward": 7.0, "more": 1.0}])
+def test_a_wrong_reward_is_found(rewards: Any) -> None:
+    assert "not {'reward': 7.0}" in judged(complete(rewards=rewards), told("chaos-7-1"))
+
+
+def test_a_missing_or_wrong_step_is_found() -> None:
+    assert "Complete with steps" in judged(complete(steps=steps(2)), told("chaos-7-1"))
+    wrong = steps()
+    wrong[1]["rewards"] = {"reward": -1.0}
+    assert "Complete with steps" in judged(complete(steps=wrong), told("chaos-7-1"))
+
+
+def test_a_phase_that_began_twice_in_an_attempt_is_found() -> None:
+    for at in range(len(PHASES)):
+        lines = told("chaos-7-1")
+        assert "attempt 1 told" in judged(complete(), [*lines, lines[at]])
+
+
+def test_a_phase_that_never_began_is_found() -> None:
+    for at in range(len(PHASES)):
+        lines = told("chaos-7-1")
+        del lines[at]
+        assert "attempt 1 told" in judged(complete(), lines)
+
+
+def test_a_lost_attempt_whose_log_has_less_than_its_status_is_found() -> None:
+    found = complete(attempt=2, attempts=[lost(1, steps(1))])
+    assert "no more than" in judged(found, told("chaos-7-1", 2) + told("chaos-7-2"), 1)
+    verifying = [*steps(1), {"name": "two", "phase": "Verifier"}]
+    found = complete(attempt=2, attempts=[lost(1, verifying)])
+    assert "no more than" in judged(found, told("chaos-7-1", 4) + told("chaos-7-2"), 1)
+
+
+def test_an_attempt_that_was_lost_though_nobody_took_its_pod_is_found() -> None:
+    found = complete(attempt=2, attempts=[lost(1)])
+    assert "nobody deleted a pod of it" in judged(found, told("chaos-7-2"))
+    assert "nobody deleted a pod of it" in judged(found, told("chaos-7-2"), 2)
+
+
+def test_an_untrue_reason_of_a_loss_is_found() -> None:
+    found = complete(attempt=2, attempts=[lost(1, reason="ContainerEnded")])
+    assert "the kubelet ended none of its pods" in judged(found, told("chaos-7-2"), 1, killed="chaos-7-2")
+    assert judged(found, told("chaos-7-2"), killed="chaos-7-1") == judged(found, told("chaos-7-2"), killed="chaos-7-1-v2") == ""
+    found = complete(attempt=2, attempts=[lost(1, reason="Evicted")])
+    assert "no cause" in judged(found, told("chaos-7-2"), 1, killed="chaos-7-1")
+
+
+def test_a_failure_with_a_retry_left_is_found() -> None:
+    assert "Failed with PodDeleted" in judged(
+        failed([lost(number) for number in range(1, RETRIES + 1)]), [], *range(1, RETRIES + 1)
+    )
+
+
+def test_a_failure_for_another_reason_than_its_losses_is_found() -> None:
+    found = failed([lost(1), lost(2)], name=UNLUCKY)
+    found["status"]["conditions"][0]["reason"] = "EnvironmentFailed"
+    assert "Failed with EnvironmentFailed" in judged(found, [], 1, 2)
+
+
+def test_a_failed_trial_with_a_reward_is_found() -> None:
+    attempts = [lost(number) for number in range(1, RETRIES + 2)]
+    rewards: list[dict[str, Any]] = [{"rewards": {}}, {"rewards": {"reward": 0.0}}, {"reward": "0"}]
+    for reward in rewards:
+        assert "has rewards" in judged(failed(copy.deepcopy(attempts), **reward), [], *range(1, RETRIES + 2))
+
+
+def test_a_failed_trial_without_any_attempt_on_record_is_found() -> None:
+    found = failed([lost(1)])
+    del found["status"]["attempts"]
+    assert "after []" in judged(found, [])
+
+
+def test_a_pod_that_no_attempt_had_is_found() -> None:
+    assert "pods of no attempt" in judged(complete(), told("chaos-7-1") + told("chaos-7-2", 1))
+
+
+def test_another_trial_of_a_similar_name_is_not_mistaken_for_it() -> None:
+    assert judged(complete(), told("chaos-7-1") + told("chaos-77-1") + told("chaos-77-2")) == ""

@@ -1,0 +1,45 @@
+"""A small server that plays API server and kubelet for exec connections, and the relay to a fake runner."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from aiohttp import web
+
+from multistep.cluster.exec import V5
+from tests.support.api_server import ApiServer, serve
+from tests.support.fake_runner import FakeRunner
+
+Kubelet = Callable[[web.WebSocketResponse], Awaitable[None]]
+SUCCESS = b'\x03{"status":"Success"}'
+
+
+def exec_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManager[ApiServer]:
+    """A server that answers every request as an exec that kubelet talks in."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=protocols or (V5,), max_msg_size=2**24)
+        await socket.prepare(request)
+        for channel in (0, 1, 2, 3):  # as the API server does
+            await socket.send_bytes(bytes([channel]))
+        await kubelet(socket)
+        return socket
+
+    return serve(handle)
+
+
+def relay_to(runner: FakeRunner) -> Kubelet:
+    """What `runner call` does, for a runner in memory."""
+
+    async def relay(socket: web.WebSocketResponse) -> None:
+        inner = runner.stream()
+        async for message in socket:
+            if message.data[0] == 255:
+                break
+            await inner.send(message.data[1:])
+            while not inner._answers.empty():
+                await socket.send_bytes(b"\x01" + await inner.receive())
+        await socket.send_bytes(SUCCESS)
+
+    return relay
