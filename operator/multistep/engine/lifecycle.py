@@ -382,3 +382,8 @@ def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
     """Seconds until the trial's own deadline, if it has one and has begun."""
     limit, start = trial.spec.active_deadline_seconds, trial.status.start_time
     return None if limit is None or start is None else max(0.0, start.timestamp() + limit - now)
+
+
+def stands_still(pod: PodFacts) -> bool:
+    """Whether a pod that does not run yet waits for more than its node's work: for room, or an image that does not come."""
+    return bool(pod.unschedulable) or pod.waiting_reason not in _ON_ITS_WAY

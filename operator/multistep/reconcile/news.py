@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..cluster import pods
-from .workqueue import Key
+from .turns import Key
 
 Body = Mapping[str, Any]
 
