@@ -29,7 +29,7 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 MAX_REFUSAL_BYTES: Final = 64 * 1024
-URGENT: Final = frozenset({"leases"})  # do not wait at the gate: a leader that is late is taken for dead
+URGENT: Final = frozenset({"leases"})  # do not wait at the gate, nor to be sent again: a leader that is late is taken for dead
 
 
 # The API server reads the JSON of an apply as YAML, in which these must be escaped, and only these: it takes no escaped
@@ -90,7 +90,7 @@ class Http:
                         await stack.enter_async_context(self.gate.passing())
                     return await self._once(verb, plural, method, path, params, data, content_type)
             except Unavailable as error:
-                safe = method == "GET" or error.status == 429
+                safe = method == "GET" or (error.status == 429 and plural not in URGENT)
                 if attempt >= attempts or not safe or (error.retry_after or 0.0) > MAX_PAUSE_SECONDS:
                     raise  # who asked has time and can wait without holding anything
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))

@@ -37,28 +37,32 @@ class WorkQueue:
         self._again: set[Key] = set()  # added while busy
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
-        self._started = False
+        self._started = self._stopped = False
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
         self._started = True
         self._begin_work()
 
-    async def stop(self) -> None:
-        """End all work where it is; whatever it was is found again by looking."""
-        self._started = False
+    async def stop(self, *, within_seconds: float = 0.0) -> None:
+        """Begin nothing new, and let what goes on end within so many seconds; then end it where it is.
+
+        Whatever it was is found again by looking.
+        """
+        self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
-        self._timers.clear()
-        tasks = list(self._busy.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._busy.clear()  # those that never ran could not say that they ended
+        if tasks := list(self._busy.values()):
+            await asyncio.wait(tasks, timeout=within_seconds)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, key: Key) -> None:
         """Look at the key as soon as a worker is free."""
         self._drop_timer(key)
+        if self._stopped:
+            return
         if key in self._busy:
             self._again.add(key)
         else:
@@ -68,7 +72,8 @@ class WorkQueue:
     def add_after(self, key: Key, seconds: float) -> None:
         """Look at the key in a while, unless something else makes it sooner."""
         self._drop_timer(key)
-        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
+        if not self._stopped:
+            self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     @property
     def depth(self) -> int:
@@ -77,7 +82,7 @@ class WorkQueue:
 
     def _begin_work(self) -> None:
         """Give keys to workers while there are both."""
-        while self._started and self._ready and len(self._busy) < self._workers:
+        while self._started and not self._stopped and self._ready and len(self._busy) < self._workers:
             key = self._ready.take()
             self._busy[key] = asyncio.create_task(self._run(key))
 

@@ -134,22 +134,30 @@ async def test_never_more_workers_than_were_allowed() -> None:
     await queue.stop()
 
 
-async def test_a_stopped_queue_begins_nothing_and_can_be_started_again() -> None:
-    worker = Worker()
+async def test_a_queue_that_stops_begins_nothing_and_lets_what_goes_on_end_for_a_while() -> None:
+    worker = Worker(5.0)
     worker.gate.clear()
     queue = WorkQueue(worker, workers=1)
     queue.start()
     queue.add(A)
     await asyncio.sleep(0.01)
     queue.add(B)
-    await queue.stop()
-    worker.gate.set()
-    await asyncio.sleep(0.01)
-    assert worker.calls == [A]
+    asyncio.get_running_loop().call_later(0.05, worker.gate.set)
+    await queue.stop(within_seconds=10)
+    queue.add(B)
+    assert (worker.calls, worker.busy, queue._busy) == ([A], 0, {})
+    assert all(timer.cancelled() for timer in queue._timers.values())
+
+
+async def test_a_queue_that_stops_ends_what_takes_too_long() -> None:
+    worker = Worker()
+    worker.gate.clear()
+    queue = WorkQueue(worker, workers=1)
     queue.start()
-    await settled(queue)
-    assert worker.calls == [A, B]
-    await queue.stop()
+    queue.add(A)
+    await asyncio.sleep(0.01)
+    await queue.stop(within_seconds=0.01)
+    assert (worker.busy, queue._busy) == (1, {})  # it was cut off in the middle
 
 
 def pauses(*errors: Unavailable, monkeypatch: pytest.MonkeyPatch) -> list[float]:
