@@ -32,7 +32,7 @@ BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.v
 
 @dataclass
 class Load:
-    """What the server takes, and what it saw. capacity: requests at once, beyond which it refuses; every fourth second
+    """What the server takes, and what it saw. capacity: requests at once, beyond which it refuses; every eighth second
     it is busy with something else and takes one at a time. retry_after: what it says then.
 
     delay: the longest that an answer takes. start: the longest that a pod takes to start. All in seconds. The rest is what
@@ -40,8 +40,8 @@ class Load:
     """
 
     capacity: int
-    delay: float = 0.02
-    start: float = 0.3
+    delay: float = 0.01
+    start: float = 0.2
     retry_after: int = 1
     asked: list[float] = field(default_factory=list)
     refused_at: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Load:
 
     def takes_one(self, now: float) -> bool:
         """Whether there is room for another request; those in flight are counted with it."""
-        return self.in_flight <= (1 if int(now) % 4 == 0 else self.capacity)
+        return self.in_flight <= (1 if int(now) % 8 == 0 else self.capacity)
 
 
 class ClusterServer:
@@ -223,7 +223,13 @@ def _discovery(base: str) -> Object:
     return {
         "kind": "APIResourceList",
         "resources": [
-            {"name": each.plural, "singularName": each.kind.lower(), "kind": each.kind, "namespaced": each.namespaced, "verbs": verbs}
+            {
+                "name": each.plural,
+                "singularName": each.kind.lower(),
+                "kind": each.kind,
+                "namespaced": each.namespaced,
+                "verbs": verbs,
+            }
             for each in KNOWN.values()
             if api_path(each.api_version) == base
         ],

@@ -133,7 +133,7 @@ async def test_a_request_that_shall_come_much_later_is_given_up_for_now() -> Non
 async def test_an_event_is_sent_once_whatever_the_server_says() -> None:
     async with client_of(status(429)) as (client, server):
         with pytest.raises(Unavailable):
-            await client.create_event({"apiVersion": "v1", "kind": "Pod", **POD["metadata"]}, reason="R", message="m")
+            await client.create_event(POD, reason="R", message="m")
     assert len(server.seen) == 1
 
 

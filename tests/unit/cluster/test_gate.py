@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -89,7 +90,7 @@ async def test_answers_allow_more_again_one_with_each_round() -> None:
         await asyncio.gather(*(request(gate) for _ in range(gate.allowed)))
         rounds.append(gate.allowed)
     assert rounds == sorted(rounds) and rounds[-1] == 8
-    assert all(after - before <= 1 for before, after in zip(rounds, rounds[1:], strict=False))
+    assert all(after - before <= 1 for before, after in itertools.pairwise(rounds))
 
 
 @in_virtual_time

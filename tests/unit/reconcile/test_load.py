@@ -84,7 +84,12 @@ class World:
         self.edge, self.finished = edge, list[tuple[str, str]]()
         self.most_starting = 0
         self.reconciler = Reconciler(
-            edge, FakeVolume(), settings, self.metrics, clock=lambda: EPOCH + self.time(), wake=lambda key: self.queue.add(key)  # type: ignore[arg-type]
+            edge,
+            FakeVolume(),  # type: ignore[arg-type]
+            settings,
+            self.metrics,
+            clock=lambda: EPOCH + self.time(),
+            wake=lambda key: self.queue.add(key),
         )
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers)
         self.queue.start()
@@ -245,8 +250,8 @@ def writes(world: World, key: tuple[str, str]) -> int:
 # -- the operator as a process, and an API server that is slow and refuses much
 
 TRIALS = 500
-STARTING_PODS, OPEN_EXECS = 10, 16
-KIBIBYTES_PER_TRIAL = 48  # measured: 20, of which 4 stay
+STARTING_PODS, OPEN_EXECS = 20, 32
+KIBIBYTES_PER_TRIAL = 60  # measured: 20 to 30, most of it with the first hundred trials
 
 
 @asynccontextmanager
@@ -280,8 +285,8 @@ def kibibytes(pid: int, what: str) -> int:
 
 async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path) -> None:
     finished: list[tuple[str, str]] = []
-    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=10)
-    async with serve_cluster(cluster, load) as url, operator(url, tmp_path) as pid, asyncio.timeout(400):
+    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16)
+    async with serve_cluster(cluster, load) as url, operator(url, tmp_path) as pid, asyncio.timeout(550):
         while load.watches < 2:
             await asyncio.sleep(0.1)
         idle = kibibytes(pid, "VmRSS")
@@ -297,7 +302,7 @@ async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_ref
     assert load.most_starting <= STARTING_PODS and load.most_execs <= OPEN_EXECS
     assert load.most_in_flight <= MOST_IN_FLIGHT
     assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # each is asked again only after Retry-After
-    assert len(load.asked) * 0.05 < load.refused < len(load.asked) * 0.25
+    assert len(load.asked) * 0.02 < load.refused < len(load.asked) * 0.25
     assert grown < KIBIBYTES_PER_TRIAL * TRIALS
     assert "Traceback" not in (tmp_path / "log").read_text()
     print(f"{len(load.asked)} requests, {load.refused} refused; {grown / TRIALS:.1f} KiB per trial")
