@@ -12,8 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+from kubernetes.aio.client import Configuration
+
 from multistep.api.trial import API_VERSION, KIND, TrialStatus, parse_status
+from multistep.app import App
 from multistep.cluster import pods
+from multistep.cluster.client import Client
+from multistep.cluster.connection import Connection
 from multistep.cluster.edge import ExecStream, Object
 from multistep.cluster.gate import MOST_IN_FLIGHT
 from multistep.errors import Unavailable
@@ -237,6 +243,33 @@ async def test_a_deadline_ends_the_wait_for_a_turn() -> None:
     await asyncio.sleep(45)
     assert reasons(world, (CROWD, "t1")) == {"DeadlineExceeded"}
     await world.queue.stop()
+
+
+async def test_pods_that_start_when_the_operator_begins_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multistep.cluster.http.pause_seconds", lambda *_: 0.0)
+    cluster = FakeCluster(pods_run=False)
+    for number in range(4):
+        found = await cluster.create(trial(CROWD, number))
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": f"t{number}", "uid": found["metadata"]["uid"]}
+        metadata = {"name": f"t{number}-1", "namespace": CROWD, "ownerReferences": [owner]}
+        metadata["creationTimestamp"] = datetime.now(UTC).isoformat()
+        await cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+    cluster.run_pod(CROWD, "t3-1")
+    app = App(Settings(results_dir=tmp_path))
+    app.reconciler = Reconciler(cluster, app.volume, app.settings, app.metrics)
+    async with serve_cluster(cluster, Load(capacity=64)) as url, client_of(url) as client:
+        await app._count_starting_pods(client)
+        assert app.reconciler.starts.held == 3
+    async with client_of("http://127.0.0.1:1") as client:
+        await app._count_starting_pods(client)  # it begins all the same
+    assert "could not be counted yet" in caplog.text
+    app.volume.close()
+
+
+def client_of(url: str) -> Client:
+    return Client(Connection(Configuration(host=url), loader=None, namespace="default"))
 
 
 def reasons(world: World, key: tuple[str, str]) -> set[str]:
