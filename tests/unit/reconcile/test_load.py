@@ -284,7 +284,7 @@ def writes(world: World, key: tuple[str, str]) -> int:
 
 TRIALS = 500
 STARTING_PODS, OPEN_EXECS = 20, 32
-KIBIBYTES_PER_TRIAL = 60  # measured: 20 to 30, most of it with the first hundred trials
+KIBIBYTES_PER_TRIAL = 60  # measured: 24 to 32, most of it with the first hundred trials
 
 
 @asynccontextmanager
