@@ -7,15 +7,18 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 from aiohttp import web
 
+from .cluster import pods
 from .cluster.client import Client
 from .cluster.fence import Fenced
+from .cluster.gate import Gate
 from .cluster.lease import RENEWED, Lease, Replica
+from .cluster.resources import PODS
 from .errors import ClusterError, MultistepError, NotLeading
 from .health import Unwell, report
 from .metrics import Metrics
@@ -23,7 +26,8 @@ from .reconcile.news import News
 from .reconcile.reconciler import Reconciler
 from .reconcile.relist import Relist
 from .reconcile.sweep import Sweep
-from .reconcile.workqueue import Key, WorkQueue
+from .reconcile.turns import Key
+from .reconcile.workqueue import WorkQueue
 from .settings import Settings
 from .store import server
 from .store.volume import Volume
@@ -42,11 +46,13 @@ class App:
         self.metrics = Metrics()
         self.news = News()
         self.lease: Lease
+        self._client: Client
         self.queue: WorkQueue
         self.relist: Relist
         self.sweep: Sweep
         self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
         self._end = end
+        self.reconciler: Reconciler
         self._stack = AsyncExitStack()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
@@ -54,14 +60,15 @@ class App:
     async def start(self) -> None:
         """Connect to the cluster and stand by; work begins when the lease is won."""
         settings, stack = self.settings, self._stack
-        client = await stack.enter_async_context(await Client.connect(observe=self._count_request))
+        gate = Gate(waited=self.metrics.throttled_seconds.inc)
+        self._client = client = await stack.enter_async_context(await Client.connect(gate=gate, observe=self._count_request))
         self.lease = await self._make_lease()
         fenced = Fenced(client, self.lease.check)
-        reconciler = Reconciler(fenced, self.volume, settings, self.metrics)
-        self.queue = WorkQueue(reconciler.reconcile, workers=settings.reconcile_workers)
+        self.reconciler = Reconciler(fenced, self.volume, settings, self.metrics, wake=lambda key: self.queue.add(key))
+        self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers)
         self.sweep = Sweep(fenced, self.volume, settings, self.metrics)
         self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
-        self.metrics.queue_depth.set_function(lambda: self.queue.depth)
+        self._show(gate)
         self.metrics.leading.set_function(lambda: self.lease.held)
         await self._serve()
         stack.push_async_callback(self._release)
@@ -75,6 +82,11 @@ class App:
         """There is news of a trial. A replica that stands by needs none: it looks at everything once it leads."""
         if self.lease.held:
             self.queue.add(key)
+
+    def saw_pod(self, key: Key, pod: Mapping[str, Any], *, gone: bool) -> None:
+        """News of a trial's pod: it is looked at, and perhaps others may start theirs now."""
+        self.reconciler.starts.saw(key, pods.facts(pod), gone=gone)
+        self.look_at(key)
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""
@@ -108,6 +120,7 @@ class App:
     async def _work(self) -> None:
         await self.lease.won.wait()
         logger.info("%s leads", self.lease.replica)
+        await self._count_starting_pods(self._client)
         self.queue.start()
         await insist("looking at every trial", self.relist.everything)
         self._begin("sweep", self.sweep.run())
@@ -131,6 +144,26 @@ class App:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     # -- HTTP
+
+    async def _count_starting_pods(self, client: Client) -> None:
+        """Those that were asked for before we began count, too. Watching tells of them as well, only later."""
+        selectors = {"label_selector": pods.LABEL_TRIAL, "field_selector": "status.phase=Pending"}
+        namespaces: list[str | None] = [*self.settings.namespaces] or [None]
+        try:
+            found = [pod for each in namespaces for pod in await client.list_all(PODS, each, **selectors)]
+            for pod in found:
+                if (key := pods.trial_of(pod)) is not None:
+                    self.reconciler.starts.saw(key, pods.facts(pod))
+        except ClusterError as error:
+            logger.warning("pods that are starting could not be counted yet: %s", error)
+
+    def _show(self, gate: Gate) -> None:
+        starts, execs, metrics = self.reconciler.starts, self.reconciler.execs, self.metrics
+        metrics.queue_depth.set_function(lambda: self.queue.depth)
+        metrics.pods_starting.set_function(lambda: starts.held)
+        metrics.waiting.labels("pod").set_function(lambda: starts.waiting)
+        metrics.waiting.labels("exec").set_function(lambda: execs.waiting)
+        metrics.requests_allowed.set_function(lambda: gate.allowed)
 
     async def _serve(self) -> None:
         app = web.Application()

@@ -42,7 +42,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     @kopf.on.event("v1", "pods", labels={pods.LABEL_TRIAL: kopf.PRESENT}, registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
         if (key := app.news.pod(body, type)) is not None:
-            app.look_at(key)
+            app.saw_pod(key, body, gone=type == "DELETED")
 
     return app
 

@@ -56,6 +56,9 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(f"multistep_{name}", text, labels, buckets=buckets, registry=registry)
 
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"multistep_{name}", text, labels, registry=registry)
+
         self.trials_finished = counter("trials_finished", "Trials that ended.", "agent", "outcome", "reason", "class")
         self.trial_reward = histogram("trial_reward", 'Rewards (key "reward") of finished trials.', _REWARDS, "agent")
         self.trial_seconds = histogram("trial_duration_seconds", "From a trial's start to its end.", _SECONDS, "agent")
@@ -63,25 +66,28 @@ class Metrics:
         self.step_reward = histogram("step_reward", 'Rewards (key "reward") of steps.', _REWARDS, "agent")
         self.phase_seconds = histogram("step_phase_duration_seconds", "Phases of steps.", _SECONDS, "agent", "phase")
         self.attempts_lost = counter("attempts_lost", "Pods that an outside cause took.", "reason")
+        self.throttled_seconds = counter("api_throttled_seconds", "What requests waited for others to be answered, or as asked to.")
+        self.requests_allowed = gauge("api_requests_allowed", "Requests that may be in flight now.")
         self.execs = counter("execs", "Exec sessions opened.")
         self.exec_failures = counter("exec_failures", "Exec sessions that broke.")
-        self.execs_open = Gauge("multistep_execs_open", "Exec sessions open now.", registry=registry)
+        self.execs_open = gauge("execs_open", "Exec sessions open now.")
         self.requests = counter("api_requests", "Requests to the API server.", "verb", "resource", "code")
         self.request_seconds = histogram("api_request_duration_seconds", "Requests to the API server.", _FAST, "verb")
         self.status_writes = counter("status_writes", "Writes of trial status.")
         self.reconcile_seconds = histogram("reconcile_duration_seconds", "One look at one trial.", _FAST)
         self.collected_bytes = counter("collected_bytes", "Bytes of logs and artifacts collected.")
         self.store_failures = counter("store_failures", "Looks that ended because results could not be written or read.")
-        self.results_free = Gauge("multistep_results_free_bytes", "Bytes left on the results volume.", registry=registry)
+        self.results_free = gauge("results_free_bytes", "Bytes left on the results volume.")
         self.orphans_removed = counter("orphans_removed", "What was found to belong to no trial, and removed.", "kind")
-        peak = Gauge("multistep_peak_memory_bytes", "The most resident memory the operator ever had.", registry=registry)
+        peak = gauge("peak_memory_bytes", "The most resident memory the operator ever had.")
         peak.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        threads = Gauge("multistep_threads", "Threads of the operator.", registry=registry)
+        threads = gauge("threads", "Threads of the operator.")
         threads.set_function(threading.active_count)
         self.missed_changes = counter("missed_changes", "Changes that no watch told of, found by a list.", "kind")
-        self.queue_depth = Gauge("multistep_queue_depth", "Trials that wait for a worker.", registry=registry)
-
-        self.leading = Gauge("multistep_leading", "Whether this replica is the one that works.", registry=registry)
+        self.queue_depth = gauge("queue_depth", "Trials that wait for a worker.")
+        self.pods_starting = gauge("pods_starting", "Pods that are starting, as far as they count.")
+        self.waiting = gauge("trials_waiting_for_turn", "Trials that wait until fewer pods start, or fewer execs are open.", "what")
+        self.leading = gauge("leading", "Whether this replica is the one that works.")
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""

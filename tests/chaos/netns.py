@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from localkube import network
 from localkube.config import Network
 
 _CLONE_NEWNET = 0x40000000
@@ -27,7 +26,7 @@ def listen(net: Network) -> socket.socket:
 
 
 def _listen(net: Network) -> socket.socket:
-    with Path("/run/netns", net.namespace).open("rb") as namespace:
+    with _namespace(net).open("rb") as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {net.namespace}")
     return socket.create_server((net.node_address, 0), backlog=512)
@@ -73,8 +72,12 @@ async def _renew(net: Network) -> None:
 
 
 async def _nft(net: Network, rules: str) -> None:
-    command = [*network.enter(net), "nft", "-f", "-"]
+    command = ["nsenter", f"--net={_namespace(net)}", "nft", "-f", "-"]
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
     _, said = await process.communicate(rules.encode())
     if process.returncode:
         raise OSError(os.EX_OSERR, f"nft: {said.decode()}")
+
+
+def _namespace(net: Network) -> Path:
+    return Path("/run/netns", net.namespace)

@@ -24,7 +24,7 @@ Key = tuple[str, str, str]  # kind, namespace, name
 
 class FakeCluster:
     """objects: by (kind, namespace, name). Pods run at once, with a runner made by make_runner; pods_run=False leaves
-    them Pending until ``run_pod``. runners: by pod uid."""
+    them Pending until ``run_pod``. runners: by pod uid. on_change: told of every change, as a watch is."""
 
     def __init__(
         self,
@@ -32,8 +32,10 @@ class FakeCluster:
         make_runner: Callable[[Object], FakeRunner] | None = None,
         pods_run: bool = True,
         faults: Faults | None = None,
+        on_change: Callable[[str, Object], None] = lambda _type, _object: None,
     ) -> None:
         self.faults = faults or Faults()
+        self._on_change = on_change
         self.objects: dict[Key, Object] = {}
         self.events: list[Object] = []
         self.writes: list[str] = []  # in order, as in "apply_status default/a"
@@ -52,7 +54,9 @@ class FakeCluster:
         if "uid" not in metadata:
             metadata["uid"] = f"uid-{next(self._uids)}"
         metadata["resourceVersion"] = str(next(self._versions))
+        known = _key(stored) in self.objects
         self.objects[_key(stored)] = stored
+        self._on_change("MODIFIED" if known else "ADDED", stored)
         return _copy(stored)
 
     def run_pod(self, namespace: str, name: str) -> FakeRunner:
@@ -68,7 +72,9 @@ class FakeCluster:
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         """Somebody else deleted it; what it owns goes too."""
-        uid = self.objects.pop((kind, namespace, name))["metadata"]["uid"]
+        removed = self.objects.pop((kind, namespace, name))
+        self._on_change("DELETED", removed)
+        uid = removed["metadata"]["uid"]
         for key, each in list(self.objects.items()):
             if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", [])):
                 self.remove(*key)

@@ -34,8 +34,17 @@ START_LIMIT = "`environment.build_timeout_sec` after the pod got its node, with 
 _RETRIED = "nothing, unless it comes again and again"
 
 WAITING = (
-    Waiting("Suspended", "`spec.suspend` is true", "when it is set to false"),
+    Waiting("Suspended", "`spec.suspend` is true, and nothing has begun", "when it is set to false"),
+    Waiting(
+        "Suspending", "`spec.suspend` is true, and the step that runs is waited for", "at that step's end, with Paused or Released"
+    ),
+    Waiting("Paused", "suspended between steps, with its pod", "when `spec.suspend` is set to false: the next step begins"),
+    Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: it begins anew at step 1"),
+    Waiting(
+        "Queued", "many pods are starting; trials take turns", "when fewer do; `settings.startingPods` of the chart is the bound"
+    ),
     Waiting("TaskUnavailable", "a ConfigMap or Secret that the trial names is not there yet", NO_HURRY),
+    Waiting("ResultsNotWritable", "the operator's volume takes no files; nothing is lost or run twice", "when there is room again"),
     Waiting("QuotaExceeded", "the namespace's ResourceQuota has no room for the pod", f"when it has; {NO_HURRY}"),
     Waiting(
         "PodForbidden", "the API server does not allow the pod: an admission policy, a LimitRange", "after 60 s, with PodForbidden"
@@ -55,6 +64,7 @@ WAITING = (
 
 
 LOST = (
+    Failure("Suspended", "User", "the trial was suspended with a policy that releases its pod; this counts as no retry", "nothing"),
     Failure("PodDeleted", "Infrastructure", "somebody deleted the pod", "find out who: its namespace's audit log"),
     Failure(
         "PodReplaced", "Infrastructure", "somebody deleted the pod and made another of its name (another UID)", "leave pods alone"
@@ -136,6 +146,12 @@ FAILED = (
         "the environment's healthcheck failed, or files could not be put into it (Agent, once an agent has run)",
         "read the message",
     ),
+    Failure(
+        "RunnerBroken",
+        "Agent",
+        "what answers in the pod is no runner of ours: it made no sense five times in a row, for a minute; an agent with root can do that",
+        "read the message; run the agent as another user than root",
+    ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),
     Failure("OutOfDisk", "Task", "the container filled its disk before the first step", "raise `environment.storage_mb`"),
     Failure(
@@ -145,6 +161,7 @@ FAILED = (
         "change the policy, or what it objects to in the task or `spec.environment.podTemplate`",
     ),
     Failure("PodNameTaken", "Infrastructure", "a pod of that name is not the trial's and does not go", "delete or rename it"),
+    Failure("Stopped", "User", "`spec.stop` is true", "nothing: a trial that was stopped stays so; make another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it, if that was too little"),
 )  # fmt: skip
 """Reasons of the condition Failed that are never tried again. (Those of LOST are reasons of Failed, too, when no retry is left.)"""

@@ -1,7 +1,7 @@
 """A thin asynchronous client of the API server that speaks plain dicts.
 
-Reads are tried again for a while; writes never are, as a write without an answer may have happened: the caller looks
-again. Every call has a time limit, and every failure is an error of multistep.errors.
+Reads are tried again for a while; a write only if it was refused with 429, as one without an answer may have happened:
+the caller looks again. Every call has a time limit, and every failure is an error of multistep.errors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from multistep.cluster.connection import Connection
 from multistep.cluster.edge import FIELD_MANAGER, Object, Propagation
 from multistep.cluster.errors import no_answer
 from multistep.cluster.exec import WebsocketExec, open_exec
+from multistep.cluster.gate import Gate
 from multistep.cluster.http import REQUEST_TIMEOUT_SECONDS, Http, RequestObserver
 from multistep.cluster.resources import (
     CONFIG_MAPS,
@@ -43,7 +44,7 @@ MERGE: Final = "application/merge-patch+json"
 class Client:
     """The API server. Make one with ``connect``, or from a Connection; close it (or use it as a context manager).
 
-    timeout_seconds: of each request. observe: told of every request that was sent.
+    timeout_seconds: of each request. gate: what requests wait at. observe: told of every request that was sent.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class Client:
         connection: Connection,
         *,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        gate: Gate | None = None,
         observe: RequestObserver | None = None,
         component: str = "multistep",
         instance: str = "",
     ) -> None:
         self.connection = connection
-        self._http = Http(connection, timeout_seconds=timeout_seconds, observe=observe)
+        self._http = Http(connection, timeout_seconds=timeout_seconds, gate=gate, observe=observe)
         self._component = component  # who Events are from
         self._instance = instance or component
         self._kinds: dict[tuple[str, str], Resource] = dict(KNOWN)
@@ -68,11 +70,12 @@ class Client:
         kubeconfig: str | None = None,
         context: str | None = None,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        gate: Gate | None = None,
         observe: RequestObserver | None = None,
     ) -> Self:
         """A client by kubeconfig, $KUBECONFIG, a pod's service account or ~/.kube/config. Raises Unavailable."""
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
-        return cls(connection, timeout_seconds=timeout_seconds, observe=observe)
+        return cls(connection, timeout_seconds=timeout_seconds, gate=gate, observe=observe)
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,14 +162,18 @@ class Client:
         type: Literal["Normal", "Warning"] = "Normal",
         action: str = "Reconcile",
     ) -> None:
-        """Create an events.k8s.io/v1 Event about an object (whole, or a reference to it); long messages are cut."""
+        """Create an events.k8s.io/v1 Event about an object (whole, or a reference to it); long messages are cut.
+
+        Sent once: a server that has too much to do is spared them first.
+        """
         reference = _reference(regarding)
+        namespace = reference.get("namespace") or "default"
         event = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {
                 "name": f"{reference['name'][:200].rstrip('.-')}.{secrets.token_hex(8)}",
-                "namespace": reference.get("namespace") or "default",
+                "namespace": namespace,
             },
             "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "reportingController": f"multistep.dev/{self._component}",
@@ -177,11 +184,12 @@ class Client:
             "note": cut_bytes(message, MAX_EVENT_NOTE_BYTES),
             "regarding": reference,
         }
-        await self.create(event)
+        path = EVENTS.path(namespace)
+        await self._http.send("create", EVENTS.plural, "POST", path, params={"fieldManager": FIELD_MANAGER}, body=event, attempts=1)
 
     async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> WebsocketExec:
         """Run argv in a container (multistep.cluster.exec)."""
-        return await open_exec(self.connection, namespace, pod, container, argv, observe=self._http.observe)
+        return await open_exec(self.connection, namespace, pod, container, argv, gate=self._http.gate, observe=self._http.observe)
 
     # -- any kind
 

@@ -22,6 +22,7 @@ from yarl import URL
 from multistep.cluster.connection import Connection
 from multistep.cluster.edge import ExitStatus
 from multistep.cluster.errors import no_answer, refusal
+from multistep.cluster.gate import Gate
 from multistep.cluster.http import RequestObserver, pause_seconds
 from multistep.errors import ClusterError, StreamLost, Unavailable
 
@@ -49,6 +50,7 @@ async def open_exec(
     handshake_timeout_seconds: float = HANDSHAKE_TIMEOUT_SECONDS,
     attempts: int = HANDSHAKE_ATTEMPTS,
     heartbeat_seconds: float | None = None,
+    gate: Gate | None = None,
     observe: RequestObserver | None = None,
 ) -> WebsocketExec:
     """Run argv in a container. Raises ClusterError as a request does (NotFound: no such pod).
@@ -62,11 +64,16 @@ async def open_exec(
     asked = urlencode([*query, *(("command", each) for each in argv)])
     url = URL(f"{connection.base_url}{path}?{asked}", encoded=True)  # argv word by word: nothing to be normalised
     what = f"exec in pod {namespace}/{pod}"
+    gate, loop = gate or Gate(), asyncio.get_running_loop()
     for attempt in range(1, attempts + 1):
+        await gate.opened()
+        began = loop.time()
         try:
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
             return WebsocketExec(socket, what)
         except ClusterError as error:
+            if isinstance(error, Unavailable) and error.status == 429:  # anything else may be the fault of one node
+                gate.slow_down(began, error.retry_after)
             if attempt >= attempts or not _may_pass(error):
                 raise
             await asyncio.sleep(pause_seconds(attempt, getattr(error, "retry_after", None)))

@@ -1,6 +1,7 @@
-"""Requests to the API server: time limits, retries of reads, renewal of credentials, errors, counting.
+"""Requests to the API server: time limits, retries, renewal of credentials, errors, counting.
 
-A write is sent once: without an answer it may have happened, and only who asked can look whether it did.
+A write is sent again only when it was refused with 429, that is before anything was done. Without an answer it may have
+happened, and only who asked can look whether it did.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -19,14 +20,16 @@ from yarl import URL
 from multistep.cluster.connection import Connection
 from multistep.cluster.edge import Object
 from multistep.cluster.errors import no_answer, refusal
+from multistep.cluster.gate import Gate
 from multistep.errors import ClusterError, Unavailable
 
 RequestObserver = Callable[[str, str, int, float], None]  # verb, plural, HTTP status (0: no answer), seconds
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
-READ_ATTEMPTS: Final = 4
+ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 MAX_REFUSAL_BYTES: Final = 64 * 1024
+URGENT: Final = frozenset({"leases"})  # do not wait at the gate, nor to be sent again: a leader that is late is taken for dead
 
 
 # The API server reads the JSON of an apply as YAML, in which these must be escaped, and only these: it takes no escaped
@@ -46,26 +49,23 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class Http:
-    """Requests over one Connection. timeout_seconds: of each. observe: told of every request that was sent."""
+    """Requests over one Connection. timeout_seconds: of each. gate: what all wait at. observe: told of each that was sent."""
 
     def __init__(
         self,
         connection: Connection,
         *,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        gate: Gate | None = None,
         observe: RequestObserver | None = None,
     ) -> None:
         self.connection = connection
+        self.gate = gate or Gate()
         self.timeout_seconds = timeout_seconds
         self.observe = observe or (lambda _verb, _plural, _code, _seconds: None)
 
     async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
         """A GET, tried again while the server is Unavailable. accept: the form of the answer, if another than usual."""
-        for attempt in range(1, READ_ATTEMPTS):
-            try:
-                return await self.send(verb, plural, "GET", path, params=params, accept=accept)
-            except Unavailable as error:
-                await asyncio.sleep(pause_seconds(attempt, error.retry_after))
         return await self.send(verb, plural, "GET", path, params=params, accept=accept)
 
     async def send(
@@ -79,10 +79,35 @@ class Http:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         accept: str = "",
+        attempts: int = ATTEMPTS,
     ) -> Object:
-        """One request, sent once. Raises ClusterError."""
+        """One request, tried again where that is safe. attempts: in all. Raises ClusterError."""
         data = None if body is None else encode(body)
         headers = {"Content-Type": content_type if data is not None else "", "Accept": accept}
+        attempt = 1
+        while True:
+            try:
+                async with AsyncExitStack() as stack:
+                    if plural not in URGENT:
+                        await stack.enter_async_context(self.gate.passing())
+                    return await self._once(verb, plural, method, path, params, data, headers)
+            except Unavailable as error:
+                safe = method == "GET" or (error.status == 429 and plural not in URGENT)
+                if attempt >= attempts or not safe or (error.retry_after or 0.0) > MAX_PAUSE_SECONDS:
+                    raise  # who asked has time and can wait without holding anything
+                await asyncio.sleep(pause_seconds(attempt, error.retry_after))
+            attempt += 1
+
+    async def _once(
+        self,
+        verb: str,
+        plural: str,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        data: bytes | None,
+        headers: Mapping[str, str],
+    ) -> Object:
         limits = aiohttp.ClientTimeout(total=self.timeout_seconds)
         what = f"{verb} {path}"
         async with self._open(verb, plural, method, path, params, data, headers, limits) as response:

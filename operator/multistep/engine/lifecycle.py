@@ -551,3 +551,8 @@ def suspended_seconds(status: TrialStatus, now: float) -> float:
     )
     before = status.suspended_seconds or 0.0
     return before if since is None or status.start_time is None else before + max(0.0, now - since.timestamp())
+
+
+def stands_still(pod: PodFacts) -> bool:
+    """Whether a pod that does not run yet waits for more than its node's work: for room, or an image that does not come."""
+    return bool(pod.unschedulable) or pod.waiting_reason not in _ON_ITS_WAY

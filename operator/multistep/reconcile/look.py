@@ -24,14 +24,17 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
 from ..store.volume import Volume
+from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
 from .events import ignored_keys
 from .finisher import Finisher
 from .trial_pods import TrialPods, former, named_verifiers
+from .turns import Key
 from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
 TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that the trial owns it (`multistep run`)
+TELL_SECONDS = 30.0  # a turn that comes sooner is not worth a write of the status
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Tools:
     clock: Callable[[], float]
     left_at: dict[str, float]
     nonsense: dict[str, Nonsense]
+    starts: PodStarts
+    execs: Bound
 
 
 class Look:
@@ -172,8 +177,23 @@ class Look:
         await self._write(status.begun(self._trial, attempt, pod_name, self._plan.task_name, image_user, self._t.clock()))
         return 0
 
+    async def _its_turn(self, *, first: bool) -> bool:
+        """Whether a pod may be made now; else the trial is woken when it may. first: before trials that had no pod yet."""
+        starts = self._t.starts
+        if not starts.ask(self._key, first=first) and starts.waited(self._key) >= TELL_SECONDS:
+            await self._wait("Queued", f"as many pods are starting as may at once ({starts.limit})", seconds=None)
+        return starts.ask(self._key, first=first)
+
+    def _until_told(self) -> float | None:
+        """Seconds until a trial that waits for its turn says so; after that it is woken only."""
+        left = TELL_SECONDS - self._t.starts.waited(self._key)
+        return self._sooner(left if left > 0 else None)
+
     async def _create_pod(self) -> float | None:
-        await self._t.pods.remove_all(self._trial, former(self._trial))
+        earlier = former(self._trial)
+        await self._t.pods.remove_all(self._trial, earlier)
+        if not await self._its_turn(first=bool(earlier)):
+            return self._until_told()
         loaded, trial = self._loaded_now, self._trial
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
@@ -185,12 +205,15 @@ class Look:
                 return await self._not_allowed(refused, lifecycle.attempt_start(trial))
             case made:
                 self._pod = made
+                self._t.starts.saw(self._key, made)
                 return await self._adopt()
 
     async def _adopt(self) -> float:
         """The pod's UID is written down before anything is asked of it. Verifiers of earlier attempts are gone by now."""
         assert self._pod is not None
-        await self._write(self._trial.status.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
+        message = lifecycle.starting_message(self._trial.status.attempt, self._pod.name)
+        told = status.waiting(self._trial, "Pending", lifecycle.POD_STARTING, message, self._t.clock())
+        await self._write(told.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
         return 0
 
     # -- the pod of a step's separate verifier
@@ -206,6 +229,8 @@ class Look:
         return 0
 
     async def _create_verifier_pod(self) -> float | None:
+        if not await self._its_turn(first=True):
+            return self._until_told()
         named, plan = self._trial.status.verifier, self._plan
         assert named is not None
         environment = _verifier_environment(plan, self._trial.status.current_step)
@@ -222,6 +247,7 @@ class Look:
                 return await self._not_allowed(refused, named.start_time)
             case made:
                 self._verifier = made
+                self._t.starts.saw(self._key, made)
                 return await self._adopt_verifier()
 
     async def _adopt_verifier(self) -> float:
@@ -306,8 +332,13 @@ class Look:
             return self._sooner(quiet)
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
+        if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
+            return self._sooner(None)
         self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
-        left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
+        try:
+            left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
+        finally:
+            self._t.execs.free(self._key)
         if left.forgotten:
             message = f"the runner in pod {self._pod.name} knows nothing of the steps that were done: the container is another one"
             return await self._lose(lifecycle.LoseAttempt("ContainerRestarted", message))
@@ -396,6 +427,10 @@ class Look:
     @property
     def _trial(self) -> MultiStepTrial:
         return self._writer.trial
+
+    @property
+    def _key(self) -> Key:
+        return self._trial.metadata.namespace, self._trial.metadata.name
 
     @property
     def _loaded_now(self) -> Loaded:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cluster import pods
-from .workqueue import Key
+from .turns import Key
 
 Body = Mapping[str, Any]
 Name = tuple[str, str, str]  # kind ("trial" or "pod"), namespace, name

@@ -16,26 +16,30 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import TrialLoader
 from ..store.volume import Volume
+from .bounds import Bound, PodStarts, Wake
 from .driver import Driver
 from .finisher import Finisher
 from .look import SOON_SECONDS, Look, Tools
 from .trial_pods import TrialPods
-from .workqueue import Key
+from .turns import Key
 
 
 @dataclass
 class Reconciler:
-    """What the queue calls. clock: seconds since the epoch."""
+    """What the queue calls. clock: seconds since the epoch; wake: adds a key to the queue."""
 
     cluster: Cluster
     volume: Volume
     settings: Settings
     metrics: Metrics
     clock: Callable[[], float] = time.time
+    wake: Wake = lambda _: None
 
     def __post_init__(self) -> None:
         enforced = self.settings.network_policies_enforced
         self.left_at: dict[str, float] = {}
+        self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
+        self.execs = Bound(self.settings.open_execs, self.wake)
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
@@ -48,20 +52,29 @@ class Reconciler:
             clock=self.clock,
             left_at=self.left_at,
             nonsense={},
+            starts=self.starts,
+            execs=self.execs,
         )
 
     async def reconcile(self, key: Key) -> float | None:
         """One look. Returns the seconds after which to look again; None: only when something happens."""
-        with self.metrics.reconcile_seconds.time():
-            try:
-                trial = await self.cluster.get_trial(*key)
-            except NotFound:
-                self.metrics.phases.saw(key, None)
-                return None
-            try:
-                return await Look(self._tools, trial).run()
-            except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
-                return SOON_SECONDS
-            except PodError:
-                self.metrics.exec_failures.inc()
-                raise
+        try:
+            with self.metrics.reconcile_seconds.time():
+                return await self._look(key)
+        finally:
+            self.starts.settle(key)
+            self.execs.free(key)
+
+    async def _look(self, key: Key) -> float | None:
+        try:
+            trial = await self.cluster.get_trial(*key)
+        except NotFound:
+            self.metrics.phases.saw(key, None)
+            return None
+        try:
+            return await Look(self._tools, trial).run()
+        except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
+            return SOON_SECONDS
+        except PodError:
+            self.metrics.exec_failures.inc()
+            raise

@@ -15,7 +15,7 @@ from ..cluster.edge import Object
 from ..cluster.resources import PODS, TRIALS, Resource
 from ..metrics import Metrics
 from .news import Name, News, Seen
-from .workqueue import Key
+from .turns import Key
 
 logger = logging.getLogger(__name__)
 

@@ -1,24 +1,26 @@
 """A queue of keys to be worked on, like controller-runtime's: one worker at a time per key, timers, back-off.
 
-Keys only: what is to be done is found out by looking, so that any number of events makes one look.
+Keys only: what is to be done is found out by looking, so that any number of events makes one look. Namespaces take turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
-from ..errors import MultistepError
+from ..errors import MultistepError, Unavailable
+from .turns import Key, Turns
 
-Key = tuple[str, str]  # namespace, name
 Work = Callable[[Key], Awaitable[float | None]]
 
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.5
 LAST_BACKOFF_SECONDS = 60.0
+MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for more is asked again all the same
+JITTER = 0.25  # what failed together does not come again together
 
 
 class WorkQueue:
@@ -30,84 +32,75 @@ class WorkQueue:
     def __init__(self, work: Work, *, workers: int) -> None:
         self._work = work
         self._workers = workers
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
-        self._queued: set[Key] = set()  # waiting for a worker
-        self._busy: set[Key] = set()
+        self._ready = Turns()
+        self._busy: dict[Key, asyncio.Task[None]] = {}
         self._again: set[Key] = set()  # added while busy
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._idle = asyncio.Event()  # nothing is worked on
-        self._idle.set()
-        self._stopping = False
+        self._started = self._stopped = False
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
-        self._tasks = [asyncio.create_task(self._run()) for _ in range(self._workers)]
+        self._started = True
+        self._begin_work()
 
     async def stop(self, *, within_seconds: float = 0.0) -> None:
         """Begin nothing new, and let what goes on end within so many seconds; then end it where it is.
 
         Whatever it was is found again by looking.
         """
-        self._stopping = True
+        self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
-        while not self._ready.empty():
-            self._ready.get_nowait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_seconds):
-                await self._idle.wait()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        if tasks := list(self._busy.values()):
+            await asyncio.wait(tasks, timeout=within_seconds)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, key: Key) -> None:
         """Look at the key as soon as a worker is free."""
         self._drop_timer(key)
-        if self._stopping:
+        if self._stopped:
             return
         if key in self._busy:
             self._again.add(key)
-        elif key not in self._queued:
-            self._queued.add(key)
-            self._ready.put_nowait(key)
+        else:
+            self._ready.add(key)
+            self._begin_work()
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Look at the key in a while, unless something else makes it sooner."""
         self._drop_timer(key)
-        if self._stopping:
-            return
-        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
+        if not self._stopped:
+            self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     @property
     def depth(self) -> int:
         """Keys that wait for a worker."""
-        return self._ready.qsize()
+        return len(self._ready)
 
-    async def _run(self) -> None:
-        while True:
-            key = await self._ready.get()
-            self._queued.discard(key)
-            self._busy.add(key)
-            self._idle.clear()
-            try:
-                await self._once(key)
-            finally:
-                self._busy.discard(key)
-                if not self._busy:
-                    self._idle.set()
+    def _begin_work(self) -> None:
+        """Give keys to workers while there are both."""
+        while self._started and not self._stopped and self._ready and len(self._busy) < self._workers:
+            key = self._ready.take()
+            self._busy[key] = asyncio.create_task(self._run(key))
+
+    async def _run(self, key: Key) -> None:
+        try:
+            await self._once(key)
+        finally:
+            del self._busy[key]
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
+            self._begin_work()
 
     async def _once(self, key: Key) -> None:
         try:
             again = await self._work(key)
         except MultistepError as error:
-            logger.warning("%s/%s: %s; trying again in %.1f s", *key, error, self._back_off(key))
+            logger.warning("%s/%s: %s; trying again in %.1f s", *key, error, self._back_off(key, error))
             return
         except Exception:
             logger.exception("%s/%s: trying again in %.1f s", *key, self._back_off(key))
@@ -116,10 +109,13 @@ class WorkQueue:
         if again is not None:
             self.add_after(key, again)
 
-    def _back_off(self, key: Key) -> float:
-        """Try the key again after seconds that double with each failure; returns them."""
+    def _back_off(self, key: Key, error: MultistepError | None = None) -> float:
+        """Try the key again after seconds that double with each failure, or when the server asked for it; returns them."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 30))
+        if isinstance(error, Unavailable) and error.retry_after is not None:
+            pause = max(pause, min(error.retry_after, MAX_RETRY_AFTER_SECONDS))
+        pause *= random.uniform(1.0, 1.0 + JITTER)
         self.add_after(key, pause)
         return pause
 

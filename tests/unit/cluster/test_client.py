@@ -14,6 +14,7 @@ from aiohttp import web
 
 from multistep.cluster.client import MAX_EVENT_NOTE_BYTES, Client, cut_bytes
 from multistep.cluster.edge import Cluster
+from multistep.cluster.gate import Gate
 from multistep.cluster.http import pause_seconds
 from multistep.cluster.resources import CRDS, PODS, TRIALS
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
@@ -27,6 +28,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("http", "watch"):
         monkeypatch.setattr(f"multistep.cluster.{module}.pause_seconds", lambda *_: 0.0)
+    monkeypatch.setattr("multistep.cluster.gate.MAX_PAUSE_SECONDS", 0.0)
 
 
 @asynccontextmanager
@@ -95,7 +97,7 @@ async def test_a_refusal_becomes_an_error_with_the_servers_words(code: int, reas
             await client.create_pod(POD)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.reason) == (code, reason)
-    assert len(server.seen) == 1  # a write is never sent twice
+    assert len(server.seen) == (4 if code == 429 else 1)  # a write that may have happened is never sent twice
 
 
 async def test_a_refusal_without_a_status_object_is_told_as_it_came() -> None:
@@ -112,6 +114,47 @@ async def test_retry_after_is_kept() -> None:
         with pytest.raises(Unavailable) as caught:
             await client.create_pod(POD)
     assert caught.value.retry_after == 7
+
+
+async def test_a_write_that_was_refused_as_too_many_is_sent_again() -> None:
+    async with client_of(status(429), status(429), POD) as (client, server):
+        assert await client.create_pod(POD) == POD
+    assert [method for method, *_ in server.seen] == ["POST"] * 3
+
+
+async def test_a_request_that_shall_come_much_later_is_given_up_for_now() -> None:
+    async with client_of(status(429, Retry_After="3600")) as (client, server):
+        with pytest.raises(Unavailable) as caught:
+            await client.get_pod("ns", "p")
+    assert caught.value.retry_after == 3600
+    assert len(server.seen) == 1
+
+
+async def test_an_event_is_sent_once_whatever_the_server_says() -> None:
+    async with client_of(status(429)) as (client, server):
+        with pytest.raises(Unavailable):
+            await client.create_event(POD, reason="R", message="m")
+    assert len(server.seen) == 1
+
+
+async def test_requests_wait_at_the_gate_but_leases_do_not() -> None:
+    gate = Gate(1)
+    gate._closed_until = asyncio.get_running_loop().time() + 60
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l", "namespace": "ns"}}
+    async with client_of(lease, gate=gate) as (client, _):
+        assert await client.create(lease) == lease
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.get_pod("ns", "p")
+
+
+async def test_a_refused_exec_holds_all_requests_up_and_one_that_its_node_does_not_answer_does_not() -> None:
+    for code, allowed in ((429, 8), (502, 64)):
+        gate = Gate()
+        async with client_of(status(code), gate=gate) as (client, _):
+            with pytest.raises(Unavailable):
+                await client.open_exec("ns", "p", "main", ["true"])
+        assert gate.allowed == allowed
 
 
 async def test_a_read_is_tried_again_while_the_server_is_unavailable() -> None:

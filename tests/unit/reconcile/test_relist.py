@@ -9,7 +9,7 @@ import pytest
 from multistep.metrics import Metrics
 from multistep.reconcile.news import News
 from multistep.reconcile.relist import GRACE_SECONDS, STALLED_AFTER, Relist
-from multistep.reconcile.workqueue import Key
+from multistep.reconcile.turns import Key
 from tests.support.cluster_contract import make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
 

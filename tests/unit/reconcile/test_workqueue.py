@@ -1,4 +1,4 @@
-"""The work queue: one worker at a time per key, timers, back-off."""
+"""The work queue: one worker at a time per key, turns of namespaces, timers, back-off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from multistep.errors import Unavailable
 from multistep.reconcile import workqueue
-from multistep.reconcile.workqueue import Key, WorkQueue
+from multistep.reconcile.turns import Key
+from multistep.reconcile.workqueue import WorkQueue
 
 A, B = ("ns", "a"), ("ns", "b")
 
@@ -35,8 +36,8 @@ class Worker:
         return answer
 
 
-async def settled(queue: WorkQueue) -> None:
-    for _ in range(20):
+async def settled(queue: WorkQueue, looks: int = 20) -> None:
+    for _ in range(2 * looks):
         await asyncio.sleep(0)
     assert queue.depth == 0
 
@@ -105,39 +106,76 @@ async def test_failures_pause_longer_each_time_and_a_success_forgets_them(
     await queue.stop()
 
 
-def test_pauses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = WorkQueue(Worker(), workers=1)
-    monkeypatch.setattr(queue, "add_after", lambda *_: None)
-    pauses = [queue._back_off(A) for _ in range(2000)]
-    assert pauses[:4] == [0.5, 1.0, 2.0, 4.0] and pauses[-1] == 60.0
+async def test_few_keys_of_a_namespace_do_not_wait_behind_many_of_another() -> None:
+    worker = Worker()
+    queue = WorkQueue(worker, workers=1)
+    crowd = [("crowd", f"t{number}") for number in range(5000)]
+    for key in [*crowd, *(("few", str(number)) for number in range(5))]:
+        queue.add(key)
+    queue.start()
+    await settled(queue, looks=6000)
+    assert [key for key in worker.calls[:10] if key[0] == "few"] == [("few", str(number)) for number in range(5)]
+    assert [key for key in worker.calls if key[0] == "crowd"] == crowd  # first come, first served
+    await queue.stop()
 
 
-async def test_told_to_stop_it_lets_a_look_end_and_begins_no_other() -> None:
-    worker = Worker(0.0)
+async def test_never_more_workers_than_were_allowed() -> None:
+    worker = Worker()
+    worker.gate.clear()
+    queue = WorkQueue(worker, workers=3)
+    queue.start()
+    for number in range(10):
+        queue.add(("ns", str(number)))
+    await asyncio.sleep(0.01)
+    assert (worker.busy, queue.depth) == (3, 7)
+    worker.gate.set()
+    await settled(queue)
+    assert (worker.most_busy, len(worker.calls)) == (3, 10)
+    await queue.stop()
+
+
+async def test_a_queue_that_stops_begins_nothing_and_lets_what_goes_on_end_for_a_while() -> None:
+    worker = Worker(5.0)
     worker.gate.clear()
     queue = WorkQueue(worker, workers=1)
     queue.start()
     queue.add(A)
-    queue.add(B)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    stopping = asyncio.create_task(queue.stop(within_seconds=60))
-    await asyncio.sleep(0)
-    queue.add(A)
-    queue.add_after(B, 0.0)
-    worker.gate.set()
-    await stopping
     await asyncio.sleep(0.01)
-    assert (worker.calls, worker.busy, queue.depth) == ([A], 0, 0)
+    queue.add(B)
+    asyncio.get_running_loop().call_later(0.05, worker.gate.set)
+    await queue.stop(within_seconds=10)
+    queue.add(B)
+    assert (worker.calls, worker.busy, queue._busy) == ([A], 0, {})
+    assert all(timer.cancelled() for timer in queue._timers.values())
 
 
-async def test_a_look_that_does_not_end_in_time_is_ended() -> None:
+async def test_a_queue_that_stops_ends_what_takes_too_long() -> None:
     worker = Worker()
     worker.gate.clear()
     queue = WorkQueue(worker, workers=1)
     queue.start()
     queue.add(A)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     await queue.stop(within_seconds=0.01)
-    assert (worker.calls, worker.busy) == ([A], 1)  # it did not come back
+    assert (worker.busy, queue._busy) == (1, {})  # it was cut off in the middle
+
+
+def pauses(*errors: Unavailable, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    queue = WorkQueue(Worker(), workers=1)
+    monkeypatch.setattr(queue, "add_after", lambda *_: None)
+    return [queue._back_off(A, error) for error in errors]
+
+
+def test_pauses_double_up_to_a_bound_and_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pauses(*[Unavailable("away")] * 2000, monkeypatch=monkeypatch)
+    for pause, least in zip(found, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, *[60.0] * 1993], strict=True):
+        assert least <= pause <= least * 1.25
+    assert len(set(found[-1000:])) > 900
+
+
+@pytest.mark.parametrize(("asked", "least"), [(0.0, 0.5), (7.0, 7.0), (120.0, 120.0), (86400.0, 300.0)])
+def test_a_pause_is_as_long_as_the_server_asked_for_up_to_a_sane_bound(
+    asked: float, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pause,) = pauses(Unavailable("busy", status=429, retry_after=asked), monkeypatch=monkeypatch)
+    assert least <= pause <= least * 1.25

@@ -1,0 +1,286 @@
+"""An API server on loopback for real clients and the real operator: a FakeCluster behind HTTP, slow and busy at will.
+
+Speaks what the operator asks for: discovery, get, list, watch, create, apply of a status, delete, and exec over a websocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aiohttp import WSMsgType, web
+
+from multistep.cluster.edge import Object
+from multistep.cluster.exec import V5
+from multistep.cluster.resources import KNOWN, LEASES, Resource, api_path
+from multistep.errors import ClusterError
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_runner import FakeStream
+
+BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.values()}
+
+
+@dataclass
+class Load:
+    """What the server takes, and what it saw. capacity: requests at once, beyond which it refuses; every eighth second
+    it is busy with something else and takes one at a time. retry_after: what it says then.
+
+    delay: the longest that an answer takes. start: the longest that a pod takes to start. All in seconds. The rest is what
+    it saw; in_flight counts those that are refused, too.
+    """
+
+    capacity: int
+    delay: float = 0.01
+    start: float = 0.2
+    retry_after: int = 1
+    asked: list[float] = field(default_factory=list)
+    refused_at: list[float] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+    most_starting: int = 0
+    execs: int = 0
+    most_execs: int = 0
+    watches: int = 0
+
+    @property
+    def refused(self) -> int:
+        """Requests that were answered with 429."""
+        return len(self.refused_at)
+
+    @property
+    def most_refused_per_second(self) -> int:
+        """The same, in the busiest second."""
+        return max(Counter(map(int, self.refused_at)).values(), default=0)
+
+    def takes_one(self, now: float) -> bool:
+        """Whether there is room for another request; those in flight are counted with it."""
+        return self.in_flight <= (1 if int(now) % 8 == 0 else self.capacity)
+
+
+class ClusterServer:
+    """The server's handlers. cluster: what it serves."""
+
+    def __init__(self, cluster: FakeCluster, load: Load) -> None:
+        self.cluster = cluster
+        self.load = load
+        self._watches: list[tuple[str, asyncio.Queue[bytes]]] = []
+        self._later: set[asyncio.Task[None]] = set()
+        cluster._on_change = self._tell
+
+    def _tell(self, type: str, object: Object) -> None:
+        line = json.dumps({"type": type, "object": object}).encode() + b"\n"
+        for kind, queue in self._watches:
+            if kind == object["kind"]:
+                queue.put_nowait(line)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Any request."""
+        parts = request.path.strip("/").split("/")
+        depth = 2 if parts[0] == "api" else 3
+        base, rest = "/" + "/".join(parts[:depth]), parts[depth:]
+        if not rest:
+            return web.json_response(_discovery(base))
+        namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 2 else None
+        resource = BY_PLURAL[base, rest[2] if namespace else rest[0]]
+        named = rest[3:] if namespace else rest[1:]
+        if named[1:] == ["exec"]:
+            return await self._exec(request, str(namespace), named[0])
+        if request.query.get("watch"):
+            return await self._watch(request, resource)
+        if namespace is None:
+            return web.json_response(self._list(resource, None, request.query.get("fieldSelector", "")))
+        if resource == LEASES:  # a priority level of its own, as in a real API server
+            return web.json_response(await self._answer(request, resource, namespace, named))
+        return await self._bounded(request, resource, namespace, named)
+
+    async def _bounded(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> web.Response:
+        """As priority and fairness does it: at most so many at once; the rest is refused before anything is done."""
+        load, now = self.load, time.monotonic()
+        load.asked.append(now)
+        load.in_flight += 1
+        load.most_in_flight = max(load.most_in_flight, load.in_flight)
+        try:
+            takes_it = load.takes_one(now)
+            if not takes_it:
+                load.refused_at.append(now)
+            await asyncio.sleep(random.uniform(0.0, load.delay))
+            if not takes_it:
+                return _failure(429, "TooManyRequests", "too many requests", {"Retry-After": str(load.retry_after)})
+            return web.json_response(await self._answer(request, resource, namespace, named))
+        except ClusterError as error:
+            return _failure(error.status, error.reason, str(error), {})
+        finally:
+            load.in_flight -= 1
+
+    async def _answer(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> Object:
+        cluster, kind = self.cluster, resource.kind
+        body = await request.json() if request.can_read_body else {}
+        match request.method, named:
+            case "GET", [name]:
+                return await cluster.get_pod(namespace, name) if kind == "Pod" else cluster._get(kind, namespace, name)
+            case "GET", []:
+                return self._list(resource, namespace, request.query.get("fieldSelector", ""))
+            case "POST", []:
+                body["metadata"].update(namespace=namespace, creationTimestamp=_now())
+                made = await cluster.create(body)
+                if kind == "Pod":
+                    self._start_later(namespace, made["metadata"]["name"])
+                return made
+            case "PATCH", [name, "status"]:
+                told = body["metadata"]
+                return await cluster.apply_status(
+                    namespace, name, uid=told["uid"], resource_version=told["resourceVersion"], status=body["status"]
+                )
+            case "PUT", [_]:
+                return await cluster.replace(body)
+            case "DELETE", [name]:
+                cluster._get(kind, namespace, name)
+                cluster._delete(kind, namespace, name, (body.get("preconditions") or {}).get("uid", ""))
+                return {"kind": "Status", "status": "Success"}
+        raise ClusterError(f"{request.method} {request.path} is not played here", status=405)
+
+    def _list(self, resource: Resource, namespace: str | None, field_selector: str) -> Object:
+        found = self.cluster._list(resource.kind, namespace, "")
+        if field_selector:
+            assert field_selector == "status.phase=Pending"
+            found = [each for each in found if each["status"].get("phase") == "Pending"]
+        names = {"apiVersion": resource.api_version, "kind": f"{resource.kind}List"}
+        return {**names, "metadata": {"resourceVersion": "1"}, "items": found}
+
+    async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
+        """From now on: who listed before has missed nothing, as both are asked for before there is anything."""
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._watches.append((resource.kind, queue))
+        self.load.watches += 1
+        while True:
+            await response.write(await queue.get())
+
+    # -- pods
+
+    def _start_later(self, namespace: str, name: str) -> None:
+        starting = sum(key[0] == "Pod" and pod["status"]["phase"] == "Pending" for key, pod in self.cluster.objects.items())
+        self.load.most_starting = max(self.load.most_starting, starting)
+        task = asyncio.create_task(self._start(namespace, name))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _start(self, namespace: str, name: str) -> None:
+        await asyncio.sleep(random.uniform(0.0, self.load.start))
+        self.cluster.run_pod(namespace, name)
+
+    async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
+        try:
+            stream = await self.cluster.open_exec(namespace, pod, "main", [])
+        except ClusterError as error:
+            return _failure(error.status, error.reason, str(error), {})
+        socket = web.WebSocketResponse(protocols=(V5,), max_msg_size=2**24)
+        await socket.prepare(request)
+        self.load.execs += 1
+        self.load.most_execs = max(self.load.most_execs, self.load.execs)
+        assert isinstance(stream, FakeStream)
+        answering = asyncio.create_task(_answers(stream, socket))
+        try:
+            async for message in socket:
+                if message.type is WSMsgType.BINARY and message.data[:1] == b"\0":
+                    await stream.send(message.data[1:])
+                elif message.data == bytes((255, 0)):
+                    await stream.send_eof()
+        finally:
+            self.load.execs -= 1
+            answering.cancel()
+        return socket
+
+    async def close(self) -> None:
+        """Pods that did not start yet never will."""
+        for task in self._later:
+            task.cancel()
+        await asyncio.gather(*self._later, return_exceptions=True)
+
+
+async def _answers(stream: FakeStream, socket: web.WebSocketResponse) -> None:
+    while data := await stream.receive():
+        await socket.send_bytes(b"\1" + data)
+    await socket.send_bytes(b'\3{"status":"Success"}')
+    await socket.close()
+
+
+def _discovery(base: str) -> Object:
+    """What /api, /apis and /apis/GROUP/VERSION tell."""
+    if base == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if base == "/apis":
+        versions = {each.api_version for each in KNOWN.values() if "/" in each.api_version}
+        return {"kind": "APIGroupList", "groups": [_group(each) for each in sorted(versions)]}
+    verbs = ["get", "list", "watch", "create", "patch", "delete"]
+    return {
+        "kind": "APIResourceList",
+        "resources": [
+            {
+                "name": each.plural,
+                "singularName": each.kind.lower(),
+                "kind": each.kind,
+                "namespaced": each.namespaced,
+                "verbs": verbs,
+            }
+            for each in KNOWN.values()
+            if api_path(each.api_version) == base
+        ],
+    }
+
+
+def _group(api_version: str) -> Object:
+    group, version = api_version.split("/")
+    found = {"groupVersion": api_version, "version": version}
+    return {"name": group, "versions": [found], "preferredVersion": found}
+
+
+def _failure(status: int, reason: str, message: str, headers: dict[str, str]) -> web.Response:
+    told = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": message}
+    return web.json_response(told, status=status, headers=headers)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def kubeconfig(url: str, path: Path) -> Path:
+    """A kubeconfig for the server, written to path."""
+    named: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "fake",
+        "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
+        "clusters": [{"name": "fake", "cluster": {"server": url}}],
+        "users": [{"name": "fake", "user": {"token": "none"}}],
+    }
+    path.write_text(yaml.safe_dump(named))
+    return path
+
+
+@asynccontextmanager
+async def serve_cluster(cluster: FakeCluster, load: Load) -> AsyncIterator[str]:
+    """Serve a cluster; gives the URL."""
+    server = ClusterServer(cluster, load)
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await server.close()
+        await runner.cleanup()

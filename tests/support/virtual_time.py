@@ -1,0 +1,52 @@
+"""An event loop whose clock jumps to the next timer, so that hours pass in no time and always alike."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """For what does no IO: who waits for anything but timers and other tasks waits for ever, which is an error here."""
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        self._jumping = _Jumping(self)
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._passed
+
+    def jump(self, seconds: float | None) -> None:
+        """Let time pass."""
+        if seconds is None:
+            raise RuntimeError("nothing will ever happen: everybody waits")
+        self._passed += seconds
+
+
+class _Jumping(selectors.SelectSelector):
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout != 0:
+            self._loop.jump(timeout)
+        return ready
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that runs in such a loop, from time 0."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run

@@ -1,0 +1,221 @@
+"""Bounds on what starts or is open at once: never exceeded, fair between namespaces, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from multistep.engine.lifecycle import PodFacts
+from multistep.reconcile.bounds import STARTING_SECONDS, Bound, PodStarts
+from multistep.reconcile.turns import Key
+from tests.support.virtual_time import in_virtual_time
+
+NOW = 1_700_000_000.0
+POD = PodFacts(name="t-1", uid="u", owner_uid="t", attempt=1, as_root=False, phase="Pending", created_at=NOW)
+UNSCHEDULABLE = replace(POD, unschedulable="0/1 nodes are available")
+NO_IMAGE = replace(POD, waiting_reason="ImagePullBackOff")
+
+
+def keys(namespace: str, count: int) -> list[Key]:
+    return [(namespace, str(number)) for number in range(count)]
+
+
+class Woken(list[Key]):
+    """Who was woken, in order."""
+
+    def __call__(self, key: Key) -> None:
+        self.append(key)
+
+
+async def test_who_finds_no_place_is_woken_when_one_is_free() -> None:
+    woken = Woken()
+    bound = Bound(2, woken)
+    first, second, third = keys("ns", 3)
+    assert [bound.ask(each) for each in (first, second, third)] == [True, True, False]
+    assert (bound.held, bound.waiting, woken) == (2, 1, [])
+    bound.free(first)
+    assert (bound.held, bound.waiting, woken) == (2, 0, [third])
+    assert bound.ask(third)  # it has its place already
+
+
+async def test_asking_again_keeps_the_place_in_the_line() -> None:
+    woken = Woken()
+    bound = Bound(1, woken)
+    first, second, third = keys("ns", 3)
+    for each in (first, second, third, second):
+        bound.ask(each)
+    bound.free(first)
+    bound.free(second)
+    assert woken == [second, third]
+
+
+async def test_of_those_that_wait_the_namespace_with_the_fewest_places_is_served_first() -> None:
+    woken = Woken()
+    bound = Bound(4, woken)
+    crowd, few = keys("crowd", 100), keys("few", 3)
+    for each in [*crowd, *few]:
+        bound.ask(each)
+    for each in crowd[:4]:
+        bound.free(each)
+    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # two of four places each
+
+
+async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> None:
+    """Places of slow are kept, those of fast given back at once."""
+    woken = Woken()
+    bound = Bound(4, woken)
+    slow, fast = keys("slow", 100), keys("fast", 100)
+    for pair in zip(slow, fast, strict=True):
+        for each in pair:
+            bound.ask(each)
+    for each in fast:
+        assert bound.ask(each)
+        bound.free(each)
+    assert woken == [*fast[2:], *slow[2:4]]  # only then has slow all four
+
+
+async def test_who_wants_two_places_is_not_passed_for_ever_by_those_who_want_one() -> None:
+    woken = Woken()
+    bound = Bound(2, woken)
+    first, second, two, third = keys("ns", 4)
+    bound.ask(first), bound.ask(second), bound.ask(two, 2), bound.ask(third)
+    bound.free(first)
+    assert woken == []
+    bound.free(second)
+    assert (woken, bound.held) == ([two], 2)
+
+
+async def test_who_wants_more_than_there_is_gets_all() -> None:
+    bound = Bound(1, Woken())
+    assert bound.ask(("ns", "a"), 2) and bound.held == 1
+
+
+async def test_what_goes_first_goes_before_all_that_waited_longer() -> None:
+    woken = Woken()
+    bound = Bound(1, woken)
+    a, b, c = keys("ns", 3)
+    bound.ask(a), bound.ask(b), bound.ask(c, first=True)
+    bound.free(a)
+    assert woken == [c]
+
+
+async def test_freeing_what_is_not_held_changes_nothing() -> None:
+    bound = Bound(1, Woken())
+    a, b = keys("ns", 2)
+    bound.ask(a), bound.ask(b)
+    bound.free(b)
+    bound.free(("other", "x"))
+    assert (bound.held, bound.waiting) == (1, 1)
+
+
+# -- pods
+
+
+def starts(limit: int, woken: Woken) -> PodStarts:
+    return PodStarts(limit, woken, lambda: NOW + asyncio.get_running_loop().time())
+
+
+@in_virtual_time
+async def test_a_pod_counts_until_it_runs() -> None:
+    woken = Woken()
+    bound = starts(1, woken)
+    a, b = keys("ns", 2)
+    assert bound.ask(a)
+    bound.saw(a, POD)
+    bound.settle(a)
+    assert not bound.ask(b)
+    bound.saw(a, replace(POD, phase="Running", running=True))
+    assert woken == [b]
+
+
+@in_virtual_time
+async def test_a_turn_that_was_not_used_is_the_next_ones() -> None:
+    woken = Woken()
+    bound = starts(1, woken)
+    a, b = keys("ns", 2)
+    bound.ask(a), bound.ask(b)
+    bound.settle(a)
+    assert woken == [b]
+
+
+@pytest.mark.parametrize("end", [{"deleting": True}, {"phase": "Failed"}, {"terminated": True}, {"gone": True}])
+def test_a_pod_that_will_not_start_any_more_does_not_count(end: dict[str, object]) -> None:
+    @in_virtual_time
+    async def check() -> None:
+        bound = starts(1, Woken())
+        bound.saw(("ns", "a"), POD)
+        assert bound.held == 1
+        gone = bool(end.pop("gone", False))
+        bound.saw(("ns", "a"), replace(POD, **end), gone=gone)  # type: ignore[arg-type]
+        assert bound.held == 0
+
+    check()
+
+
+@in_virtual_time
+async def test_news_of_an_earlier_pod_do_not_free_the_place_of_the_next() -> None:
+    bound = starts(1, Woken())
+    bound.saw(("ns", "a"), replace(POD, name="a-2"))
+    bound.saw(("ns", "a"), replace(POD, name="a-1"), gone=True)
+    assert bound.held == 1
+
+
+@in_virtual_time
+async def test_pods_that_were_asked_for_before_the_operator_began_count() -> None:
+    bound = starts(2, Woken())
+    for key in keys("ns", 3):
+        bound.saw(key, POD)
+    assert bound.held == 3 and not bound.ask(("other", "x"))
+
+
+@pytest.mark.parametrize("still", [UNSCHEDULABLE, NO_IMAGE])
+def test_pods_that_stand_still_hold_up_their_own_namespace_only(still: PodFacts) -> None:
+    @in_virtual_time
+    async def check() -> None:
+        woken = Woken()
+        bound = starts(2, woken)
+        impossible, possible = keys("impossible", 4), keys("possible", 2)
+        for key in impossible[:2]:
+            assert bound.ask(key)
+            bound.saw(key, still)
+            bound.settle(key)
+        assert not bound.ask(impossible[2]) and not bound.ask(impossible[3])
+        assert bound.ask(possible[0]) and bound.ask(possible[1])
+        for key in possible:
+            bound.settle(key)
+        assert woken == []
+        await asyncio.sleep(STARTING_SECONDS + 1)
+        assert woken == impossible[2:]  # two a minute
+
+    check()
+
+
+@in_virtual_time
+async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_again_when_it_gets_a_node() -> None:
+    woken = Woken()
+    bound = starts(1, woken)
+    a, b = keys("ns", 2)
+    bound.saw(a, POD)
+    bound.ask(b)
+    await asyncio.sleep(STARTING_SECONDS - 1)
+    bound.saw(a, POD)  # no news
+    assert woken == []
+    await asyncio.sleep(2)
+    assert woken == [b]
+    bound.settle(b)
+    bound.saw(a, POD)
+    assert bound.held == 0
+    now = NOW + asyncio.get_running_loop().time()
+    bound.saw(a, replace(POD, scheduled_at=now))
+    assert bound.held == 1
+
+
+@in_virtual_time
+async def test_how_long_a_key_has_waited() -> None:
+    bound = Bound(1, Woken())
+    a, b = keys("ns", 2)
+    bound.ask(a), bound.ask(b)
+    await asyncio.sleep(7)
+    assert (bound.waited(a), bound.waited(b)) == (0.0, 7.0)

@@ -1,0 +1,341 @@
+"""More trials than there is room for: bounds are kept, namespaces share, everything completes with its own reward."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.aio.client import Configuration
+
+from multistep.api.trial import API_VERSION, KIND, TrialStatus, parse_status
+from multistep.app import App
+from multistep.cluster import pods
+from multistep.cluster.client import Client
+from multistep.cluster.connection import Connection
+from multistep.cluster.edge import ExecStream, Object
+from multistep.cluster.gate import MOST_IN_FLIGHT
+from multistep.errors import Unavailable
+from multistep.metrics import Metrics
+from multistep.reconcile.news import News
+from multistep.reconcile.reconciler import Reconciler
+from multistep.reconcile.workqueue import WorkQueue
+from multistep.settings import Settings
+from tests.support.cluster_server import Load, kubeconfig, serve_cluster
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_runner import FakeRunner
+from tests.support.fake_volume import FakeVolume
+from tests.support.played import rewarded
+from tests.support.virtual_time import in_virtual_time
+
+FILES = {"instruction.md": "do it\n", "tests/test.sh": "true\n", "solution/solve.sh": "true\n"}
+CROWD, FEW = "crowd", "few"
+EPOCH = 1_700_000_000.0
+
+
+def trial(namespace: str, number: int, **spec: Any) -> Object:
+    task = {"inline": {"config": {"environment": {"docker_image": "img"}}, "files": FILES}}
+    metadata = {"name": f"t{number}", "namespace": namespace, "generation": 1}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {"task": task, **spec}}
+
+
+def runner_of(pod: Object) -> FakeRunner:
+    """One whose verifier gives the trial's own reward."""
+    results = {"1/task/verifier": rewarded(txt=str(reward_of(pods.trial_of(pod) or ("", ""))))}
+    return FakeRunner(pod["metadata"]["uid"], results=results, files={"/logs/agent": {"log.txt": b"agent"}})
+
+
+def reward_of(key: tuple[str, str]) -> float:
+    return int(key[1].removeprefix("t")) / 1000
+
+
+def statuses(cluster: FakeCluster) -> dict[tuple[str, str], TrialStatus]:
+    return {(key[1], key[2]): parse_status(each) for key, each in cluster.objects.items() if key[0] == KIND}
+
+
+def assert_all_complete(cluster: FakeCluster, count: int) -> None:
+    found = statuses(cluster)
+    assert len(found) == count
+    assert {key: (each.phase, each.rewards) for key, each in found.items()} == {
+        key: ("Complete", {"reward": reward_of(key)}) for key in found
+    }
+    assert all(each.attempts == [] for each in found.values())
+    assert len(cluster.runners) == count
+    assert all(set(each.starts.values()) == {1} for each in cluster.runners.values())
+
+
+# -- exactly, in virtual time
+
+
+class World:
+    """A queue, a reconciler and a cluster in memory, in the loop's virtual time.
+
+    refused: of how many calls one is answered with 429; 0: none. impossible: a namespace whose pods never get a node.
+    """
+
+    def __init__(self, *, starting_pods: int, open_execs: int, refused: int = 0, impossible: str = "") -> None:
+        loop = asyncio.get_running_loop()
+        self.time = loop.time
+        self.metrics, self.news, self.impossible = Metrics(), News(), impossible
+        self.cluster = FakeCluster(make_runner=runner_of, pods_run=False, on_change=self._changed)
+        edge = Shedding(self.cluster, refused)
+        settings = Settings(starting_pods=starting_pods, open_execs=open_execs, linger_seconds=0.0)
+        self.edge, self.finished = edge, list[tuple[str, str]]()
+        self.most_starting = 0
+        self.reconciler = Reconciler(
+            edge,
+            FakeVolume(),  # type: ignore[arg-type]
+            settings,
+            self.metrics,
+            clock=lambda: EPOCH + self.time(),
+            wake=lambda key: self.queue.add(key),
+        )
+        self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers)
+        self.queue.start()
+
+    @property
+    def starting(self) -> list[Object]:
+        return [each for key, each in self.cluster.objects.items() if key[0] == "Pod" and each["status"]["phase"] == "Pending"]
+
+    def _changed(self, type: str, found: Object) -> None:
+        """What the watches tell, and what scheduler and kubelet do."""
+        kind, namespace, name = found["kind"], found["metadata"]["namespace"], found["metadata"]["name"]
+        told = None if type == "ADDED" else type
+        if kind == KIND:
+            if (found.get("status") or {}).get("phase") == "Complete" and (namespace, name) not in self.finished:
+                self.finished.append((namespace, name))
+            key = self.news.trial(found, told)
+        else:
+            if type == "ADDED":
+                found["metadata"]["creationTimestamp"] = datetime.fromtimestamp(EPOCH + self.time(), UTC).isoformat()
+                asyncio.get_running_loop().call_soon(self._schedule, namespace, name)
+            key = self.news.pod({**found, "status": found.get("status") or {}}, told)
+            if key is not None:
+                self.reconciler.starts.saw(key, pods.facts(found), gone=type == "DELETED")
+        if key is not None:
+            self.queue.add(key)
+
+    def _schedule(self, namespace: str, name: str) -> None:
+        self.most_starting = max(self.most_starting, len(self.starting))
+        if namespace == self.impossible:
+            condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+            self.cluster.set_pod_status(namespace, name, conditions=[condition])
+        else:
+            asyncio.get_running_loop().call_later(2.0, self.cluster.run_pod, namespace, name)
+
+
+class Shedding:
+    """A cluster that refuses one of so many calls, and counts the execs that are open. Everything takes a little while."""
+
+    def __init__(self, cluster: FakeCluster, one_of: int) -> None:
+        self._cluster = cluster
+        self._one_of = one_of
+        self._calls = itertools.count(1)
+        self.open_execs = self.most_execs = self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._cluster, name)
+
+        async def shed(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0.01)
+            if self._one_of and next(self._calls) % self._one_of == 0:
+                self.refused += 1
+                raise Unavailable("too many requests", status=429, retry_after=7.0)
+            return await call(*args, **kwargs)
+
+        return shed
+
+    async def open_exec(self, *args: Any) -> ExecStream:
+        stream = await self.__getattr__("open_exec")(*args)
+        self.open_execs += 1
+        self.most_execs = max(self.most_execs, self.open_execs)
+        close, receive = stream.close, stream.receive
+
+        async def slowly() -> bytes:
+            await asyncio.sleep(0.1)
+            return bytes(await receive())
+
+        async def closed() -> None:
+            self.open_execs -= not stream.closed
+            await close()
+
+        stream.close, stream.receive = closed, slowly
+        return stream  # type: ignore[no-any-return]
+
+
+@in_virtual_time
+async def test_five_hundred_trials_keep_to_the_bounds_and_share_them() -> None:
+    world = World(starting_pods=10, open_execs=8)
+    for number in range(500):
+        world.cluster.put(trial(CROWD if number < 495 else FEW, number))
+    async with asyncio.timeout(3600):
+        while len(world.finished) < 500:
+            await asyncio.sleep(10)
+    assert_all_complete(world.cluster, 500)
+    assert (world.most_starting, world.edge.most_execs) == (10, 8)
+    assert max(world.finished.index((FEW, f"t{number}")) for number in range(495, 500)) < 30
+    starts, execs = world.reconciler.starts, world.reconciler.execs
+    assert (starts.held, starts.waiting, execs.held, execs.waiting, world.queue.depth) == (0, 0, 0, 0, 0)
+    await world.queue.stop()
+
+
+@in_virtual_time
+async def test_everything_completes_though_every_seventh_call_is_refused() -> None:
+    world = World(starting_pods=10, open_execs=8, refused=7)
+    for number in range(150):
+        world.cluster.put(trial(CROWD, number))
+    async with asyncio.timeout(24 * 3600):
+        while len(world.finished) < 150:
+            await asyncio.sleep(10)
+    assert_all_complete(world.cluster, 150)
+    assert (world.most_starting, world.edge.most_execs) == (10, 8)
+    assert world.edge.refused > 300
+    await world.queue.stop()
+
+
+@in_virtual_time
+async def test_a_namespace_of_impossible_pods_stops_nobody_and_is_slowed_down_itself() -> None:
+    world = World(starting_pods=5, open_execs=8, impossible=CROWD)
+    for number in range(100):
+        world.cluster.put(trial(CROWD, number))
+    await asyncio.sleep(10)
+    assert len(world.starting) == 5
+    begun = world.time()
+    for number in range(100, 120):
+        world.cluster.put(trial(FEW, number))
+    while len(world.finished) < 20:
+        await asyncio.sleep(1)
+    assert world.time() - begun < 20  # five at once, two seconds each
+    await asyncio.sleep(55)
+    assert len(world.starting) == 10  # five more each minute, so that a cluster that can grow does
+    await world.queue.stop()
+
+
+@in_virtual_time
+async def test_a_trial_that_waits_long_for_its_turn_says_so_once() -> None:
+    world = World(starting_pods=1, open_execs=8, impossible=CROWD)
+    world.cluster.put(trial(CROWD, 0))
+    await asyncio.sleep(1)
+    world.cluster.put(trial(CROWD, 1))
+    key = (CROWD, "t1")
+    await asyncio.sleep(28)
+    assert [reasons(world, key), writes(world, key)] == [{"PodStarting"}, 1]
+    await asyncio.sleep(20)
+    assert [reasons(world, key), writes(world, key)] == [{"Queued"}, 2]
+    await asyncio.sleep(20)  # the first one's minute is over
+    assert reasons(world, key) == {"Unschedulable"}
+    await world.queue.stop()
+
+
+@in_virtual_time
+async def test_a_deadline_ends_the_wait_for_a_turn() -> None:
+    world = World(starting_pods=1, open_execs=8, impossible=CROWD)
+    world.cluster.put(trial(CROWD, 0))
+    await asyncio.sleep(1)
+    world.cluster.put(trial(CROWD, 1, activeDeadlineSeconds=40))
+    await asyncio.sleep(45)
+    assert reasons(world, (CROWD, "t1")) == {"DeadlineExceeded"}
+    await world.queue.stop()
+
+
+async def test_pods_that_start_when_the_operator_begins_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multistep.cluster.http.pause_seconds", lambda *_: 0.0)
+    cluster = FakeCluster(pods_run=False)
+    for number in range(4):
+        found = await cluster.create(trial(CROWD, number))
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": f"t{number}", "uid": found["metadata"]["uid"]}
+        metadata = {"name": f"t{number}-1", "namespace": CROWD, "ownerReferences": [owner]}
+        metadata["creationTimestamp"] = datetime.now(UTC).isoformat()
+        await cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+    cluster.run_pod(CROWD, "t3-1")
+    app = App(Settings(results_dir=tmp_path))
+    app.reconciler = Reconciler(cluster, app.volume, app.settings, app.metrics)
+    async with serve_cluster(cluster, Load(capacity=64)) as url, client_of(url) as client:
+        await app._count_starting_pods(client)
+        assert app.reconciler.starts.held == 3
+    async with client_of("http://127.0.0.1:1") as client:
+        await app._count_starting_pods(client)  # it begins all the same
+    assert "could not be counted yet" in caplog.text
+    app.volume.close()
+
+
+def client_of(url: str) -> Client:
+    return Client(Connection(Configuration(host=url), loader=None, namespace="default"))
+
+
+def reasons(world: World, key: tuple[str, str]) -> set[str]:
+    return {each.reason for each in statuses(world.cluster)[key].conditions}
+
+
+def writes(world: World, key: tuple[str, str]) -> int:
+    return world.cluster.writes.count(f"apply_status {key[0]}/{key[1]}")
+
+
+# -- the operator as a process, and an API server that is slow and refuses much
+
+TRIALS = 500
+STARTING_PODS, OPEN_EXECS = 20, 32
+KIBIBYTES_PER_TRIAL = 60  # measured: 24 to 32, most of it with the first hundred trials
+
+
+@asynccontextmanager
+async def operator(url: str, path: Path) -> AsyncIterator[int]:
+    """The operator's own process; gives its id. What it logs is in path/log."""
+    (path / "results").mkdir()
+    settings = {
+        "KUBECONFIG": str(kubeconfig(url, path / "kubeconfig")),
+        "MULTISTEP_RESULTS_DIR": str(path / "results"),
+        "MULTISTEP_HTTP_HOST": "127.0.0.1",
+        "MULTISTEP_HTTP_PORT": "0",
+        "MULTISTEP_STARTING_PODS": str(STARTING_PODS),
+        "MULTISTEP_OPEN_EXECS": str(OPEN_EXECS),
+    }
+    with (path / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "multistep", env={**os.environ, **settings}, stdout=log, stderr=log
+        )
+    try:
+        yield process.pid
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def kibibytes(pid: int, what: str) -> int:
+    """VmRSS, the memory of a process, or VmHWM, the most it ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path) -> None:
+    finished: list[tuple[str, str]] = []
+    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16)
+    async with serve_cluster(cluster, load) as url, operator(url, tmp_path) as pid, asyncio.timeout(550):
+        while load.watches < 2:
+            await asyncio.sleep(0.1)
+        idle = kibibytes(pid, "VmRSS")
+        for number in range(TRIALS):
+            cluster.put(trial(CROWD if number < TRIALS - 5 else FEW, number))
+        while len(finished) < TRIALS or any(key[0] == "Pod" for key in cluster.objects):
+            await asyncio.sleep(0.5)
+            done = [key for key, each in statuses(cluster).items() if each.phase == "Complete" and key not in finished]
+            finished += done
+        grown = kibibytes(pid, "VmHWM") - idle
+    assert_all_complete(cluster, TRIALS)
+    assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 4
+    assert load.most_starting <= STARTING_PODS and load.most_execs <= OPEN_EXECS
+    assert load.most_in_flight <= MOST_IN_FLIGHT
+    assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # each is asked again only after Retry-After
+    assert len(load.asked) * 0.02 < load.refused < len(load.asked) * 0.25
+    assert grown < KIBIBYTES_PER_TRIAL * TRIALS
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    print(f"{len(load.asked)} requests, {load.refused} refused; {grown / TRIALS:.1f} KiB per trial")
