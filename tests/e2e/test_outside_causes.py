@@ -12,7 +12,7 @@ from multistep.errors import ClusterError
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward, trial
 from tests.support.machine import asleep, kill, processes, without
 
-AGENT_SECONDS = 12
+AGENT_SECONDS = 8
 SLEEPS = f"#!/bin/sh\nsleep {AGENT_SECONDS}\n"
 RUNNER_SERVES = b"/multistep/runner\0serve\0"
 RUNNER_CALLS = b"/multistep/runner\0call\0"
