@@ -149,7 +149,7 @@ FAILED = (
     Failure(
         "RunnerBroken",
         "Agent",
-        "what answers in the pod is no runner of ours: it made no sense five times in a row, for a minute; an agent with root can do that",
+        "what answers in the pod is no runner of ours: it made no sense five times in a minute; an agent with root can do that",
         "read the message; run the agent as another user than root",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),
