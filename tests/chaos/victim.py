@@ -70,7 +70,15 @@ class Victim:
 
     async def _process(self, container: str) -> processes.Identity | None:
         """The first process of a container."""
-        command = ["ctr", "--address", str(self._config.paths.containerd_socket), "--namespace", "k8s.io", "tasks", "list"]
+        command = [
+            "ctr",
+            "--address",
+            str(self._config.paths.containerd_socket(self._config.first)),
+            "--namespace",
+            "k8s.io",
+            "tasks",
+            "list",
+        ]
         asked = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
         told, _ = await asked.communicate()
         lines = [line.split() for line in told.decode().splitlines()]

@@ -64,7 +64,8 @@ class Replicas:
     async def signal(self, pod: Object, number: signal.Signals) -> None:
         """Send a signal to the operator's process in a pod."""
         container = _container(pod)["containerID"].removeprefix("containerd://")
-        socket = str(load_config().paths.containerd_socket)
+        config = load_config()
+        socket = str(config.paths.containerd_socket(config.first))
         told = await _run("ctr", "--address", socket, "--namespace", "k8s.io", "tasks", "list")
         [pid] = [int(line.split()[1]) for line in told.splitlines() if line.startswith(container)]
         _kill(pid, number, container)

@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -98,9 +98,9 @@ class ClusterServer:
         if request.query.get("watch"):
             return await self._watch(request, resource)
         if namespace is None:
-            return web.json_response(self._list(resource, None, request.query.get("fieldSelector", "")))
+            return web.json_response(self._list(resource, None, request.query))
         if resource == LEASES:  # a priority level of its own, as in a real API server
-            return web.json_response(await self._answer(request, resource, namespace, named))
+            return await self._answered(request, resource, namespace, named)
         return await self._bounded(request, resource, namespace, named)
 
     async def _bounded(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> web.Response:
@@ -116,11 +116,15 @@ class ClusterServer:
             await asyncio.sleep(random.uniform(0.0, load.delay))
             if not takes_it:
                 return _failure(429, "TooManyRequests", "too many requests", {"Retry-After": str(load.retry_after)})
+            return await self._answered(request, resource, namespace, named)
+        finally:
+            load.in_flight -= 1
+
+    async def _answered(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> web.Response:
+        try:
             return web.json_response(await self._answer(request, resource, namespace, named))
         except ClusterError as error:
             return _failure(error.status, error.reason, str(error), {})
-        finally:
-            load.in_flight -= 1
 
     async def _answer(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> Object:
         cluster, kind = self.cluster, resource.kind
@@ -129,7 +133,7 @@ class ClusterServer:
             case "GET", [name]:
                 return await cluster.get_pod(namespace, name) if kind == "Pod" else cluster._get(kind, namespace, name)
             case "GET", []:
-                return self._list(resource, namespace, request.query.get("fieldSelector", ""))
+                return self._list(resource, namespace, request.query)
             case "POST", []:
                 body["metadata"].update(namespace=namespace, creationTimestamp=_now())
                 made = await cluster.create(body)
@@ -149,9 +153,9 @@ class ClusterServer:
                 return {"kind": "Status", "status": "Success"}
         raise ClusterError(f"{request.method} {request.path} is not played here", status=405)
 
-    def _list(self, resource: Resource, namespace: str | None, field_selector: str) -> Object:
-        found = self.cluster._list(resource.kind, namespace, "")
-        if field_selector:
+    def _list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Object:
+        found = self.cluster._list(resource.kind, namespace, query.get("labelSelector", ""))
+        if field_selector := query.get("fieldSelector"):
             assert field_selector == "status.phase=Pending"
             found = [each for each in found if each["status"].get("phase") == "Pending"]
         names = {"apiVersion": resource.api_version, "kind": f"{resource.kind}List"}

@@ -191,7 +191,7 @@ class Look:
 
     async def _create_pod(self) -> float | None:
         earlier = former(self._trial)
-        await self._t.pods.remove_all(self._trial, earlier)
+        await self._t.pods.remove(self._trial, earlier)
         if not await self._its_turn(first=bool(earlier)):
             return self._until_told()
         loaded, trial = self._loaded_now, self._trial
@@ -235,7 +235,7 @@ class Look:
         assert named is not None
         environment = _verifier_environment(plan, self._trial.status.current_step)
         if named.image_user is not None:  # a first pod may have been made before that was known
-            await self._t.pods.remove(self._trial, named.pod_name.removesuffix("-root"))
+            await self._t.pods.remove(self._trial, [named.pod_name.removesuffix("-root")])
         request = pods.PodRequest(
             self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
             verifier=named, own_image=environment.own_image, network=environment.network,
@@ -261,7 +261,7 @@ class Look:
         """It is not missed from now on; then it is removed. A repetition of this finds it by its name."""
         if self._trial.status.verifier is not None:
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
-        await self._t.pods.remove_all(self._trial, pods.verifier_pod_names(self._trial, step.index))
+        await self._t.pods.remove(self._trial, pods.verifier_pod_names(self._trial, step.index))
 
     # -- waiting, losing, ending
 
@@ -278,7 +278,7 @@ class Look:
         """Only news end this. A pod that was released may still be there, if an operator died just then."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
-            await self._t.pods.remove_all(self._trial, former(self._trial))
+            await self._t.pods.remove(self._trial, former(self._trial))
 
     async def _resume(self) -> float:
         now = self._trial.status
@@ -412,7 +412,7 @@ class Look:
         self._t.left_at.pop(trial.status.pod_uid or "", None)
         self._t.nonsense.pop(trial.status.pod_uid or "", None)
         if due.pod_in == 0:
-            await self._t.pods.remove_all(trial, await self._t.pods.names(trial))
+            await self._t.pods.remove_all(trial)
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None

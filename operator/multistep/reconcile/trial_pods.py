@@ -49,20 +49,25 @@ class TrialPods:
         except ClusterError as error:
             return _refused(error)
 
-    async def remove(self, trial: MultiStepTrial, name: str, uid: str = "") -> None:
-        """Ask for a pod's end, if it is the trial's. uid: of the pod that is meant; "": whichever has the name."""
-        await self.unguard(trial, [name])
-        try:
-            pod = pods.facts(await self._cluster.get_pod(trial.metadata.namespace, name))
-            if pod.owner_uid == trial.metadata.uid and not pod.deleting:
-                await self._cluster.delete_pod(trial.metadata.namespace, name, uid=uid or pod.uid)
-        except (NotFound, Conflict):
-            pass
-
-    async def remove_all(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
-        """The same for several."""
+    async def remove(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
+        """Ask for the end of those of these pods that are the trial's."""
         for name in names:
-            await self.remove(trial, name)
+            await self.unguard(trial, [name])
+            if (pod := await self.get(trial, name)) is not None:
+                await self._delete(trial, pod)
+
+    async def remove_all(self, trial: MultiStepTrial) -> None:
+        """The same for all of its pods, also for one made by an operator that did not know yet how far the trial was."""
+        selector = f"{pods.LABEL_TRIAL}={pods.label_value(trial.metadata.name)}"
+        for found in await self._cluster.list_pods(trial.metadata.namespace, label_selector=selector):
+            pod = pods.facts(found)
+            await self.unguard(trial, [pod.name])
+            await self._delete(trial, pod)
+
+    async def _delete(self, trial: MultiStepTrial, pod: PodFacts) -> None:
+        if pod.owner_uid == trial.metadata.uid and not pod.deleting:
+            with suppress(NotFound, Conflict):
+                await self._cluster.delete_pod(trial.metadata.namespace, pod.name, uid=pod.uid)
 
     async def unguard(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
         """Drains need not wait for these pods any more."""
@@ -74,12 +79,6 @@ class TrialPods:
         if (budget := pods.disruption_budget(request)) is not None:
             with suppress(Conflict):  # made before a crash
                 await self._cluster.create(budget)
-
-    async def names(self, trial: MultiStepTrial) -> list[str]:
-        """Of all pods that may be the trial's, also of one made by an operator that did not know yet how far the trial was."""
-        selector = f"{pods.LABEL_TRIAL}={pods.label_value(trial.metadata.name)}"
-        found = await self._cluster.list_pods(trial.metadata.namespace, label_selector=selector)
-        return [each["metadata"]["name"] for each in found]
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
         """See that the pod's NetworkPolicy is there before the pod is; False if somebody else has its name."""
