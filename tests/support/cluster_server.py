@@ -98,7 +98,7 @@ class ClusterServer:
         if request.query.get("watch"):
             return await self._watch(request, resource)
         if namespace is None:
-            return web.json_response(self._list(resource, None, request.query))
+            return web.json_response(await self._list(resource, None, request.query))
         if resource == LEASES:  # a priority level of its own, as in a real API server
             return await self._answered(request, resource, namespace, named)
         return await self._bounded(request, resource, namespace, named)
@@ -133,7 +133,7 @@ class ClusterServer:
             case "GET", [name]:
                 return await cluster.get_pod(namespace, name) if kind == "Pod" else cluster._get(kind, namespace, name)
             case "GET", []:
-                return self._list(resource, namespace, request.query)
+                return await self._list(resource, namespace, request.query)
             case "POST", []:
                 body["metadata"].update(namespace=namespace, creationTimestamp=_now())
                 made = await cluster.create(body)
@@ -153,11 +153,9 @@ class ClusterServer:
                 return {"kind": "Status", "status": "Success"}
         raise ClusterError(f"{request.method} {request.path} is not played here", status=405)
 
-    def _list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Object:
-        found = self.cluster._list(resource.kind, namespace, query.get("labelSelector", ""))
-        if field_selector := query.get("fieldSelector"):
-            assert field_selector == "status.phase=Pending"
-            found = [each for each in found if each["status"].get("phase") == "Pending"]
+    async def _list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> Object:
+        selectors = {"label_selector": query.get("labelSelector", ""), "field_selector": query.get("fieldSelector", "")}
+        found = await self.cluster.list_all(resource, namespace, **selectors)
         names = {"apiVersion": resource.api_version, "kind": f"{resource.kind}List"}
         return {**names, "metadata": {"resourceVersion": "1"}, "items": found}
 

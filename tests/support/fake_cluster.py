@@ -164,6 +164,15 @@ class FakeCluster:
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         return self._get(resource.kind, namespace or "default", name)
 
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
+    ) -> list[Object]:
+        found = self._list(resource.kind, namespace, label_selector)
+        if field_selector:
+            assert field_selector == "status.phase=Pending"
+            found = [each for each in found if each["status"].get("phase") == "Pending"]
+        return found
+
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return [each["metadata"] for each in self._list(resource.kind, namespace, label_selector)]
 
