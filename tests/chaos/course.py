@@ -99,6 +99,7 @@ async def _scene(options: Options, config: Config, client: Client) -> AsyncItera
     victim = Victim(client, config, options.out / "operator.log")
     port = for_proxy.getsockname()[1]
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(victim.quick_to_follow())
         log = await stack.enter_async_context(outside_log(for_log))
         between = await stack.enter_async_context(proxy(config, for_proxy, Chance(random.Random(options.seed + 1))))
         await stack.enter_async_context(led_astray(config.network, port))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multistep.cluster.pods import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
 from multistep.errors import ClusterError
 from tests.chaos.proxy import Proxy
-from tests.chaos.victim import Victim, is_ready, restarts
+from tests.chaos.victim import Victim, restarts
 from tests.e2e.given import Given, Object
 
 PAUSE_SECONDS = (1.0, 5.0)  # between two blows
@@ -21,7 +21,8 @@ COMPONENTS = ("apiserver", "containerd")  # each is restarted once
 RESTARTS = range(2, 9)  # the blows that may be that
 SHARES = {"operator": 5, "pod": 4, "connections": 1}  # of what is left to chance
 
-WHILE_STARTING = 0.2  # of the kills that find the operator starting: more, and on a slow machine it would never get to work
+# Of the kills that find the operator starting, or without the lease: more, and on a slow machine it would never get to work.
+WHILE_STARTING = 0.2
 
 Blow = Callable[[], Awaitable[str]]
 Tell = Callable[[str], None]
@@ -83,7 +84,7 @@ class Storm:
     async def _kill_operator(self) -> str:
         """SIGKILL. The kubelet starts it again at once the first time; it would wait ever longer, so a new pod comes next."""
         pod = await self.victim.running()
-        if pod is None or (self.count and not is_ready(pod) and self.chance.random() > WHILE_STARTING):
+        if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):
             return ""
         if restarts(pod) and self.chance.random() < 0.3:  # the old one may still be at work while the new one is
             await self.victim.keep_log(pod)

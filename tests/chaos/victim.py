@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from localkube import processes
 from localkube.config import Config
 from multistep.cluster.client import Client
-from multistep.errors import ClusterError
+from multistep.cluster.resources import LEASES
+from multistep.errors import ClusterError, UsageError
 from tests.e2e.given import Object
 
 NAMESPACE = "multistep-system"
 SELECTOR = "app.kubernetes.io/name=multistep"
+NAME = "multistep"  # of the Deployment, and of the Lease
 LOG_LINES = 60
+LEASE_SECONDS = 6  # the default is 15
+_LEASE_VARIABLE = "MULTISTEP_LEASE_SECONDS"
 
 
 class Victim:
@@ -60,6 +65,27 @@ class Victim:
         async with asyncio.timeout(seconds):
             while not await self._is_ready():
                 await asyncio.sleep(0.5)
+
+    async def works(self, pod: Object) -> bool:
+        """Whether the operator in it leads, and is up."""
+        lease = await self._client.get(LEASES, NAMESPACE, NAME)
+        holder: str = (lease.get("spec") or {}).get("holderIdentity") or ""
+        return is_ready(pod) and holder.startswith(f"{pod['metadata']['name']}_")
+
+    @asynccontextmanager
+    async def quick_to_follow(self) -> AsyncIterator[None]:
+        """A successor takes the lease of an operator that was killed with its pod soon, or none would ever get to work."""
+        await self._set(f"{_LEASE_VARIABLE}={LEASE_SECONDS}")
+        try:
+            yield
+        finally:
+            await self._set(f"{_LEASE_VARIABLE}-")
+
+    async def _set(self, variable: str) -> None:
+        for command in (("set", "env", f"deployment/{NAME}", variable), ("rollout", "status", f"deployment/{NAME}")):
+            process = await asyncio.create_subprocess_exec("kubectl", "-n", NAMESPACE, *command, stdout=asyncio.subprocess.DEVNULL)
+            if await process.wait():
+                raise UsageError(f"kubectl {' '.join(command)} ended with exit code {process.returncode}")
 
     async def _is_ready(self) -> bool:
         try:
