@@ -11,7 +11,7 @@ from typing import Any
 
 from ..api.task import EnvironmentConfig
 from ..api.trial import API_VERSION, GROUP, KIND, MultiStepTrial, VerifierStatus
-from ..engine.lifecycle import PodFacts
+from ..engine.decisions import PodFacts
 from ..engine.network import Network
 from ..errors import InvalidSpec
 from ..settings import Settings

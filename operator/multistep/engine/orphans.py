@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..api.trial import MultiStepTrial
-from .lifecycle import PodFacts
+from .decisions import PodFacts
 
 Fate = Literal["Stay", "MarkGone", "Unmark", "Remove"]
 

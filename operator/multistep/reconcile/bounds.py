@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..engine.lifecycle import PodFacts, stands_still
+from ..engine.decisions import PodFacts
+from ..engine.lifecycle import stands_still
 from .turns import Key, Turns
 
 Wake = Callable[[Key], None]

@@ -11,8 +11,8 @@ from ..api.records import Hello, Record
 from ..api.trial import MultiStepTrial
 from ..cluster import pods
 from ..cluster.edge import Cluster
+from ..engine.decisions import PodFacts
 from ..engine.journal import Journal
-from ..engine.lifecycle import PodFacts
 from ..engine.operations import Collect, Environment, Operation, Place, Release, Transfer, in_verifier
 from ..engine.plan import StepPlan, isolation
 from ..engine.replay import Progress, replay

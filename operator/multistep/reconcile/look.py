@@ -12,9 +12,9 @@ from ..agents import AGENTS
 from ..api.trial import MultiStepTrial, TrialStatus, parse_trial
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
-from ..engine import lifecycle, status
+from ..engine import decisions, lifecycle, status
+from ..engine.decisions import Nonsense, PodFacts, Situation
 from ..engine.journal import Journal
-from ..engine.lifecycle import Nonsense, PodFacts, Situation
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
@@ -141,36 +141,36 @@ class Look:
 
     # -- acting
 
-    async def _act(self, decision: lifecycle.Decision) -> float | None:
+    async def _act(self, decision: decisions.Decision) -> float | None:
         match decision:
-            case lifecycle.Begin():
+            case decisions.Begin():
                 seconds = await self._begin(decision.attempt, decision.pod_name, image_user=None)
                 await self._writer.tell(ignored_keys(self._loaded_now.task.unknown))
                 return seconds
-            case lifecycle.CreatePod():
+            case decisions.CreatePod():
                 return await self._create_pod()
-            case lifecycle.Adopt():
+            case decisions.Adopt():
                 return await self._adopt()
-            case lifecycle.CreateVerifierPod():
+            case decisions.CreateVerifierPod():
                 return await self._create_verifier_pod()
-            case lifecycle.AdoptVerifierPod():
+            case decisions.AdoptVerifierPod():
                 return await self._adopt_verifier()
-            case lifecycle.Wait():
+            case decisions.Wait():
                 return await self._wait(decision.reason, decision.message, seconds=decision.seconds)
-            case lifecycle.Hold():
+            case decisions.Hold():
                 await self._hold()
                 return None
-            case lifecycle.Resume():
+            case decisions.Resume():
                 return await self._resume()
-            case lifecycle.LoseAttempt():
+            case decisions.LoseAttempt():
                 return await self._lose(decision)
-            case lifecycle.PhaseDied():
+            case decisions.PhaseDied():
                 return await self._phase_died(decision)
-            case lifecycle.Fail():
+            case decisions.Fail():
                 return await self._fail(decision.reason, decision.message, exception=decision.exception)
-            case lifecycle.CleanUp():
+            case decisions.CleanUp():
                 return await self._clean_up(decision)
-            case lifecycle.Drive():
+            case decisions.Drive():
                 return await self._drive()
 
     async def _begin(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
@@ -201,7 +201,7 @@ class Look:
         match await self._t.pods.create(request):
             case None:
                 return 0  # it is there: another look tells whose it is
-            case lifecycle.Wait() as refused:
+            case decisions.Wait() as refused:
                 return await self._not_allowed(refused, lifecycle.attempt_start(trial))
             case made:
                 self._pod = made
@@ -243,7 +243,7 @@ class Look:
         match await self._t.pods.create(request):
             case None:
                 return 0
-            case lifecycle.Wait() as refused:
+            case decisions.Wait() as refused:
                 return await self._not_allowed(refused, named.start_time)
             case made:
                 self._verifier = made
@@ -265,7 +265,7 @@ class Look:
 
     # -- waiting, losing, ending
 
-    async def _not_allowed(self, refused: lifecycle.Wait, since: datetime | None) -> float | None:
+    async def _not_allowed(self, refused: decisions.Wait, since: datetime | None) -> float | None:
         return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
 
     async def _wait(self, reason: str, message: str, *, seconds: float | None) -> float | None:
@@ -291,7 +291,7 @@ class Look:
         times = [each for each in (seconds, deadline) if each is not None]
         return max(SOON_SECONDS, min(times)) if times else None
 
-    async def _lose(self, loss: lifecycle.LoseAttempt) -> float | None:
+    async def _lose(self, loss: decisions.LoseAttempt) -> float | None:
         """An outside cause: on record with what it had, then anew, or Failed without a reward."""
         trial, now = self._trial, self._t.clock()
         self._t.left_at.pop(trial.status.pod_uid or "", None)
@@ -307,7 +307,7 @@ class Look:
         self._writer.trial = trial.model_copy(update={"status": lost})
         return await self._fail(loss.reason, f"{loss.message}; this was attempt {counted} of {retries + 1}", before=trial.status)
 
-    async def _phase_died(self, death: lifecycle.PhaseDied) -> float | None:
+    async def _phase_died(self, death: decisions.PhaseDied) -> float | None:
         """The container ended by what ran in it; its records are gone, the status has what was reached."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
         if journal.steps and journal.steps[-1].completed_at is not None:  # between steps, as the trial is paused
@@ -341,7 +341,7 @@ class Look:
             self._t.execs.free(self._key)
         if left.forgotten:
             message = f"the runner in pod {self._pod.name} knows nothing of the steps that were done: the container is another one"
-            return await self._lose(lifecycle.LoseAttempt("ContainerRestarted", message))
+            return await self._lose(decisions.LoseAttempt("ContainerRestarted", message))
         if left.verifier is not None:
             return await self._want_verifier(left.verifier, left)
         if left.image_user is not None:
@@ -405,7 +405,7 @@ class Look:
         await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
         await self._write(new, before=before)
 
-    async def _clean_up(self, due: lifecycle.CleanUp) -> float | None:
+    async def _clean_up(self, due: decisions.CleanUp) -> float | None:
         trial = self._trial
         self._t.loader.forget(trial.metadata.uid)
         self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from ..api.trial import MultiStepTrial
 from ..cluster import pods
 from ..cluster.edge import Cluster
-from ..engine.lifecycle import PodFacts, Wait
+from ..engine.decisions import PodFacts, Wait
 from ..errors import ClusterError, Conflict, InvalidSpec, NotFound
 
 QUOTA_SECONDS = 10.0

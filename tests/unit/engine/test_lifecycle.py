@@ -20,7 +20,7 @@ from multistep.api.trial import (
     parse_trial,
 )
 from multistep.engine import lifecycle
-from multistep.engine.lifecycle import (
+from multistep.engine.decisions import (
     Adopt,
     AdoptVerifierPod,
     Begin,
@@ -38,9 +38,8 @@ from multistep.engine.lifecycle import (
     Resume,
     Situation,
     Wait,
-    decide,
-    next_deadline,
 )
+from multistep.engine.lifecycle import decide, next_deadline
 
 START = 1_000_000.0
 NOW = START + 100

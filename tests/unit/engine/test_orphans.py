@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.engine.lifecycle import PodFacts
+from multistep.engine.decisions import PodFacts
 from multistep.engine.orphans import fate_of_results, pod_orphaned
 
 NOW, GRACE = 1_700_000_000.0, 60.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from multistep.engine.lifecycle import PodFacts
+from multistep.engine.decisions import PodFacts
 from multistep.reconcile.bounds import STARTING_SECONDS, Bound, PodStarts
 from multistep.reconcile.turns import Key
 from tests.support.virtual_time import in_virtual_time
