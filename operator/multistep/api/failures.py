@@ -40,9 +40,7 @@ WAITING = (
     ),
     Waiting("Paused", "suspended between steps, with its pod", "when `spec.suspend` is set to false: the next step begins"),
     Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: it begins anew at step 1"),
-    Waiting(
-        "Queued", "many pods are starting; trials take turns", "when fewer do; `settings.startingPods` of the chart is the bound"
-    ),
+    Waiting("Queued", "many pods are starting; trials take turns", "when fewer do; the chart's setting startingPods is the bound"),
     Waiting("TaskUnavailable", "a ConfigMap or Secret that the trial names is not there yet", NO_HURRY),
     Waiting("ResultsNotWritable", "the operator's volume takes no files; nothing is lost or run twice", "when there is room again"),
     Waiting("QuotaExceeded", "the namespace's ResourceQuota has no room for the pod", f"when it has; {NO_HURRY}"),

@@ -656,3 +656,16 @@ def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
     said = Nonsense("gibberish", NOW - 1000, times=50)
     decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, nonsense=said))
     assert isinstance(decision, LoseAttempt)
+
+
+@pytest.mark.parametrize(
+    ("changes", "still"),
+    [
+        ({}, False),
+        ({"waiting_reason": "ContainerCreating"}, False),
+        ({"unschedulable": "0/1 nodes are available"}, True),
+        ({"waiting_reason": "ImagePullBackOff"}, True),
+    ],
+)
+def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[str, str], still: bool) -> None:
+    assert lifecycle.stands_still(starting(**changes)) is still
