@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.errors import NotFound
 
-ROOT = Path(__file__).parents[2]
 IMAGE = "debian:bookworm-slim"
 DEADLINE_SECONDS = 240.0  # no wait of these tests lasts longer
 
@@ -69,12 +67,6 @@ def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None,
 def reward(value: float) -> str:
     """A test.sh that gives a reward."""
     return f"#!/bin/sh\necho {value} > /logs/verifier/reward.txt\n"
-
-
-async def localkube(*arguments: str) -> None:
-    """A command of the cluster's own, which must succeed."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "localkube", *arguments, cwd=ROOT)
-    assert await process.wait() == 0, arguments
 
 
 def in_agent(obj: Object) -> bool:

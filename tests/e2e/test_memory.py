@@ -6,7 +6,8 @@ from typing import Any
 
 from localkube import cgroups
 from localkube.config import load_config
-from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, localkube, trial
+from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, trial
+from tests.support.machine import localkube
 
 LIMITED = {"environment": {"memory_mb": 64}}
 EATS = "tail /dev/zero"  # keeps a line that never ends

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from multistep.errors import StreamLost
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, in_agent, localkube, reward, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 from tests.e2e.operators import on_this_machine, without_deployed
 from tests.support.cutter import Cutter, listening
+from tests.support.machine import localkube
 
 NODE = "node2"
 STREAM_IDLE_SECONDS = 3  # of the node's containerd and kubelet; less than the 5 s after which the API server pings

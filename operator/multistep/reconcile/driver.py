@@ -79,8 +79,7 @@ class _Ride:
 
     @property
     def key(self) -> TrialKey:
-        metadata = self.trial.metadata
-        return TrialKey(metadata.namespace, metadata.name, metadata.uid)
+        return TrialKey.of(self.trial)
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]

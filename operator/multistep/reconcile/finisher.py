@@ -19,12 +19,6 @@ class Finisher:
         self._volume = volume
         self._settings = settings
 
-    @staticmethod
-    def key(trial: MultiStepTrial) -> TrialKey:
-        """Where a trial's results are."""
-        metadata = trial.metadata
-        return TrialKey(metadata.namespace, metadata.name, metadata.uid)
-
     async def finish(
         self,
         trial: MultiStepTrial,
@@ -35,7 +29,7 @@ class Finisher:
         failure: StepException | None = None,
     ) -> str:
         """Complete the results of a trial and return their URI. May be called again. failure: why the trial is Failed."""
-        key = self.key(trial)
+        key = TrialKey.of(trial)
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))

@@ -23,7 +23,7 @@ from ..errors import InvalidSpec, InvalidTask, PodError, SourceError, StoreError
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
-from ..store.volume import Volume
+from ..store.volume import TrialKey, Volume
 from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
 from .events import ignored_keys
@@ -76,12 +76,15 @@ class Look:
             self._writer = self._write_to(parse_trial(self._object))
         except InvalidSpec as error:
             return await self._refuse(error)
+        try:
+            return await self._go_on()
+        except StoreError as error:
+            await self._tell_store_failed(error)
+            raise
+
+    async def _go_on(self) -> float | None:
         while True:
-            try:
-                seconds = await self._step()
-            except StoreError as error:
-                await self._tell_store_failed(error)
-                raise
+            seconds = await self._step()
             if seconds != 0:
                 return seconds
 
@@ -116,10 +119,7 @@ class Look:
         self._writer = self._write_to(salvaged(self._object))
         if not lifecycle.is_finished(self._trial):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
-        while True:
-            seconds = await self._step()
-            if seconds != 0:
-                return seconds
+        return await self._go_on()
 
     async def _observe(self) -> Situation:
         trial = self._trial
@@ -197,7 +197,7 @@ class Look:
         loaded, trial = self._loaded_now, self._trial
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
-        await self._t.volume.begin_attempt(self._t.finisher.key(trial), trial.status.attempt or 1)
+        await self._t.volume.begin_attempt(TrialKey.of(trial), trial.status.attempt or 1)
         match await self._t.pods.create(request):
             case None:
                 return 0  # it is there: another look tells whose it is
@@ -294,8 +294,7 @@ class Look:
     async def _lose(self, loss: decisions.LoseAttempt) -> float | None:
         """An outside cause: on record with what it had, then anew, or Failed without a reward."""
         trial, now = self._trial, self._t.clock()
-        self._t.left_at.pop(trial.status.pod_uid or "", None)
-        self._t.nonsense.pop(trial.status.pod_uid or "", None)
+        self._forget_pod()
         lost = status.lost(trial, loss.reason, loss.message, now)
         number = (trial.status.attempt or 1) + 1
         retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(lost.attempts)
@@ -348,7 +347,6 @@ class Look:
             name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
             return await self._begin(self._trial.status.attempt or 1, name, image_user=left.image_user)
         if left.journal is not None and left.between_steps:
-            self._t.left_at.pop(self._pod.uid, None)
             await self._write(status.paused(self._trial, left.journal, self._t.clock()))
             return 0
         if left.journal is not None and left.journal.finished:
@@ -409,14 +407,19 @@ class Look:
         trial = self._trial
         self._t.loader.forget(trial.metadata.uid)
         self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
-        self._t.left_at.pop(trial.status.pod_uid or "", None)
-        self._t.nonsense.pop(trial.status.pod_uid or "", None)
+        self._forget_pod()
         if due.pod_in == 0:
             await self._t.pods.remove_all(trial)
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
         return due.next
+
+    def _forget_pod(self) -> None:
+        """The pod is done with, and so are the hints about it."""
+        uid = self._trial.status.pod_uid or ""
+        self._t.left_at.pop(uid, None)
+        self._t.nonsense.pop(uid, None)
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         await self._writer.write(new, before=before)

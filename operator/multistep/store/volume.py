@@ -15,9 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 from ..api.task import ArtifactConfig
+from ..api.trial import MultiStepTrial
 from ..engine.journal import Collected
 from ..engine.operations import Part
 from ..errors import StoreError
@@ -48,6 +49,11 @@ class TrialKey:
     def __post_init__(self) -> None:
         if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and _UID.fullmatch(self.uid)):
             raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not namespace, name and uid of an object")
+
+    @classmethod
+    def of(cls, trial: MultiStepTrial) -> Self:
+        """A trial's."""
+        return cls(trial.metadata.namespace, trial.metadata.name, trial.metadata.uid)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}/{self.uid}"
