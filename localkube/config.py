@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from localkube.errors import LocalkubeError
+
 KUBERNETES_VERSION = "v1.35.4"
 ADDED_NUMBERS = range(2, 10)
 SOURCE_DIR = Path(__file__).resolve().parent
@@ -14,7 +16,10 @@ SOURCE_DIR = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses inside the cluster's own network namespace; nothing of it is routed to the outside."""
+    """Addresses inside the cluster's own network namespace; nothing of it is routed to the outside.
+
+    So only names on the host and the link to it differ between several clusters of one machine.
+    """
 
     namespace: str = "localkube"
     host_device: str = "lkh"
@@ -35,6 +40,16 @@ class Network:
     @property
     def api_url(self) -> str:
         return f"https://{self.api_address}:{self.api_port}"
+
+    @classmethod
+    def numbered(cls, number: int) -> Self:
+        """That of the cluster with this number, 0 to 9."""
+        if not number:
+            return cls()
+        address = f"10.243.{number}"
+        return cls(
+            namespace=f"localkube{number}", host_device=f"lkh{number}", host_address=f"{address}.1", api_address=f"{address}.2"
+        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,8 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        return Path("/run/multistep-localkube.lock")
+        """Beside the directory, not in it: `down` removes that, and holds the lock meanwhile."""
+        return Path("/run") / f"{self.run_dir.name}.lock"
 
     @property
     def pki(self) -> Path:
@@ -183,8 +199,14 @@ class Config:
 def load_config(environment: Mapping[str, str] = os.environ) -> Config:
     """Read the settings from environment variables (all optional; see README.md)."""
     cache = environment.get("MULTISTEP_CACHE") or f"{environment.get('HOME', '/root')}/.cache/multistep"
-    run_dir = environment.get("LOCALKUBE_DIR") or "/var/opt/multistep-localkube"
+    number = environment.get("LOCALKUBE_NUMBER") or "0"
+    if number not in {str(each) for each in range(10)}:
+        raise LocalkubeError(f"LOCALKUBE_NUMBER is {number!r}: it must be a digit, 0 to 9")
+    name = "multistep-localkube" if number == "0" else f"multistep-localkube-{number}"
+    run_dir = environment.get("LOCALKUBE_DIR") or f"/var/opt/{name}"
     return Config(
         paths=Paths(run_dir=Path(run_dir).absolute(), cache_dir=Path(cache).absolute()),
+        network=Network.numbered(int(number)),
+        cgroup=name,
         audit=environment.get("LOCALKUBE_AUDIT", "") in {"1", "true", "yes"},
     )

@@ -10,6 +10,7 @@ import pytest
 
 from localkube import components, network, objects, pki, settings_files, volumes
 from localkube.config import ADDED_NUMBERS, Config, Network, Node, NodeOptions, Paths, load_config
+from localkube.errors import LocalkubeError
 from localkube.health import takes_pods
 from localkube.pki import Pki
 
@@ -52,6 +53,20 @@ def test_settings_have_defaults() -> None:
     config = load_config({"HOME": "/home/me"})
     assert config.paths.cache_dir == Path("/home/me/.cache/multistep")
     assert not config.audit
+
+
+def test_several_clusters_of_a_machine_share_nothing_on_the_host() -> None:
+    first, other = load_config({}), load_config({"LOCALKUBE_NUMBER": "3"})
+    assert other.network.api_url == "https://10.243.3.2:6443"
+    for each in ("namespace", "host_device", "host_address", "api_address"):
+        assert getattr(first.network, each) != getattr(other.network, each)
+    assert (first.cgroup, first.paths.run_dir, first.paths.lock) != (other.cgroup, other.paths.run_dir, other.paths.lock)
+    assert first.paths.lock != other.paths.lock
+
+
+def test_a_cluster_has_a_digit_for_its_number() -> None:
+    with pytest.raises(LocalkubeError, match="LOCALKUBE_NUMBER is '10': it must be a digit"):
+        load_config({"LOCALKUBE_NUMBER": "10"})
 
 
 @pytest.mark.usefixtures("second")

@@ -84,6 +84,7 @@ class Localkube(Buildah):
 
     name: str = "localkube"
     checkout: Path = Path()
+    number: str = "0"
 
     def build(self, image: str, context: Path, dockerfile: Path) -> Command:
         return self.ask("build", "--tag", image, "--file", str(dockerfile), str(context))
@@ -94,7 +95,8 @@ class Localkube(Buildah):
 
     def ask(self, *arguments: str) -> Command:
         """A command of localkube's own."""
-        return Command([sys.executable, "-m", "localkube", *arguments], {"CLUSTER": "local"}, self.checkout)
+        env = {"CLUSTER": "local", "LOCALKUBE_NUMBER": self.number}
+        return Command([sys.executable, "-m", "localkube", *arguments], env, self.checkout)
 
 
 def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:

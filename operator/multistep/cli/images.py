@@ -52,8 +52,8 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
 def choose_engine(cluster: CurrentCluster | None) -> Engine:
     """localkube's own builder for localkube's cluster, as it makes base images; else the first engine that works."""
     checkout = source_checkout()
-    if cluster and cluster.is_localkube and checkout and answers(["buildah", "--version"]):
-        return Localkube(checkout=checkout)
+    if cluster and cluster.localkube and checkout and answers(["buildah", "--version"]):
+        return Localkube(checkout=checkout, number=cluster.localkube)
     return find_engine()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 
-LOCALKUBE_HOST = "10.243.0.2"
+_LOCALKUBE = re.compile(r"//10\.243\.(\d)\.2:")
 _KIND_PREFIX = "kind-"
 
 
@@ -27,9 +28,10 @@ class CurrentCluster:
         return self.context.removeprefix(_KIND_PREFIX) if self.context.startswith(_KIND_PREFIX) else None
 
     @property
-    def is_localkube(self) -> bool:
-        """Whether it is the cluster of a source checkout's localkube."""
-        return f"//{LOCALKUBE_HOST}:" in self.server
+    def localkube(self) -> str | None:
+        """The number of a source checkout's localkube cluster, if it is one."""
+        found = _LOCALKUBE.search(self.server)
+        return found.group(1) if found else None
 
 
 def current_cluster(kubeconfig: str | None = None, context: str | None = None) -> CurrentCluster | None:

@@ -183,7 +183,7 @@ def test_localkube_builds_and_loads_by_itself(tmp_path: Path, tools: Callable[..
         (engine.load("i:1"), ["load", "i:1"]),
     ):
         assert list(command.argv[1:]) == ["-m", "localkube", *words]
-        assert command.directory == tmp_path and command.env == {"CLUSTER": "local"}
+        assert command.directory == tmp_path and command.env == {"CLUSTER": "local", "LOCALKUBE_NUMBER": "0"}
     assert engine.push("i:1") == Command(["buildah", "push", "i:1"])
 
 
@@ -224,8 +224,8 @@ def test_the_kubeconfig_is_only_looked_at(tmp_path: Path, text: str, cluster: tu
 
 
 def test_which_cluster_it_is() -> None:
-    assert (KIND.kind, KIND.is_localkube) == ("dev", False)
-    assert (LOCALKUBE.kind, LOCALKUBE.is_localkube) == (None, True)
+    assert (KIND.kind, KIND.localkube) == ("dev", None)
+    assert (LOCALKUBE.kind, LOCALKUBE.localkube) == (None, "0")
 
 
 def test_run_builds_what_it_needs(dockerfile_task: Path, tools: Callable[..., Path], invoke: Invoke, cluster: object) -> None:
