@@ -3,6 +3,7 @@
 cli         the targets, each a list of stages
 stages      one line per stage with its seconds
 python_env  .venv from locked packages       tools  Go, Helm, a C compiler
+peers       programs of others, for tests
 image       the operator's image             deployment  the chart in the cluster
 checks      lint and tests                   trials  demo, run and the programs that need a deployed operator
 """

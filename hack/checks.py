@@ -5,10 +5,10 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hack import deployment, image, python_env
+from hack import deployment, image, peers, python_env
 from hack.places import CACHE, ROOT, VENV, files_below
 from hack.stages import Failure, say, stage, summary
 from hack.tools import c_compiler, go, go_environment, helm
@@ -53,17 +53,17 @@ def unit() -> None:
         _go_test(ROOT / "runner", "-race", "./internal/...")
     with stage("Python tests of the core, which cover every branch of it"):
         coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
-        _pytest(*_CORE, *coverage, env=os.environ | _test_environment())
+        _pytest(*_CORE, *coverage, env=_test_environment(os.environ))
     with stage("Python tests, in two halves side by side"):
         others = [f"--ignore={directory}" for directory in (*_NEED_CLUSTER, *_CORE, *_LONG)]
-        _pytest_side_by_side(_LONG, [*others, "tests"], env=os.environ | _test_environment())
+        _pytest_side_by_side(_LONG, [*others, "tests"], env=_test_environment(os.environ))
 
 
 def e2e() -> None:
     """Tests against the operator in the cluster, as its image and chart have it."""
     cluster = deployment.deploy()
     say("==> end-to-end tests")
-    _pytest(*_NEED_CLUSTER, env=cluster.environment | _test_environment())
+    _pytest(*_NEED_CLUSTER, env=_test_environment(cluster.environment))
 
 
 def everything() -> None:
@@ -72,7 +72,7 @@ def everything() -> None:
     unit()
     cluster = deployment.deploy()
     say(f"stages so far:\n{summary()}\n==> end-to-end tests")
-    _pytest(*_NEED_CLUSTER, env=cluster.environment | _test_environment())
+    _pytest(*_NEED_CLUSTER, env=_test_environment(cluster.environment))
 
 
 def generate() -> None:
@@ -85,9 +85,11 @@ def generate() -> None:
     say("wrote the tables of docs/task-format.md and docs/trial-reference.md")
 
 
-def _test_environment() -> dict[str, str]:
-    """What tests may want to know of this checkout."""
+def _test_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """With what tests want to know of this checkout, and the programs that they work with."""
     return {
+        **environment,
+        "PATH": peers.path(environment),
         "MULTISTEP_TEST_IMAGE": f"{image.repository()}:{image.tag()}",
         "MULTISTEP_TEST_NAMESPACE": deployment.NAMESPACE,
     }

@@ -45,9 +45,14 @@ def apt_install(*packages: str) -> None:
     """Install Debian packages, where that is possible."""
     if not shutil.which("apt-get") or os.geteuid() != 0:
         raise Failure(f"please install {' '.join(packages)} (only root on Debian gets it installed)")
+    apt_update()
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    capture(["apt-get", "update", "-qq"], env=env)
     capture(["apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages], env=env)
+
+
+def apt_update() -> None:
+    """Learn which packages there are."""
+    capture(["apt-get", "update", "-qq"])
 
 
 def _build_helm(directory: Path) -> None:

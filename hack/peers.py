@@ -1,0 +1,47 @@
+"""Programs of others that the tests work with, in the cache and on the tests' PATH.
+
+Debian's packages are unpacked, not installed: installing them would start their services.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from hack.places import ROOT, cached
+from hack.stages import stage
+from hack.tools import apt_install, apt_update, go, go_environment
+from localkube.commands import capture, stream
+
+_PACKAGES = ("docker-registry", "prometheus")
+_S3_SERVER = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+
+
+def directories() -> list[Path]:
+    """Where docker-registry, prometheus, promtool and versitygw are; lua5.4 and git are on the machine afterwards."""
+    for program in ("lua5.4", "git"):
+        if not shutil.which(program):
+            with stage(f"Debian's {program}"):
+                apt_install(program)
+    unpacked = cached("peers", "-".join(("debian", *_PACKAGES)), _unpack)
+    return [unpacked / "usr" / "bin", cached("versitygw", _S3_SERVER.partition("@")[2].replace(".", "-"), _build_s3_server)]
+
+
+def _unpack(directory: Path) -> None:
+    with stage(f"Debian's {' and '.join(_PACKAGES)}"), tempfile.TemporaryDirectory() as downloads:
+        apt_update()
+        # As root, apt gives up its rights to download, and may then not write there.
+        capture(["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *_PACKAGES], cwd=Path(downloads))
+        for package in Path(downloads).glob("*.deb"):
+            capture(["dpkg-deb", "--extract", str(package), str(directory)])
+
+
+def _build_s3_server(directory: Path) -> None:
+    with stage("an S3 server from source (a minute, once)"):
+        stream([str(go()), "install", "-trimpath", _S3_SERVER], env=go_environment(GOBIN=str(directory)), cwd=ROOT)
+
+
+def path(environment: Mapping[str, str]) -> str:
+    """PATH with these programs first."""
+    return os.pathsep.join([*map(str, directories()), environment.get("PATH", "")])

@@ -1,0 +1,164 @@
+"""Real servers that operator, pods and tests work with. They keep their files in a temporary directory and end with the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.config import load_config
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server runs. address: where it listens; prefix: what makes a command run there."""
+
+    address: str
+    prefix: Sequence[str] = ()
+
+
+HERE = Place("127.0.0.1")
+
+
+def node() -> Place:
+    """The node of localkube's cluster: pods and tests reach it at the same address."""
+    return Place(load_config().network.api_address, (sys.executable, "-m", "localkube", "node"))
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that answers. host: ``ADDRESS:PORT``; directory: its files; log: what it printed."""
+
+    host: str
+    directory: Path
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}"
+
+
+@dataclass(frozen=True)
+class S3(Server):
+    """With one bucket, and one user who may do everything."""
+
+    access_key: str
+    secret_key: str
+    bucket: str = "bucket"
+    region: str = "us-east-1"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that S3 clients read."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": self.region,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+
+@dataclass(frozen=True)
+class Registry(Server):
+    """Of OCI images and artifacts. username: empty where everybody may do everything."""
+
+    username: str = ""
+    password: str = ""
+
+
+@asynccontextmanager
+async def s3(place: Place = HERE) -> AsyncIterator[S3]:
+    """An S3 server whose objects are files: ``directory/bucket/KEY``."""
+    key, secret = f"key{secrets.token_hex(4)}", secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="multistep-s3-") as made:
+        directory = Path(made)
+        (directory / "objects" / S3.bucket).mkdir(parents=True)
+        host = f"{place.address}:{_port()}"
+        command = ["versitygw", "--access", key, "--secret", secret, "--port", host, "posix", str(directory / "objects")]
+        async with _running(place, command, host, directory / "log"):
+            yield S3(host, directory / "objects", directory / "log", key, secret)
+
+
+@asynccontextmanager
+async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterator[Registry]:
+    """An OCI registry, without TLS. private: only for a user with a password."""
+    user, password = ("somebody", "registry-password") if private else ("", "")
+    with tempfile.TemporaryDirectory(prefix="multistep-registry-") as made:
+        directory, host = Path(made), f"{place.address}:{_port()}"
+        config: dict[str, Any] = {
+            "version": 0.1,
+            "storage": {"filesystem": {"rootdirectory": str(directory / "objects")}, "delete": {"enabled": True}},
+            "http": {"addr": host},
+        }
+        if private:
+            (directory / "users").write_text(f"{user}:$2b$04$z61BpWl40eGgaoX5AJ/zeueP78vroVfaOIx9y2uDCVSh9eIYhKQ3e\n")
+            config["auth"] = {"htpasswd": {"realm": "registry", "path": str(directory / "users")}}
+        (directory / "config.yml").write_text(json.dumps(config))
+        async with _running(place, ["docker-registry", "serve", str(directory / "config.yml")], host, directory / "log"):
+            yield Registry(host, directory / "objects", directory / "log", user, password)
+
+
+@asynccontextmanager
+async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
+    """A Prometheus with this configuration; paths in it are as the tests see them."""
+    with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:
+        directory, host = Path(made), f"{place.address}:{_port()}"
+        (directory / "prometheus.yml").write_text(json.dumps(config))
+        command = [
+            "prometheus",
+            f"--config.file={directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address={host}",
+        ]
+        async with _running(place, command, host, directory / "log"):
+            yield Server(host, directory / "data", directory / "log")
+
+
+@asynccontextmanager
+async def _running(place: Place, command: Sequence[str], host: str, log: Path) -> AsyncIterator[None]:
+    """The program from when it listens; it gets SIGTERM in the end."""
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*place.prefix, *command, cwd=ROOT, stdout=output, stderr=output)
+    try:
+        await _listening(process, host, log)
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def _listening(process: asyncio.subprocess.Process, host: str, log: Path) -> None:
+    address, _, port = host.rpartition(":")
+    async with asyncio.timeout(START_SECONDS):
+        while True:
+            assert process.returncode is None, f"the server ended: {_text(log)}"
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(address, int(port))
+                writer.close()
+                await writer.wait_closed()
+                return
+            await asyncio.sleep(0.05)
+
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+def _port() -> int:
+    """One that is free here; on the node, where hardly anything listens, it most likely is, too."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
