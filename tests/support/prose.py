@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 def fences(text: str, language: str) -> list[str]:
     """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def code(text: str) -> list[str]:

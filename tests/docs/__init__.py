@@ -1,0 +1,1 @@
+"""The documents: what is in them, and their commands run for real."""

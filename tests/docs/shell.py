@@ -1,0 +1,59 @@
+"""Runs the commands of one page, in order, in one bash: directory, variables and background processes stay, as for a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+COMMAND_SECONDS: Final = 150.0
+MAX_SHOWN: Final = 6000  # characters of an output
+
+
+class Shell:
+    """bash, fed command by command. workdir: where it begins; scratch: for what it needs itself."""
+
+    def __init__(self, process: asyncio.subprocess.Process, scratch: Path, kubeconfig: Path) -> None:
+        self._process = process
+        self._scratch = scratch
+        self._kubeconfig = kubeconfig
+        self._count = 0
+
+    @classmethod
+    async def start(cls, workdir: Path, scratch: Path, env: Mapping[str, str], kubeconfig: Path) -> Self:
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "--noprofile", "--norc"),
+            cwd=workdir,
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        return cls(process, scratch, kubeconfig)
+
+    async def run(self, command: str) -> tuple[int | None, str]:
+        """Exit code (None: it took too long, or ended the shell) and what it printed on stdout and stderr."""
+        self._count += 1
+        script, printed = self._scratch / f"{self._count}.sh", self._scratch / f"{self._count}.out"
+        script.write_text(command + "\n")
+        assert self._process.stdin and self._process.stdout
+        # `make deploy` tells a KUBECONFIG whose namespace is everybody's.
+        report = f"export KUBECONFIG={self._kubeconfig}; echo $multistep_code"
+        line = f"set -o pipefail; . {script} </dev/null >{printed} 2>&1 3>&-; multistep_code=$?; set +o pipefail; {report}\n"
+        self._process.stdin.write(line.encode())
+        told = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(COMMAND_SECONDS):
+                told = await self._process.stdout.readline()
+        said = printed.read_bytes().decode(errors="replace") if printed.exists() else ""
+        return (int(told) if told.strip().isdigit() else None), said[-MAX_SHOWN:]
+
+    async def end(self) -> None:
+        """End it and whatever it left running: they are a session of their own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()

@@ -1,0 +1,39 @@
+"""Pages can be read by the tests, and no link of a document leads nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.docs import pages
+
+OTHERS = ("localkube/README.md", "runner/README.md", "skills/create-task/SKILL.md", "tests/conformance/README.md")
+
+
+@pytest.mark.parametrize("path", pages.paths(), ids=lambda path: str(path.relative_to(pages.ROOT)))
+def test_every_block_of_a_page_says_what_it_is(path: Path) -> None:
+    pages.read(path)
+
+
+@pytest.mark.parametrize("name", [str(path.relative_to(pages.ROOT)) for path in pages.paths()])
+def test_relative_links_and_anchors_lead_somewhere(name: str) -> None:
+    page = pages.read(pages.ROOT / name)
+    assert [f"{name}:{line}: {link}" for line, link in page.links if not leads_somewhere(page, link)] == []
+
+
+def leads_somewhere(page: pages.Page, link: str) -> bool:
+    """Whether a relative link's file is there, and has the anchor."""
+    parts = urlsplit(link)
+    target = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
+    if not target.exists():
+        return False
+    return not parts.fragment or target.suffix != ".md" or parts.fragment in pages.read(target).anchors
+
+
+def test_every_document_is_in_the_index() -> None:
+    index = pages.ROOT / "docs" / "README.md"
+    linked = {(index.parent / urlsplit(link).path).resolve() for _, link in pages.read(index).links}
+    documents = {path for path in pages.paths() if path.is_relative_to(index.parent) and path != index}
+    assert documents - linked == set()
