@@ -11,7 +11,8 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
@@ -48,6 +49,30 @@ def _escape(match: re.Match[str]) -> str:
     return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot say half a surrogate pair at all
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What is sent. verb, plural: Kubernetes' words for it, for messages and metrics; headers: the empty ones are left out."""
+
+    verb: str
+    plural: str
+    method: str
+    path: str
+    params: Mapping[str, str]
+    data: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        return f"{self.verb} {self.path}"
+
+    @property
+    def urgent(self) -> bool:
+        return self.plural in URGENT
+
+    def may_be_sent_again(self, refused: Unavailable) -> bool:
+        return self.method == "GET" or (refused.status == 429 and not self.urgent)
+
+
 class Http:
     """Requests over one Connection. timeout_seconds: of each. gate: what all wait at. observe: told of each that was sent."""
 
@@ -66,7 +91,7 @@ class Http:
 
     async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
         """A GET, tried again while the server is Unavailable. accept: the form of the answer, if another than usual."""
-        return await self.send(verb, plural, "GET", path, params=params, accept=accept)
+        return await self._insist(_Request(verb, plural, "GET", path, params or {}, headers={"Accept": accept}), ATTEMPTS)
 
     async def send(
         self,
@@ -75,48 +100,36 @@ class Http:
         method: str,
         path: str,
         *,
+        body: Mapping[str, Any],
         params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
-        accept: str = "",
         attempts: int = ATTEMPTS,
     ) -> Object:
-        """One request, tried again where that is safe. attempts: in all. Raises ClusterError."""
-        data = None if body is None else encode(body)
-        headers = {"Content-Type": content_type if data is not None else "", "Accept": accept}
+        """One write, tried again where that is safe. attempts: in all. Raises ClusterError."""
+        headers = {"Content-Type": content_type}
+        return await self._insist(_Request(verb, plural, method, path, params or {}, encode(body), headers), attempts)
+
+    async def _insist(self, request: _Request, attempts: int) -> Object:
         attempt = 1
         while True:
             try:
-                async with AsyncExitStack() as stack:
-                    if plural not in URGENT:
-                        await stack.enter_async_context(self.gate.passing())
-                    return await self._once(verb, plural, method, path, params, data, headers)
+                async with nullcontext() if request.urgent else self.gate.passing():
+                    return await self._once(request)
             except Unavailable as error:
-                safe = method == "GET" or (error.status == 429 and plural not in URGENT)
-                if attempt >= attempts or not safe or (error.retry_after or 0.0) > MAX_PAUSE_SECONDS:
+                too_long = (error.retry_after or 0.0) > MAX_PAUSE_SECONDS
+                if attempt >= attempts or too_long or not request.may_be_sent_again(error):
                     raise  # who asked has time and can wait without holding anything
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1
 
-    async def _once(
-        self,
-        verb: str,
-        plural: str,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        data: bytes | None,
-        headers: Mapping[str, str],
-    ) -> Object:
-        limits = aiohttp.ClientTimeout(total=self.timeout_seconds)
-        what = f"{verb} {path}"
-        async with self._open(verb, plural, method, path, params, data, headers, limits) as response:
+    async def _once(self, request: _Request) -> Object:
+        async with self._open(request, aiohttp.ClientTimeout(total=self.timeout_seconds)) as response:
             try:
                 answer = json.loads(await response.read())
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise no_answer(what, error) from error
+                raise no_answer(request.what, error) from error
         if not isinstance(answer, dict):
-            raise ClusterError(f"{what}: the answer is no object: is this a Kubernetes API server?")
+            raise ClusterError(f"{request.what}: the answer is no object: is this a Kubernetes API server?")
         return answer
 
     @asynccontextmanager
@@ -125,53 +138,37 @@ class Http:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A GET whose body is read by the caller. silence_seconds: the longest time without a byte."""
         limits = aiohttp.ClientTimeout(total=None, connect=self.timeout_seconds, sock_read=silence_seconds)
-        async with self._open(verb, plural, "GET", path, params, None, {}, limits) as response:
+        async with self._open(_Request(verb, plural, "GET", path, params), limits) as response:
             yield response
 
     @asynccontextmanager
-    async def _open(
-        self,
-        verb: str,
-        plural: str,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        data: bytes | None,
-        headers: Mapping[str, str],
-        limits: aiohttp.ClientTimeout,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = URL(self.connection.base_url + path, encoded=True).extend_query(params or {})
-        what = f"{verb} {path}"
-
-        async def attempt() -> aiohttp.ClientResponse:
-            options = await self.connection.request_options()
-            options["headers"].update({name: value for name, value in headers.items() if value})
-            return await self._counted(
-                verb, plural, self.connection.session("api").request(method, url, data=data, timeout=limits, **options)
-            )
-
+    async def _open(self, request: _Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            response = await attempt()
+            response = await self._answer(request, limits)
             if response.status == 401:  # refused before anything was done: safe to say again, with new credentials
                 response.release()
                 await self.connection.refresh(rejected=True)
-                response = await attempt()
+                response = await self._answer(request, limits)
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
-            raise no_answer(what, error) from error
+            raise no_answer(request.what, error) from error
         async with response:
             if response.status >= 300:
-                raise await _refusal(what, response)
+                raise await _refusal(request.what, response)
             yield response
 
-    async def _counted(self, verb: str, plural: str, request: Any) -> aiohttp.ClientResponse:
-        loop = asyncio.get_running_loop()
+    async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """Send it, and count it by its answer."""
+        options = await self.connection.request_options()
+        options["headers"].update({name: value for name, value in request.headers.items() if value})
+        url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)
+        session, loop = self.connection.session("api"), asyncio.get_running_loop()
         started, code = loop.time(), 0
         try:
-            response: aiohttp.ClientResponse = await request
+            response = await session.request(request.method, url, data=request.data, timeout=limits, **options)
             code = response.status
             return response
         finally:
-            self.observe(verb, plural, code, loop.time() - started)
+            self.observe(request.verb, request.plural, code, loop.time() - started)
 
 
 async def _refusal(what: str, response: aiohttp.ClientResponse) -> ClusterError:
