@@ -18,7 +18,7 @@ var version = "dev"
 const usage = `usage: runner install DIR            copy this program to DIR/runner
        runner serve [--port N] [--default-user U]   be PID 1 of a trial's container
        runner call                   relay stdin and stdout to PID 1
-       runner version                print version and protocol
+       runner version                print version and protocols
 `
 
 func main() {
@@ -45,7 +45,7 @@ func run(args []string) error {
 	case "install":
 		return install(args[1:])
 	case "version":
-		_, err := fmt.Printf("runner %s protocol %d\n", version, wire.Protocol)
+		_, err := fmt.Printf("runner %s protocols %v\n", version, wire.Protocols)
 		return err
 	}
 	fmt.Fprint(os.Stderr, usage)

@@ -28,8 +28,21 @@ func TestHelloTellsWhoThisIs(t *testing.T) {
 			t.Errorf("%s: %v", what, hello)
 		}
 	}
-	if code := c.connectSilently().code(object{"op": "hello", "protocols": []int{99}}); code != "Refused" {
-		t.Error(code)
+}
+
+func TestARunnerThatHasNoProtocolInCommonRefusesAndNamesItsOwn(t *testing.T) {
+	c := launch(t)
+	s := c.connectSilently()
+	answer := s.ask(object{"op": "hello", "protocols": []int{99}})
+	refusal := answer["error"].(object)
+	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [1]" {
+		t.Error(answer)
+	}
+	if code := s.code(object{"op": "wait", "id": "x", "timeoutSeconds": 0}); code != "Protocol" {
+		t.Error("it was not greeted, and obeyed:", code)
+	}
+	if answer := s.ask(object{"op": "hello", "protocols": []int{99, 1}}); answer["protocol"] != 1.0 {
+		t.Error("another try in the same session:", answer)
 	}
 }
 

@@ -64,6 +64,10 @@ class RunnerError(PodError):
         self.code = code
 
 
+class NoCommonProtocol(PodError):
+    """Operator and runner are of releases too far apart: nothing can be asked, and nothing is wrong with the pod."""
+
+
 class StoreError(MultistepError):
     """Results could not be written or read."""
 

@@ -8,7 +8,7 @@ import io
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from multistep.cluster.edge import ExitStatus
@@ -68,6 +68,7 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
+        self.protocols = {1}  # that it speaks
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # how often each id was really done
         self.requests: list[Json] = []
@@ -104,7 +105,7 @@ class FakeRunner:
         self.requests.append(request)
         op, id = request["op"], request.get("id", "")
         if op == "hello":
-            return self._hello()
+            return self._hello(request["protocols"])
         if op in ("wait", "ack"):
             return self._known(op, id)
         if op == "download":
@@ -127,8 +128,10 @@ class FakeRunner:
                     tar.addfile(member, io.BytesIO(data))
         return out.getvalue()
 
-    def _hello(self) -> Json:
-        about = {"protocol": 1, "version": "fake", "instance": self.instance, "podUID": self.pod_uid}
+    def _hello(self, offered: Sequence[int]) -> Json:
+        if not (common := self.protocols.intersection(offered)):
+            return _refusal("Refused", f"this runner speaks protocols {sorted(self.protocols)}")
+        about = {"protocol": max(common), "version": "fake", "instance": self.instance, "podUID": self.pod_uid}
         places = {"workdir": "/app", "runtimeDir": "/run/multistep", "startedAt": 1.0}
         return {"ok": True, **about, "user": self.user, **places, "records": list(self.records.values())}
 

@@ -43,6 +43,11 @@ WAITING = (
     Waiting("Queued", "many pods are starting; trials take turns", "when fewer do; the chart's setting startingPods is the bound"),
     Waiting("TaskUnavailable", "a ConfigMap or Secret that the trial names is not there yet", NO_HURRY),
     Waiting("ResultsNotWritable", "the operator's volume takes no files; nothing is lost or run twice", "when there is room again"),
+    Waiting(
+        "RunnerProtocol",
+        "the operator and the runner in the pod are of releases too far apart; nothing is lost",
+        "when an operator of a release in between runs; `spec.activeDeadlineSeconds` bounds it",
+    ),
     Waiting("QuotaExceeded", "the namespace's ResourceQuota has no room for the pod", f"when it has; {NO_HURRY}"),
     Waiting(
         "PodForbidden", "the API server does not allow the pod: an admission policy, a LimitRange", "after 60 s, with PodForbidden"

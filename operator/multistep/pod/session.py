@@ -16,10 +16,10 @@ from typing import Any, Protocol, Self
 
 from multistep.api.records import Fields, Hello, Record
 from multistep.engine.operations import Directory, Source
-from multistep.errors import PodError, RunnerError, StreamLost
+from multistep.errors import NoCommonProtocol, PodError, RunnerError, StreamLost
 from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 
-PROTOCOLS = (1,)
+PROTOCOLS = (1,)  # with that of the release before, whose runners live in the pods that it made
 ANSWER_TIMEOUT_SECONDS = 60.0
 CLOSE_TIMEOUT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection, large enough to cost nothing
@@ -75,14 +75,25 @@ class Session:
         await self.close()
 
     async def hello(self) -> Hello:
-        """Agree on a protocol, and learn of all that was done. Raises PodError when this is not the pod that was meant."""
-        answer = await self._ask({"op": "hello", "protocols": list(PROTOCOLS)})
-        hello = Hello.from_json(answer)
+        """Agree on a protocol, and learn of all that was done.
+
+        Raises PodError when this is not the pod that was meant, NoCommonProtocol when the runner speaks none of ours.
+        """
+        hello = Hello.from_json(await self._greet())
         if hello.protocol not in PROTOCOLS:
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
             raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look again")
         return hello
+
+    async def _greet(self) -> dict[str, Any]:
+        try:
+            return await self._ask({"op": "hello", "protocols": list(PROTOCOLS)})
+        except RunnerError as error:
+            if error.code != "Refused":
+                raise
+            ours = ", ".join(map(str, PROTOCOLS))
+            raise NoCommonProtocol(f"{error}, this operator {ours}: run an operator of a release in between") from None
 
     async def start(self, spec: Mapping[str, Any]) -> Record:
         """Run a command as a phase. spec: the request's fields but ``op``. Returns at once, mostly with it running."""

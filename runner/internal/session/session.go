@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"time"
 
 	"multistep.dev/runner/internal/frames"
@@ -40,9 +39,9 @@ type Runner struct {
 // Session is one of them.
 type Session struct {
 	*Runner
-	frames  *frames.Reader
-	stream  io.Writer
-	greeted bool
+	frames   *frames.Reader
+	stream   io.Writer
+	protocol int // that hello agreed on; 0 before
 }
 
 // Serve holds a conversation to its end. The error is why it broke off, nil if the caller ended it.
@@ -106,7 +105,7 @@ func (s *Session) stray(kind byte) error {
 }
 
 func (s *Session) dispatch(op wire.Op, payload []byte) error {
-	if !s.greeted && op.Op != "hello" {
+	if s.protocol == 0 && op.Op != "hello" {
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%q before hello", wire.Cut(op.Op, 100)))
 	}
 	switch op.Op {
@@ -183,10 +182,11 @@ func (s *Session) hello(payload []byte) error {
 	if err := json.Unmarshal(payload, &request); err != nil { // fields of later protocols are none of our business
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 	}
-	if !slices.Contains(request.Protocols, wire.Protocol) {
-		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocol %d", wire.Protocol))
+	agreed, ok := wire.Agree(request.Protocols)
+	if !ok {
+		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocols %v", wire.Protocols))
 	}
-	s.greeted = true
+	s.protocol = agreed
 	own := s.Host.Users.Own()
 	return s.answer(struct {
 		OK         bool             `json:"ok"`
@@ -200,7 +200,7 @@ func (s *Session) hello(payload []byte) error {
 		StartedAt  float64          `json:"startedAt"`
 		Records    []records.Record `json:"records"`
 	}{
-		answerOK, wire.Protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
+		answerOK, s.protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
 		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), s.Store.All(),
 	})
 }

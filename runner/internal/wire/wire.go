@@ -7,13 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// Protocol is the version this runner speaks.
-const Protocol = 1
+// Protocols are the versions this runner speaks: an operator of an earlier release, after a rollback, must find its own here.
+var Protocols = []int{1}
+
+// Agree picks the highest version that both sides speak; false if there is none.
+func Agree(offered []int) (int, bool) {
+	common := 0
+	for _, each := range offered {
+		if each > common && slices.Contains(Protocols, each) {
+			common = each
+		}
+	}
+	return common, common > 0
+}
 
 // The codes of a refused request.
 const (

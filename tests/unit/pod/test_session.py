@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from multistep.engine.operations import Directory, Source
-from multistep.errors import PodError, RunnerError, StoreError, StreamLost
+from multistep.errors import NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
 from multistep.pod.frames import DATA, END, MESSAGE, encode, encode_json
 from multistep.pod.session import Session
 from tests.support.fake_runner import FakeRunner, FakeStream
@@ -51,6 +51,29 @@ async def test_hello_tells_the_whole_result_of_phases_that_were_acknowledged_lon
 async def test_a_runner_of_another_pod_is_refused() -> None:
     async with session(FakeRunner("another")) as talk:
         with pytest.raises(PodError, match="'another'"):
+            await talk.hello()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "agreed"),
+    [((2, 1), {1}, 1), ((1,), {1, 2}, 1), ((2, 1), {2, 1}, 2)],
+    ids=["after an upgrade", "after a rollback", "in one release"],
+)
+async def test_the_highest_protocol_that_both_speak_is_agreed_on(
+    monkeypatch: pytest.MonkeyPatch, ours: tuple[int, ...], theirs: set[int], agreed: int
+) -> None:
+    monkeypatch.setattr("multistep.pod.session.PROTOCOLS", ours)
+    runner = FakeRunner()
+    runner.protocols = theirs
+    async with session(runner) as talk:
+        assert (await talk.hello()).protocol == agreed
+
+
+async def test_a_runner_of_a_release_too_far_away_is_told_apart_from_a_broken_one() -> None:
+    runner = FakeRunner()
+    runner.protocols = {7, 8}
+    async with session(runner) as talk:
+        with pytest.raises(NoCommonProtocol, match=r"speaks protocols \[7, 8\], this operator 1"):
             await talk.hello()
 
 

@@ -1,0 +1,39 @@
+"""Operators of other releases than the runner's: a trial waits for one that speaks to its runner, and nothing is run twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.world import World
+
+DURATIONS = {"a/agent": 100.0, "c/verifier": 40.0}
+
+
+async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rolled back too far while the agent worked, for far longer than a broken runner is given; then upgraded again."""
+    calm = World(durations=DURATIONS)
+    await calm.run()
+    world = World(durations=DURATIONS)
+    await world.run(until=lambda: world.now > world.runner.records.get("1/a/agent", {}).get("startedAt", world.now))
+    world.runner.protocols = {7, 8}
+    world.reconciler = world.fresh()
+    back = world.now + 1000
+    await world.run(until=lambda: world.now > back)
+    told = "this runner speaks protocols [7, 8], this operator 1: run an operator of a release in between"
+    assert world.condition == ("Reconciling", "RunnerProtocol", told)
+    assert (world.status.phase, world.status.rewards, world.status.attempts) == ("Running", None, [])
+    monkeypatch.setattr("multistep.pod.session.PROTOCOLS", (8, 7))
+    world.reconciler = world.fresh()
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+    assert world.status.rewards == calm.status.rewards and world.kept.steps == calm.kept.steps
+    assert set(world.runner.starts.values()) == {1} and len(world.cluster.runners) == 1
+
+
+async def test_a_deadline_bounds_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.pod.session.PROTOCOLS", (8, 7))
+    world = World(durations=DURATIONS)
+    world.change_trial(activeDeadlineSeconds=600)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.rewards is None
+    assert not world.runner.starts and len(world.cluster.runners) == 1
