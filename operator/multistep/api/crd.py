@@ -28,6 +28,7 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: make a new trial",
     "fieldPath": ".stop",
 }
+_NOT_SEEN_YET = {"observedGeneration": -1}  # else kstatus would take a trial that no operator has seen for one that is done
 _KEPT = (
     "description",
     "type",
@@ -94,7 +95,7 @@ def openapi_schema() -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": _structural(TrialStatus, nullable=True),
+            "status": {**_structural(TrialStatus, nullable=True), "default": _NOT_SEEN_YET},
         },
     }
 

@@ -398,7 +398,7 @@ class TrialStatus(_Model):
     """What the operator found."""
 
     observed_generation: int | None = None
-    """The generation of the spec this status is about."""
+    """The generation of the spec this status is about; -1 until an operator saw the trial."""
     phase: str | None = None
     """For display; machines read the conditions."""
     conditions: list[Condition] = []

@@ -105,6 +105,13 @@ def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: 
     return _with(trial, "Complete", "TrialComplete", message, now, **_ended(journal, results, now))
 
 
+def noted(trial: MultiStepTrial) -> TrialStatus:
+    """A finished trial whose spec was changed since: seen, and nothing about how it ended changes by that."""
+    generation = trial.metadata.generation
+    conditions = [each.model_copy(update={"observed_generation": generation}) for each in trial.status.conditions]
+    return trial.status.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
 def failed(
     trial: MultiStepTrial,
     reason: str,

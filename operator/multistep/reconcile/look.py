@@ -19,7 +19,7 @@ from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
 from ..engine.verifier_environment import VerifierEnvironment
-from ..errors import InvalidSpec, InvalidTask, PodError, SourceError, StoreError, StreamLost
+from ..errors import InvalidSpec, InvalidTask, NoCommonProtocol, PodError, SourceError, StoreError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -67,6 +67,7 @@ class Look:
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
+        self._whole = True  # whether all of the trial could be read
 
     async def run(self) -> float | None:
         """Decide and act until there is nothing to do now."""
@@ -116,7 +117,7 @@ class Look:
 
     async def _refuse(self, error: InvalidSpec) -> float | None:
         """A trial that cannot be read as a whole: what can is kept, so that a finished one is cleaned up all the same."""
-        self._writer = self._write_to(salvaged(self._object))
+        self._writer, self._whole = self._write_to(salvaged(self._object)), False
         if not lifecycle.is_finished(self._trial):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
         return await self._go_on()
@@ -336,6 +337,8 @@ class Look:
         self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
         try:
             left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
+        except NoCommonProtocol as error:
+            return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         finally:
             self._t.execs.free(self._key)
         if left.forgotten:
@@ -355,10 +358,11 @@ class Look:
         return self._sooner(self._t.settings.poll_seconds)
 
     async def _visit(self, visit: Awaitable[Left], uid: str) -> Left:
-        """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that."""
+        """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that, nor does a runner
+        of another release."""
         try:
             left = await visit
-        except StreamLost:
+        except (StreamLost, NoCommonProtocol):
             raise
         except PodError as error:
             self._t.nonsense[uid] = Nonsense.after(self._t.nonsense.get(uid), str(error), self._t.clock())
@@ -413,6 +417,8 @@ class Look:
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
+        if self._whole and trial.status.observed_generation != trial.metadata.generation:
+            await self._write(status.noted(trial))  # else whoever waits for that (kstatus) would wait for ever
         return due.next
 
     def _forget_pod(self) -> None:

@@ -42,8 +42,14 @@ def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_the_schema_is_structural() -> None:
     for node in nodes(SCHEMA):
         assert "type" in node or node.get("x-kubernetes-int-or-string"), node
-        assert not {"$ref", "anyOf", "allOf", "oneOf", "default", "title", "const"} & node.keys(), node
+        assert not {"$ref", "anyOf", "allOf", "oneOf", "title", "const"} & node.keys(), node
         assert node.get("additionalProperties") is not False
+
+
+def test_nothing_of_a_spec_is_defaulted_and_of_a_status_only_that_nobody_saw_the_trial_yet() -> None:
+    """A GitOps tool finds in the cluster what it wrote; and what no operator saw is not ready (kstatus)."""
+    assert [node["default"] for node in nodes(SCHEMA) if "default" in node] == [{"observedGeneration": -1}]
+    assert SCHEMA["properties"]["status"]["default"] == {"observedGeneration": -1}
 
 
 def test_every_field_of_spec_and_status_is_described() -> None:

@@ -188,3 +188,18 @@ async def test_a_finished_trial_that_cannot_be_read_as_a_whole_keeps_its_end_and
     await world.run()
     assert ("MultiStepTrial", *KEY) not in world.cluster.objects
     assert [each for each in world.cluster.writes[len(writes) :] if "status" in each] == []
+
+
+async def test_a_change_of_a_finished_trials_spec_is_noted_and_changes_nothing_about_its_end() -> None:
+    world = World()
+    await world.run()
+    done = world.object
+    world.cluster.put({**done, "metadata": {**done["metadata"], "generation": 2}, "spec": {**done["spec"], "suspend": True}})
+    await world.look()
+    noted = world.object["status"]
+    assert noted["observedGeneration"] == 2 and {each["observedGeneration"] for each in noted["conditions"]} == {2}
+    told = {"observedGeneration": 1, "conditions": [{**each, "observedGeneration": 1} for each in noted["conditions"]]}
+    assert {**noted, **told} == done["status"]
+    writes = len(world.cluster.writes)
+    await world.look()
+    assert len(world.cluster.writes) == writes
