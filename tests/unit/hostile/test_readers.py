@@ -81,7 +81,7 @@ def good_record(op: str = "start") -> Any:
     return {**started, "result": {**DEFAULTS[op], **({"captures": capture} if op == "start" else {})}}
 
 
-HELLO = FakeRunner().answer({"op": "hello"}) | {"records": [good_record(), good_record("healthcheck")]}
+HELLO = FakeRunner().answer({"op": "hello", "protocols": [1]}) | {"records": [good_record(), good_record("healthcheck")]}
 
 
 def read_record(value: Any) -> None:
