@@ -81,8 +81,9 @@ def generate() -> None:
     for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
         file.write_text(_crd_of_models())
         say(f"wrote {file.relative_to(ROOT)}")
-    capture([str(VENV / "bin" / "python"), "-m", "multistep.api.docs"], cwd=ROOT)
-    say("wrote the tables of docs/task-format.md and docs/trial-reference.md")
+    for module in ("multistep.api.docs", "multistep.metrics_docs"):
+        capture([str(VENV / "bin" / "python"), "-m", module], cwd=ROOT)
+    say("wrote the tables of docs/task-format.md, docs/trial-reference.md, docs/failures.md and docs/metrics.md")
 
 
 def _test_environment(environment: Mapping[str, str]) -> dict[str, str]:

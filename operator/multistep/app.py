@@ -43,7 +43,7 @@ class App:
 
     def __init__(self, settings: Settings, *, end: Callable[[int], object] = os._exit) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings)
         self.news = News()
         self.lease: Lease
         self._client: Client
@@ -65,11 +65,17 @@ class App:
         self.lease = await self._make_lease()
         fenced = Fenced(client, self.lease.check)
         self.reconciler = Reconciler(fenced, self.volume, settings, self.metrics, wake=lambda key: self.queue.add(key))
-        self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers)
+        self.queue = WorkQueue(
+            self.reconciler.reconcile,
+            workers=settings.reconcile_workers,
+            waited=self.metrics.queue_wait_seconds.observe,
+            failed=self.metrics.failed,
+        )
         self.sweep = Sweep(fenced, self.volume, settings, self.metrics)
         self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
         self._show(gate)
         self.metrics.leading.set_function(lambda: self.lease.held)
+        self.metrics.phases.shown = lambda: self.lease.held
         await self._serve()
         stack.push_async_callback(self._release)
         stack.push_async_callback(self._end_tasks)
@@ -83,10 +89,22 @@ class App:
         if self.lease.held:
             self.queue.add(key)
 
-    def saw_pod(self, key: Key, pod: Mapping[str, Any], *, gone: bool) -> None:
-        """News of a trial's pod: it is looked at, and perhaps others may start theirs now."""
-        self.reconciler.starts.saw(key, pods.facts(pod), gone=gone)
-        self.look_at(key)
+    def heard_of_trial(self, trial: Mapping[str, Any], type: str | None) -> None:
+        """An event of a watch. The phase is what a replica knows that has not looked at the trial, right after it took over."""
+        key = trial["metadata"]["namespace"], trial["metadata"]["name"]
+        if type == "DELETED":
+            self.metrics.phases.gone(key)
+        else:
+            self.metrics.phases.saw(key, (trial.get("status") or {}).get("phase"))
+        if self.news.trial(trial, type):
+            self.look_at(key)
+
+    def heard_of_pod(self, pod: Mapping[str, Any], type: str | None) -> None:
+        """An event of a watch. If it tells something, the trial is looked at, and perhaps others may start their pods now."""
+        if (heard := self.news.pod(pod, type)) is not None:
+            key, facts = heard
+            self.reconciler.starts.saw(key, facts, gone=type == "DELETED")
+            self.look_at(key)
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""

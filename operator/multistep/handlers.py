@@ -36,13 +36,11 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        if (key := app.news.trial(body, type)) is not None:
-            app.look_at(key)
+        app.heard_of_trial(body, type)
 
     @kopf.on.event("v1", "pods", labels={pods.LABEL_TRIAL: kopf.PRESENT}, registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        if (key := app.news.pod(body, type)) is not None:
-            app.saw_pod(key, body, gone=type == "DELETED")
+        app.heard_of_pod(body, type)
 
     return app
 

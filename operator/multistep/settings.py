@@ -68,4 +68,8 @@ class Settings(BaseSettings):
     """How often it is checked that the watches told of everything."""
     drain: Literal["Move", "Wait"] = "Move"
     """What the drain of a node does: Move evicts trials, which begin anew elsewhere; Wait keeps them until they are over."""
+    metrics_labels: list[Literal["namespace", "task", "step", "agent", "key"]] = ["agent"]
+    """Labels that metrics of trials and steps have; the others are left out, as users invent their values (docs/metrics.md)."""
+    metrics_label_sets: int = Field(default=200, ge=1)
+    """Of how many different sets of such values a metric has series; what comes later is counted as "other"."""
     log_level: str = "INFO"

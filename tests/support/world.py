@@ -84,7 +84,7 @@ class World:
         self.looks = 0
         self.errors: list[Exception] = []
         self.waits: list[float | None] = []
-        self.metrics = Metrics()
+        self.metrics = Metrics(SETTINGS.model_copy(update=dict(self.settings)))
         self.cluster = FakeCluster(make_runner=self._make_runner, pods_run=self.pods_run, faults=self.faults)
         self.volume = self.volume or FakeVolume(self.faults)
         self.cluster.put(self.trial)

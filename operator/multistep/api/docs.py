@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -31,22 +31,28 @@ _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetim
 
 def with_tables(page: str) -> str:
     """The page with its tables as the models have them now."""
-    return _MARKED.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
+    return between_marks(page, table)
+
+
+def between_marks(page: str, made: Callable[[str], str]) -> str:
+    """The page with what is made, by its name, between each pair of marks."""
+    return _MARKED.sub(lambda found: f"{found[1]}{made(found[2])}{found[3]}", page)
 
 
 def table(name: str) -> str:
     """The table of a model's fields, of kubectl's columns, or of failures."""
     if name == "columns":
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in COLUMNS]
-        return _table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
+        return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
     if name == "waiting":
-        return _table(("reason", "what it means", "ends"), [[f"`{row.reason}`", row.what, row.ends] for row in failures.WAITING])
+        rows = [[f"`{row.reason}`", row.what, row.ends] for row in failures.WAITING]
+        return markdown_table(("reason", "what it means", "ends"), rows)
     if rows_of := _FAILURES.get(name):
         rows = [[f"`{row.reason}`", row.blame or "of the phase", row.what, row.do] for row in rows_of]
-        return _table((_FIRST[name], "class", "what happened", "what to do"), rows)
+        return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
     model: type[BaseModel] = getattr(task, name, None) or getattr(trial, name)
     rows = [_row(field.alias or key, field) for key, field in model.model_fields.items()]
-    return _table(("field", "type", "default", "meaning"), rows)
+    return markdown_table(("field", "type", "default", "meaning"), rows)
 
 
 def _row(name: str, field: FieldInfo) -> list[str]:
@@ -54,7 +60,8 @@ def _row(name: str, field: FieldInfo) -> list[str]:
     return [f"`{name}`", _type(field.annotation), _default(field), meaning]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of Markdown."""
     lines = [head, ["---"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -213,6 +213,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         phase=status.get("phase") or "Pending",
         created_at=_seconds(metadata.get("creationTimestamp")) or 0.0,
         scheduled_at=_seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        started_at=_seconds((main.get("running") or {}).get("startedAt")),
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         node=(pod.get("spec") or {}).get("nodeName") or "",
         deleting=bool(metadata.get("deletionTimestamp")),

@@ -20,6 +20,7 @@ class PodFacts:
     phase: str
     created_at: float
     scheduled_at: float | None = None
+    started_at: float | None = None  # its container, while that runs
     unschedulable: str = ""  # why it has no node yet
     node: str = ""
     deleting: bool = False

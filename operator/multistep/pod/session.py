@@ -12,7 +12,7 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from multistep.api.records import Fields, Hello, Record
 from multistep.engine.operations import Directory, Source
@@ -26,6 +26,7 @@ UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection, large eno
 
 Body = AsyncIterable[bytes] | Iterable[bytes] | bytes
 Sink = Callable[[bytes], Awaitable[None] | None]
+Moved = Callable[[Literal["up", "down"], int], object]  # to or from the pod
 
 
 class Stream(Protocol):
@@ -58,12 +59,21 @@ class Session:
     """One conversation with a runner. Begin with hello. Requests of several tasks wait for one another.
 
     pod_uid: of the pod that is meant. answer_timeout_seconds: how long the runner may be silent in an exchange.
+    moved: told of all bytes that went.
     """
 
-    def __init__(self, stream: Stream, *, pod_uid: str, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        pod_uid: str,
+        answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
+        moved: Moved = lambda _direction, _bytes: None,
+    ) -> None:
         self._stream = stream
         self._pod_uid = pod_uid
         self._timeout = answer_timeout_seconds
+        self._moved = moved
         self._frames = FrameReader()
         self._turn = asyncio.Lock()
         self._lost = ""  # why nothing more can be asked in this session
@@ -235,6 +245,7 @@ class Session:
                 await self._stream.send(data)
         except TimeoutError:
             raise StreamLost(f"the runner took nothing for {self._timeout:g} s") from None
+        self._moved("up", len(data))
 
     async def _receive(self, extra_seconds: float = 0.0) -> Frame:
         limit = self._timeout + extra_seconds
@@ -249,6 +260,7 @@ class Session:
             data = await self._stream.receive()
             if not data:
                 raise StreamLost(f"the exec stream ended early{self._last_words()}")
+            self._moved("down", len(data))
             self._frames.feed(data)
         return frame
 

@@ -97,8 +97,7 @@ class Driver:
     async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
         """Go on with the script until it is finished, or a phase takes its time. Raises PodError when a session breaks."""
         async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(self._session(trial, pods.agent))
-            hello = await session.hello()
+            session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
             if _must_be_root(trial, hello, trial.status.image_user):
                 return Left(image_user=_user(hello))
             if trial.status.steps and not hello.records:
@@ -114,13 +113,16 @@ class Driver:
             return await self._ride(ride)
 
     @asynccontextmanager
-    async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[Session]:
+    async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[tuple[Session, Hello]]:
         self._metrics.execs.inc()
+        began = time.monotonic()
         stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, pods.CONTAINER, pods.RUNNER_CALL)
         with self._metrics.execs_open.track_inprogress():
-            session = Session(stream, pod_uid=pod.uid, answer_timeout_seconds=self._settings.answer_timeout_seconds)
-            async with session:
-                yield session
+            limit = self._settings.answer_timeout_seconds
+            async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
+                hello = await session.hello()
+                self._metrics.exec_seconds.observe(time.monotonic() - began)
+                yield session, hello
 
     async def _ride(self, ride: _Ride) -> Left:
         steps_told = -1
@@ -146,8 +148,7 @@ class Driver:
         step, pod = ride.step(len(journal.steps) - 1), ride.pods.verifier
         if pod is None or pod.name not in pods.verifier_pod_names(ride.trial, step.index):
             return Left(journal, verifier=step)
-        session = await ride.stack.enter_async_context(self._session(ride.trial, pod))
-        hello = await session.hello()
+        session, hello = await ride.stack.enter_async_context(self._session(ride.trial, pod))
         named = ride.trial.status.verifier
         if _must_be_root(ride.trial, hello, named.image_user if named else None):
             return Left(journal, image_user=_user(hello), verifier=step)

@@ -1,4 +1,4 @@
-"""Events and metrics of what happened to a trial: told once per transition, after the status was written."""
+"""Events of what happened to a trial: told once per transition, after the status was written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..api.trial import AttemptStatus, MultiStepTrial, StepStatus, TrialStatus
+from ..api.trial import AttemptStatus, StepStatus, TrialStatus
 from ..api.unknown import UnknownKey
-from ..engine import failures
 from ..engine.lifecycle import SUSPENDED
 from ..engine.status import bounded, reward_text
-from ..metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -67,38 +65,6 @@ def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
     """The steps that ended between two statuses."""
     ended = len([step for step in old.steps if step.completion_time]) if old.attempt == new.attempt else 0
     return [step for step in new.steps[ended:] if step.completion_time]
-
-
-def measure(metrics: Metrics, trial: MultiStepTrial, old: TrialStatus, new: TrialStatus) -> None:
-    """Count what happened between two statuses."""
-    agent = trial.spec.agent.name
-    for lost in new.attempts[len(old.attempts) :]:
-        metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
-    for step in ended_steps(old, new):
-        _measure_step(metrics, agent, step)
-    if new.phase != old.phase and new.phase in ("Complete", "Failed"):
-        _measure_trial(metrics, agent, new)
-
-
-def _measure_step(metrics: Metrics, agent: str, step: StepStatus) -> None:
-    outcome = step.exception.type if step.exception else "GateFailed" if step.gate is False else "Complete"
-    metrics.steps_finished.labels(agent, outcome).inc()
-    if step.rewards and "reward" in step.rewards:
-        metrics.step_reward.labels(agent).observe(step.rewards["reward"])
-    for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
-        if seconds is not None:
-            metrics.phase_seconds.labels(agent, phase).observe(seconds)
-
-
-def _measure_trial(metrics: Metrics, agent: str, status: TrialStatus) -> None:
-    failure = status.failure
-    metrics.trials_finished.labels(
-        agent, status.phase, failures.label(failure.reason) if failure else "", failure.class_ if failure else ""
-    ).inc()
-    if status.start_time and status.completion_time:
-        metrics.trial_seconds.labels(agent).observe((status.completion_time - status.start_time).total_seconds())
-    if status.rewards and "reward" in status.rewards:
-        metrics.trial_reward.labels(agent).observe(status.rewards["reward"])
 
 
 def _step_ended(step: StepStatus) -> Transition:

@@ -28,6 +28,7 @@ from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
 from .events import ignored_keys
 from .finisher import Finisher
+from .tally import Tally
 from .trial_pods import TrialPods, former, named_verifiers
 from .turns import Key
 from .writer import TrialWriter
@@ -50,6 +51,7 @@ class Tools:
     volume: Volume
     settings: Settings
     metrics: Metrics
+    tally: Tally
     clock: Callable[[], float]
     left_at: dict[str, float]
     nonsense: dict[str, Nonsense]
@@ -374,8 +376,10 @@ class Look:
         await self._write_running(journal, isolation=isolation)
 
     async def _write_running(self, journal: Journal, **changes: Any) -> None:
-        node = self._pod.node if self._pod else None
-        await self._write(status.running(self._trial, journal, self._t.clock(), node_name=node, **changes))
+        first, pod = self._trial.status.node_name is None, self._pod
+        await self._write(status.running(self._trial, journal, self._t.clock(), node_name=pod.node if pod else None, **changes))
+        if first and pod is not None:
+            self._t.tally.pod_ran(self._trial, pod)
 
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
@@ -410,7 +414,6 @@ class Look:
     async def _clean_up(self, due: decisions.CleanUp) -> float | None:
         trial = self._trial
         self._t.loader.forget(trial.metadata.uid)
-        self._t.metrics.phases.saw((trial.metadata.namespace, trial.metadata.name), trial.status.phase)
         self._forget_pod()
         if due.pod_in == 0:
             await self._t.pods.remove_all(trial)
@@ -431,7 +434,8 @@ class Look:
         await self._writer.write(new, before=before)
 
     def _write_to(self, trial: MultiStepTrial) -> TrialWriter:
-        return TrialWriter(self._t.cluster, self._t.metrics, self._object, trial)
+        self._t.tally.saw(trial)
+        return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
 
     @property
     def _trial(self) -> MultiStepTrial:

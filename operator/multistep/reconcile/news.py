@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cluster import pods
+from ..engine.decisions import PodFacts
 from .turns import Key
 
 Body = Mapping[str, Any]
@@ -37,10 +38,10 @@ class News:
         facts = (metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp")))
         return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), facts, type)
 
-    def pod(self, body: Body, type: str | None) -> Key | None:
-        """The trial to look at, if something of its pod changed that matters."""
-        key = pods.trial_of(body)
-        return self._heard("pod", body["metadata"], key, pods.facts(body), type) if key else None
+    def pod(self, body: Body, type: str | None) -> tuple[Key, PodFacts] | None:
+        """The trial to look at, if something of its pod changed that matters, and what the pod is now."""
+        key, facts = pods.trial_of(body), pods.facts(body)
+        return (key, facts) if key and self._heard("pod", body["metadata"], key, facts, type) else None
 
     def known(self) -> dict[Name, Seen]:
         """All that was heard of, as it is now."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..cluster.edge import Cluster
-from ..errors import Conflict, NotFound, PodError
+from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import TrialLoader
@@ -20,6 +20,7 @@ from .bounds import Bound, PodStarts, Wake
 from .driver import Driver
 from .finisher import Finisher
 from .look import SOON_SECONDS, Look, Tools
+from .tally import Tally
 from .trial_pods import TrialPods
 from .turns import Key
 
@@ -49,6 +50,7 @@ class Reconciler:
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,
+            tally=Tally(self.metrics),
             clock=self.clock,
             left_at=self.left_at,
             nonsense={},
@@ -69,12 +71,13 @@ class Reconciler:
         try:
             trial = await self.cluster.get_trial(*key)
         except NotFound:
-            self.metrics.phases.saw(key, None)
+            self._tools.tally.gone(key)
             return None
         try:
             return await Look(self._tools, trial).run()
         except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
             return SOON_SECONDS
-        except PodError:
-            self.metrics.exec_failures.inc()
+        except PodError as error:
+            cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
+            self.metrics.exec_failures.labels(cause).inc()
             raise

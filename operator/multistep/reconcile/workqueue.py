@@ -26,11 +26,22 @@ JITTER = 0.25  # what failed together does not come again together
 class WorkQueue:
     """Calls ``work`` for keys that were added; it returns the seconds after which to look again, or None.
 
+    waited: told the seconds for which a key waited for a worker; failed: told of each exception in ``work``.
     After an exception in ``work`` the key comes again, later each time; one that nobody foresaw is logged with its trace.
     """
 
-    def __init__(self, work: Work, *, workers: int) -> None:
+    def __init__(
+        self,
+        work: Work,
+        *,
+        workers: int,
+        waited: Callable[[float], object] = lambda _: None,
+        failed: Callable[[Exception], object] = lambda _: None,
+    ) -> None:
         self._work = work
+        self._waited = waited
+        self._failed = failed
+        self._since: dict[Key, float] = {}
         self._workers = workers
         self._ready = Turns()
         self._busy: dict[Key, asyncio.Task[None]] = {}
@@ -66,6 +77,7 @@ class WorkQueue:
         if key in self._busy:
             self._again.add(key)
         else:
+            self._since.setdefault(key, asyncio.get_running_loop().time())
             self._ready.add(key)
             self._begin_work()
 
@@ -84,6 +96,7 @@ class WorkQueue:
         """Give keys to workers while there are both."""
         while self._started and not self._stopped and self._ready and len(self._busy) < self._workers:
             key = self._ready.take()
+            self._waited(asyncio.get_running_loop().time() - self._since.pop(key))
             self._busy[key] = asyncio.create_task(self._run(key))
 
     async def _run(self, key: Key) -> None:
@@ -100,9 +113,11 @@ class WorkQueue:
         try:
             again = await self._work(key)
         except MultistepError as error:
+            self._failed(error)
             logger.warning("%s/%s: %s; trying again in %.1f s", *key, error, self._back_off(key, error))
             return
-        except Exception:
+        except Exception as error:
+            self._failed(error)
             logger.exception("%s/%s: trying again in %.1f s", *key, self._back_off(key))
             return
         self._failures.pop(key, None)

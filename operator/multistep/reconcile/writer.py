@@ -1,4 +1,4 @@
-"""Writing a trial's status, and telling what happened: metrics and Events."""
+"""Writing a trial's status, and telling what happened: to the tally, and by Events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..api.trial import MultiStepTrial, TrialStatus
 from ..cluster.edge import Cluster, Object
 from ..engine import status
 from ..metrics import Metrics
-from .events import Transition, measure, transitions
+from .events import Transition, transitions
+from .tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -18,9 +19,10 @@ logger = logging.getLogger(__name__)
 class TrialWriter:
     """A trial as it was read or last written. trial: the same, parsed."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics, found: Object, trial: MultiStepTrial) -> None:
+    def __init__(self, cluster: Cluster, metrics: Metrics, tally: Tally, found: Object, trial: MultiStepTrial) -> None:
         self._cluster = cluster
         self._metrics = metrics
+        self._tally = tally
         self._object = found
         self.trial = trial
 
@@ -30,14 +32,12 @@ class TrialWriter:
         Raises Conflict if somebody wrote meanwhile.
         """
         old = before or self.trial.status
-        metadata = self.trial.metadata
         content = status.to_json(new)
         if content != (self._object.get("status") or {}):
             await self._apply(content)
             self.trial = self.trial.model_copy(update={"status": new})
-            measure(self._metrics, self.trial, old, new)
+            self._tally.saw(self.trial)
             await self.tell(transitions(old, new))
-        self._metrics.phases.saw((metadata.namespace, metadata.name), new.phase)
 
     async def require_current(self) -> None:
         """Raise Conflict if the trial is not as it was read: results have no version of their own, and those of a trial that

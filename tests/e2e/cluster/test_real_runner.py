@@ -17,7 +17,7 @@ from multistep.api.records import HealthcheckResult, PhaseResult
 from multistep.cluster.client import Client
 from multistep.engine.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
-from multistep.pod.session import Session
+from multistep.pod.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
 from tests.support.cutter import cutter
 
@@ -25,9 +25,9 @@ MEBIBYTE = 2**20
 
 
 @asynccontextmanager
-async def session(client: Client, pod: Pod, **options: float) -> AsyncIterator[Session]:
+async def session(client: Client, pod: Pod, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> AsyncIterator[Session]:
     stream = await client.open_exec(pod.namespace, pod.name, pod.container, ["/multistep/runner", "call"])
-    async with Session(stream, pod_uid=pod.uid, **options) as session:
+    async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=answer_timeout_seconds) as session:
         await session.hello()
         yield session
 

@@ -116,9 +116,10 @@ class World:
             if type == "ADDED":
                 found["metadata"]["creationTimestamp"] = datetime.fromtimestamp(EPOCH + self.time(), UTC).isoformat()
                 asyncio.get_running_loop().call_soon(self._schedule, namespace, name)
-            key = self.news.pod({**found, "status": found.get("status") or {}}, told)
-            if key is not None:
-                self.reconciler.starts.saw(key, pods.facts(found), gone=type == "DELETED")
+            heard = self.news.pod({**found, "status": found.get("status") or {}}, told)
+            key = heard and heard[0]
+            if heard is not None:
+                self.reconciler.starts.saw(*heard, gone=type == "DELETED")
         if key is not None:
             self.queue.add(key)
 

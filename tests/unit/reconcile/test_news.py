@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multistep.api.trial import API_VERSION, KIND
+from multistep.cluster import pods
 from multistep.reconcile.news import News
 
 KEY = ("ns", "t")
@@ -33,16 +34,17 @@ def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_
 def test_whatever_a_listing_brings_is_news() -> None:
     news = News()
     assert [news.trial(trial(), None), news.trial(trial(), None)] == [KEY, KEY]
-    assert [news.pod(pod(phase="Pending"), None), news.pod(pod(phase="Pending"), None)] == [KEY, KEY]
+    assert [news.pod(pod(phase="Pending"), None) is not None for _ in range(2)] == [True, True]
 
 
 def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
     news = News()
-    assert news.pod(pod(phase="Pending"), "ADDED") == KEY
+    pending = pod(phase="Pending")
+    assert news.pod(pending, "ADDED") == (KEY, pods.facts(pending))
     assert news.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
     ready = {"type": "Ready", "status": "True"}
-    assert news.pod(pod(phase="Pending", conditions=[ready]), "MODIFIED") == KEY
-    assert news.pod(pod(phase="Pending", conditions=[ready]), "DELETED") == KEY
+    assert news.pod(pod(phase="Pending", conditions=[ready]), "MODIFIED") is not None
+    assert news.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 
 def test_a_pod_of_nobody_is_no_news() -> None:

@@ -1,0 +1,31 @@
+"""Writes the table of docs/metrics.md from the metrics: ``python -m multistep.metrics_docs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from .api.docs import between_marks, markdown_table
+from .metrics import Description, Metrics
+
+PAGE: Final = "docs/metrics.md"
+
+
+def with_table(page: str) -> str:
+    """The page with its table as the metrics are now."""
+    return between_marks(page, lambda _: table())
+
+
+def table() -> str:
+    """All metrics of the operator's own."""
+    return markdown_table(("metric", "type", "labels", "what"), [_row(each) for each in Metrics().described])
+
+
+def _row(metric: Description) -> list[str]:
+    labels = [*(f"`{each}`" for each in metric.labels), *(f"`{each}`?" for each in metric.choices)]
+    return [f"`{metric.name}`", metric.type, ", ".join(labels), metric.text]
+
+
+if __name__ == "__main__":
+    file = Path(PAGE)
+    file.write_text(with_table(file.read_text()))

@@ -1,0 +1,117 @@
+"""Counts what becomes of trials: each thing once as long as this process lives, whatever its writes and answers come to.
+
+What is counted is the difference between two statuses that were seen, not a write: of a write whose answer was lost the
+next look tells. At its first look at a trial a process takes what it finds for counted, by itself or by another; so what
+a process wrote right before it died may be missing, and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from ..api.trial import MultiStepTrial, StepStatus, TrialStatus
+from ..engine import failures
+from ..engine.decisions import PodFacts
+from ..metrics import Metrics
+from .turns import Key
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How much of a trial is counted. uid: the trial's; lost: attempts; attempt: the current one; steps: that ended in it."""
+
+    uid: str
+    lost: int
+    attempt: int
+    steps: int
+
+    @classmethod
+    def of(cls, trial: MultiStepTrial) -> Self:
+        """All that its status tells."""
+        status = trial.status
+        return cls(trial.metadata.uid, len(status.attempts), status.attempt or 1, len(_ended(status.steps)))
+
+
+class Tally:
+    """What was counted of each trial that is not over."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._marks: dict[Key, Mark] = {}
+
+    def saw(self, trial: MultiStepTrial) -> None:
+        """A trial was read or written: count what is new."""
+        key = trial.metadata.namespace, trial.metadata.name
+        self._metrics.phases.saw(key, trial.status.phase)
+        mark = self._marks.pop(key, None)
+        if mark is not None and mark.uid == trial.metadata.uid:
+            self._count(trial, mark)
+        if trial.status.phase not in ("Complete", "Failed"):
+            self._marks[key] = Mark.of(trial)
+
+    def gone(self, key: Key) -> None:
+        """A trial is there no more."""
+        self._metrics.phases.gone(key)
+        self._marks.pop(key, None)
+
+    def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:
+        """It was written down for the first time that the attempt's pod runs."""
+        names, created = _names(trial), trial.metadata.creation_timestamp
+        if pod.started_at is None:
+            return
+        if created is not None and not trial.status.attempts:
+            self._metrics.queue_seconds.of(**names).observe(max(0.0, pod.started_at - created.timestamp()))
+        if pod.scheduled_at is not None:
+            self._metrics.startup_seconds.of(**names).observe(max(0.0, pod.started_at - pod.scheduled_at))
+
+    def _count(self, trial: MultiStepTrial, mark: Mark) -> None:
+        status, names = trial.status, _names(trial)
+        for lost in status.attempts[mark.lost :]:
+            self._metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
+        for step in _new_steps(status, mark):
+            self._count_step(step, names)
+        if status.phase in ("Complete", "Failed"):
+            self._count_end(status, names)
+
+    def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
+        outcome = failures.label(step.exception.type) if step.exception else "GateFailed" if step.gate is False else "Complete"
+        self._metrics.steps_finished.of(outcome, **names, step=step.name).inc()
+        for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
+            if seconds is not None:
+                self._metrics.phase_seconds.of(phase, **names, step=step.name).observe(seconds)
+
+    def _count_end(self, status: TrialStatus, names: Mapping[str, str]) -> None:
+        """The rewards of steps, too, are counted here: steps of an attempt that is lost are done again."""
+        reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
+        self._metrics.trials_finished.of(str(status.phase), reason, class_, **names).inc()
+        if status.start_time and status.completion_time:
+            self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
+        if status.phase != "Complete":
+            return
+        for key, value in self._counted(status.rewards).items():
+            self._metrics.trial_reward.of(**names, key=key).observe(value)
+        for step in status.steps:
+            for key, value in self._counted(step.rewards).items():
+                self._metrics.step_reward.of(**names, step=step.name, key=key).observe(value)
+
+    def _counted(self, rewards: Mapping[str, float | int] | None) -> Mapping[str, float | int]:
+        """All keys if they have a label, else the one named reward: what was not rewarded is no zero."""
+        given = rewards or {}
+        return given if self._metrics.by_key else {key: value for key, value in given.items() if key == "reward"}
+
+
+def _names(trial: MultiStepTrial) -> dict[str, str]:
+    return {"namespace": trial.metadata.namespace, "task": trial.status.task or "", "agent": trial.spec.agent.name}
+
+
+def _ended(steps: list[StepStatus]) -> list[StepStatus]:
+    return [each for each in steps if each.completion_time]
+
+
+def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
+    """Steps that ended since, of the attempt that was current then, of those between, and of the one that is now."""
+    attempts = {each.number: each.steps for each in status.attempts} | {status.attempt or 1: status.steps}
+    since = [(number, _ended(steps)) for number, steps in sorted(attempts.items()) if number >= mark.attempt]
+    return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]

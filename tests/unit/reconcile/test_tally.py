@@ -1,0 +1,132 @@
+"""What is counted of trials: each thing once, whatever becomes of the writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from multistep.errors import Unavailable
+from multistep.settings import Settings
+from multistep.sources.trial import Loaded
+from tests.support.faults import Faults, Killed
+from tests.support.world import KEY, REWARDS, START, World, manifest
+
+LABELED = {"metrics_labels": ["namespace", "task", "step", "agent", "key"]}
+LONG = {"b/agent": 100.0}
+
+
+def value(world: World, name: str, **labels: str) -> float | None:
+    return world.metrics.registry.get_sample_value(f"multistep_{name}", labels)
+
+
+def given(**options: Any) -> World:
+    """A trial with rewards 1, 0.5 and 0 of its steps, whose own reward is their mean."""
+    return World(**{"results": {f"{step}/verifier": result for step, result in REWARDS.items()}, **options})
+
+
+async def test_a_trials_end_is_counted_with_its_rewards_and_those_of_its_steps() -> None:
+    world = given()
+    await world.run()
+    assert world.status.rewards is not None
+    assert value(world, "trials_finished_total", agent="oracle", outcome="Complete", reason="", **{"class": ""}) == 1
+    assert value(world, "trial_reward_sum", agent="oracle") == world.status.rewards["reward"] == 0.5
+    assert value(world, "step_reward_sum", agent="oracle") == 1.5
+    assert value(world, "step_reward_count", agent="oracle") == 3
+    assert value(world, "step_reward_bucket", agent="oracle", le="0.0") == 1
+    assert value(world, "step_phase_duration_seconds_count", agent="oracle", phase="agent") == 3
+    assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
+
+
+async def test_with_all_labels_each_step_and_each_key_has_its_own_reward() -> None:
+    world = given(settings=LABELED)
+    await world.run()
+    labels = {"namespace": KEY[0], "agent": "oracle", "task": world.status.task or ""}
+    found = {
+        (step.name, key): value(world, "step_reward_sum", step=step.name, key=key, **labels)
+        for step in world.status.steps
+        for key in step.rewards or {}
+    }
+    assert found == {("a", "reward"): 1, ("b", "reward"): 0.5, ("b", "style"): 1, ("c", "reward"): 0}
+
+
+async def test_a_trial_without_a_reward_counts_as_none_and_not_as_zero() -> None:
+    world = given(results={"a/verifier": {"captures": {}}})
+    await world.run()
+    assert (world.status.phase, world.status.rewards) == ("Complete", None)
+    assert value(world, "trial_reward_count", agent="oracle") is None
+    assert value(world, "step_reward_count", agent="oracle") is None
+
+
+async def test_steps_of_an_attempt_that_is_lost_count_as_work_but_their_rewards_do_not() -> None:
+    world = given(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    world.pod_status(phase="Failed", reason="Evicted", message="the node was low on memory")
+    await world.run()
+    assert world.status.phase == "Complete" and len(world.status.attempts) == 1
+    assert value(world, "attempts_lost_total", reason="Evicted") == 1
+    assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 4
+    assert value(world, "step_reward_count", agent="oracle") == 3
+    assert value(world, "trial_reward_count", agent="oracle") == 1
+
+
+async def test_the_wait_for_the_first_pod_and_the_start_of_each_are_measured() -> None:
+    created = manifest()
+    created["metadata"]["creationTimestamp"] = at(-10)
+    world = given(trial=created, pods_run=False, durations=LONG)
+    await world.look()
+    running = {"name": "main", "state": {"running": {"startedAt": at(30)}}}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(25)}
+    world.cluster.run_pod(KEY[0], *world.pods)
+    world.pod_status(containerStatuses=[running], conditions=[scheduled])
+    await world.run()
+    assert value(world, "trial_queue_duration_seconds_sum", agent="oracle") == 40
+    assert value(world, "pod_startup_duration_seconds_sum", agent="oracle") == 5
+    assert value(world, "pod_startup_duration_seconds_count", agent="oracle") == 1
+
+
+def at(seconds: float) -> str:
+    """Seconds after the world's start."""
+    return datetime.fromtimestamp(START + seconds, UTC).isoformat()
+
+
+async def points() -> list[str]:
+    faults = Faults()
+    await given(faults=faults).run()
+    return faults.trace
+
+
+async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
+    """The write was done, and nobody heard of it; or it was not done: the next look tells which."""
+    plans: dict[str, Loaded] = {}
+    for number, point in enumerate(await points(), 1):
+        if not point.startswith("apply_status"):
+            continue
+        world = given(faults=Faults().fail(number, Unavailable("no answer")), plans=plans)
+        await world.run()
+        assert world.status.phase == "Complete"
+        counted = [value(world, name, agent="oracle") for name in ("trial_reward_count", "trial_reward_sum", "step_reward_count")]
+        assert counted == [1, 0.5, 3], point
+        assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
+
+
+async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() -> None:
+    """Only one that died between its last write and the count of it leaves a trial out."""
+    missed, plans = [], dict[str, Loaded]()
+    for number, point in enumerate(await points(), 1):
+        if not point.startswith(("apply_status", "create_event")):
+            continue
+        world = given(faults=Faults().fail(number, Killed()), plans=plans)
+        await world.run()
+        assert world.status.phase == "Complete"
+        counted = [value(world, name, agent="oracle") for name in ("trial_reward_count", "step_reward_count")]
+        assert counted in ([1, 3], [None, None]), point
+        if counted == [None, None]:
+            missed.append(point)
+    assert len(missed) == 1 and missed[0].startswith("apply_status"), missed
+
+
+@pytest.mark.parametrize("labels", [["step"], []])
+def test_the_setting_takes_what_there_is(labels: list[Any]) -> None:
+    assert Settings(metrics_labels=labels).metrics_labels == labels
