@@ -30,6 +30,8 @@ from .reconcile.turns import Key
 from .reconcile.workqueue import WorkQueue
 from .settings import Settings
 from .store import server
+from .store.bucket import Bucket
+from .store.shipping import Shipping
 from .store.volume import Volume
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class App:
         self.relist: Relist
         self.sweep: Sweep
         self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
+        self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
         self._end = end
         self.reconciler: Reconciler
         self._stack = AsyncExitStack()
@@ -64,14 +67,16 @@ class App:
         self._client = client = await stack.enter_async_context(await Client.connect(gate=gate, observe=self._count_request))
         self.lease = await self._make_lease()
         fenced = Fenced(client, self.lease.check)
-        self.reconciler = Reconciler(fenced, self.volume, settings, self.metrics, wake=lambda key: self.queue.add(key))
+        self.reconciler = Reconciler(
+            fenced, self.volume, settings, self.metrics, wake=lambda key: self.queue.add(key), shipping=self.shipping
+        )
         self.queue = WorkQueue(
             self.reconciler.reconcile,
             workers=settings.reconcile_workers,
             waited=self.metrics.queue_wait_seconds.observe,
             failed=self.metrics.failed,
         )
-        self.sweep = Sweep(fenced, self.volume, settings, self.metrics)
+        self.sweep = Sweep(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
         self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
         self._show(gate)
         self.metrics.leading.set_function(lambda: self.lease.held)
@@ -188,7 +193,7 @@ class App:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        server.add_routes(app, self.volume)
+        server.add_routes(app, self.volume, self.shipping)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=self.settings.stop_seconds)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
@@ -244,6 +249,13 @@ class App:
     def _count_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self.metrics.requests.labels(verb, resource, str(code)).inc()
         self.metrics.request_seconds.labels(verb).observe(seconds)
+
+
+def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:
+    """To the object store that the settings name."""
+    if not settings.results_store:
+        return None
+    return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

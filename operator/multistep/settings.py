@@ -32,6 +32,11 @@ class Settings(BaseSettings):
     http_host: str = "0.0.0.0"
     results_dir: Path = Path("/var/lib/multistep")
     """The volume that results are kept on."""
+    results_store: str = ""
+    """Object store that the results of finished trials go to: s3://BUCKET/PREFIX, gs://... or az://...; empty: the volume keeps
+    them. The prefix must be this operator's alone. Credentials and endpoint: from the usual variables of the environment."""
+    results_store_ca_file: Path | None = None
+    """PEM certificates that the store's own is checked by; None: those of the system."""
     results_url: str = "http://127.0.0.1:8080"
     """What status.results begins with; service://NAMESPACE/SERVICE:PORT is reached through the API server."""
     linger_seconds: float = Field(default=3.0, ge=0)

@@ -11,6 +11,7 @@ from multistep.api.trial import KIND
 from multistep.cluster.edge import Cluster, Object
 from multistep.errors import Conflict
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_volume import FakeVolume
 from tests.support.world import KEY, World, timeless
 
 
@@ -27,6 +28,7 @@ def end_of(world: World) -> dict[str, Any]:
         "starts": [dict(runner.starts) for runner in world.cluster.runners.values() if runner.starts],
         "pods": world.pods,
         "records": list(kept.records),
+        "places": sorted(world.volume.results) if isinstance(world.volume, FakeVolume) else [],
     }
 
 

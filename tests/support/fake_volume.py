@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
+from multistep.errors import StoreError
 from multistep.store.volume import Step, TrialKey
 from tests.support.faults import Faults
 
@@ -28,7 +29,8 @@ class FakeSpool:
 @dataclass
 class Results:
     """What is kept of one trial. steps: digest of what was collected, by name (NAME/PART, where a step's verifier is apart);
-    earlier: the same of earlier attempts; records: of separate verifiers, by attempt and step."""
+    earlier: the same of earlier attempts; records: of separate verifiers, by attempt and step;
+    shipped: how often it went to the object store."""
 
     attempt: int = 0
     steps: dict[str, str] = field(default_factory=dict)
@@ -37,6 +39,7 @@ class Results:
     directories: list[str] = field(default_factory=list)
     records: dict[tuple[int, str], list[Any]] = field(default_factory=dict)
     redacted: set[str] = field(default_factory=set)
+    shipped: int = 0
 
     def begin(self, attempt: int) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
@@ -46,7 +49,7 @@ class Results:
 
 
 class FakeVolume:
-    """results: by uid of the trial."""
+    """And an object store beside it. results: by uid of the trial; "shipped UID": what the object store has."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
@@ -93,8 +96,26 @@ class FakeVolume:
         with self._write("redact"):
             self._of(key).redacted |= set(secrets)
 
+    async def exists(self, key: TrialKey) -> bool:
+        self.faults.point("volume exists")
+        return key.uid in self.results
+
+    async def remove(self, key: TrialKey) -> None:
+        with self._write("remove"):
+            self.results.pop(key.uid, None)
+
     def uri(self, base: str, key: TrialKey) -> str:
         return f"{base}/results/{key}"
+
+    async def ship(self, key: TrialKey) -> str:
+        """As multistep.store.shipping does: in place of what was shipped before, unless that is not here any more."""
+        with self._write("ship"):
+            former = self.results.get(f"shipped {key.uid}")
+            if former is not None and self.results[key.uid].shipped == 0:
+                raise StoreError("the store has other results of this trial")
+            self.results[key.uid].shipped += 1
+            self.results[f"shipped {key.uid}"] = replace(self.results[key.uid])
+        return f"memory://{key}"
 
     def _of(self, key: TrialKey) -> Results:
         return self.results.setdefault(key.uid, Results())

@@ -62,7 +62,7 @@ class World:
     durations: seconds a phase takes, by "STEP/OPERATION" (else it ends as soon as somebody waits for it). results: of
     phases, by the same. events: what becomes of the news that a pod changed. wrap: puts something around the cluster.
     happens: what somebody else does, by seconds since the start. plans: by trial uid, as another world read them (tasks
-    do not change, and reading one takes as long as ten calls).
+    do not change, and reading one takes as long as ten calls). stored: results go to an object store.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -77,6 +77,7 @@ class World:
     wrap: Callable[[FakeCluster], Cluster] | None = None
     happens: Mapping[float, Callable[[World], None]] = field(default_factory=dict)
     plans: dict[str, Loaded] = field(default_factory=dict)
+    stored: bool = False
 
     def __post_init__(self) -> None:
         self.now = START
@@ -96,7 +97,8 @@ class World:
         """An operator that was just started: it remembers nothing."""
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
         settings = SETTINGS.model_copy(update=dict(self.settings))
-        reconciler = Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now)  # type: ignore[arg-type]
+        store: Any = self.volume if self.stored else None
+        reconciler = Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now, shipping=store)  # type: ignore[arg-type]
         tools = reconciler._tools
         loader = cast(TrialLoader, Loader(tools.loader, self.plans))
         reconciler._tools = replace(tools, loader=loader)
@@ -226,7 +228,8 @@ class World:
     @property
     def kept(self) -> Results:
         assert isinstance(self.volume, FakeVolume)
-        return self.volume.results["trial-uid"]
+        shipped = self.volume.results.get("shipped trial-uid")
+        return shipped or self.volume.results["trial-uid"]
 
     @property
     def pods(self) -> list[str]:

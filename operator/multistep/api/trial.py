@@ -441,6 +441,8 @@ class TrialStatus(_Model):
     """What ended the trial before its time, and whose doing it was; unset after a gate."""
     results: str | None = None
     """Where the results are (URI)."""
+    results_store: str | None = None
+    """Where their files are in the operator's object store (URL), if it has one; manifest.jsonl tells what each is."""
 
 
 class Metadata(_Model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..api.trial import MultiStepTrial, TrialStatus
 from ..engine import status as engine_status
 from ..engine.journal import Journal
@@ -9,14 +11,25 @@ from ..engine.rewards import StepException
 from ..settings import Settings
 from ..sources.trial import Loaded
 from ..store import harbor
+from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
 
 
-class Finisher:
-    """Writes result.json and its siblings."""
+@dataclass(frozen=True)
+class Kept:
+    """Where the results of a trial that is over are. uri: of the operator, for whoever may read the trial's status;
+    store: of the object store, None without one."""
 
-    def __init__(self, volume: Volume, settings: Settings) -> None:
+    uri: str
+    store: str | None = None
+
+
+class Finisher:
+    """Writes result.json and its siblings. shipping: where finished trials go, None if they stay on the volume."""
+
+    def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None) -> None:
         self._volume = volume
+        self._shipping = shipping
         self._settings = settings
 
     async def finish(
@@ -27,15 +40,22 @@ class Finisher:
         now: float,
         *,
         failure: StepException | None = None,
-    ) -> str:
-        """Complete the results of a trial and return their URI. May be called again. failure: why the trial is Failed."""
+    ) -> Kept:
+        """Complete the results of a trial where they are to stay. May be called again. failure: why the trial is Failed."""
         key = TrialKey.of(trial)
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))
-        return self._volume.uri(self._settings.results_url, key)
+        uri = self._volume.uri(self._settings.results_url, key)
+        return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
 
-    async def finish_failed(self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float) -> str:
+    async def clear(self, trial: MultiStepTrial) -> None:
+        """What the store has need not be on the volume, once the status says so. May be called again."""
+        key = TrialKey.of(trial)
+        if trial.status.results_store and await self._volume.exists(key):
+            await self._volume.remove(key)
+
+    async def finish_failed(self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float) -> Kept:
         """The same for a trial that could not be run, from what its status has."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)

@@ -106,6 +106,8 @@ class Look:
     async def _tell_store_failed(self, error: StoreError) -> None:
         """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
         self._t.metrics.store_failures.inc()
+        if lifecycle.is_finished(self._trial):
+            return  # something is left on the volume; the trial stays what it is
         await self._wait("ResultsNotWritable", str(error), seconds=None)
 
     async def _wait_for_task(self, error: SourceError) -> float | None:
@@ -384,24 +386,24 @@ class Look:
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
         await self._writer.require_current()
-        results = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
+        kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
             reason = "EnvironmentFailed"
             new = status.failed(
                 self._trial, reason, journal.exception.message, self._t.clock(),
-                exception=journal.exception.type, journal=journal, results=results,
+                exception=journal.exception.type, journal=journal, results=kept.uri,
             )  # fmt: skip
         else:
-            new = status.complete(self._trial, journal, results, self._t.clock())
-        await self._end(new)
+            new = status.complete(self._trial, journal, kept.uri, self._t.clock())
+        await self._end(new.model_copy(update={"results_store": kept.store}))
         return 0
 
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
         new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
         if self._loaded is not None and new.attempt is not None:
             await self._writer.require_current()
-            results = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
-            new = new.model_copy(update={"results": results})
+            kept = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
+            new = new.model_copy(update={"results": kept.uri, "results_store": kept.store})
         await self._end(new, before=before)
         return 0
 
@@ -417,6 +419,7 @@ class Look:
         self._forget_pod()
         if due.pod_in == 0:
             await self._t.pods.remove_all(trial)
+        await self._t.finisher.clear(trial)
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None

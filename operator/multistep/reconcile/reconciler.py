@@ -15,6 +15,7 @@ from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import TrialLoader
+from ..store.shipping import Shipping
 from ..store.volume import Volume
 from .bounds import Bound, PodStarts, Wake
 from .driver import Driver
@@ -27,7 +28,7 @@ from .turns import Key
 
 @dataclass
 class Reconciler:
-    """What the queue calls. clock: seconds since the epoch; wake: adds a key to the queue."""
+    """What the queue calls. clock: seconds since the epoch; wake: adds a key to the queue; shipping: to an object store."""
 
     cluster: Cluster
     volume: Volume
@@ -35,6 +36,7 @@ class Reconciler:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     wake: Wake = lambda _: None
+    shipping: Shipping | None = None
 
     def __post_init__(self) -> None:
         enforced = self.settings.network_policies_enforced
@@ -46,7 +48,7 @@ class Reconciler:
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, policies_enforced=enforced),
             driver=Driver(self.cluster, self.volume, self.settings, self.metrics),
-            finisher=Finisher(self.volume, self.settings),
+            finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ..api.trial import MultiStepTrial
 from ..cluster import pods
@@ -21,6 +21,7 @@ from ..engine import orphans
 from ..errors import MultistepError, NotFound
 from ..metrics import Metrics
 from ..settings import Settings
+from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
 from .look import salvaged
 
@@ -30,15 +31,25 @@ FIRST_SECONDS = 15.0  # after the start, at most
 logger = logging.getLogger(__name__)
 
 
+class Place(Protocol):
+    """Where results are: the volume, or an object store."""
+
+    async def trials(self) -> dict[TrialKey, float | None]: ...
+    async def mark_gone(self, key: TrialKey, now: float) -> None: ...
+    async def unmark(self, key: TrialKey) -> None: ...
+    async def remove(self, key: TrialKey) -> None: ...
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """clock: seconds since the epoch."""
+    """clock: seconds since the epoch; shipping: to an object store, if there is one."""
 
     cluster: Cluster
     volume: Volume
     settings: Settings
     metrics: Metrics
     clock: Callable[[], float] = time.time
+    shipping: Shipping | None = None
 
     async def run(self) -> None:
         """Sweep for ever; soon for the first time."""
@@ -69,18 +80,21 @@ class Sweep:
             self._removed("pod", f"{namespace}/{pod.name}", why)
 
     async def _sweep_results(self) -> None:
+        await self._each(self._places, self._sweep_place, "sweeping results")
+
+    async def _sweep_place(self, place: Place) -> None:
         watched = set(self.settings.namespaces)
-        found = {key: since for key, since in (await self.volume.trials()).items() if not watched or key.namespace in watched}
+        found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
         if not found:
             return
-        alive: set[str] = set()  # read after the volume: results are there only after their trial
+        alive: set[str] = set()  # read after the results: they are there only after their trial
         for namespace in self._namespaces:
             alive |= await self.cluster.list_trial_uids(namespace)
         await self._each(
-            found.items(), lambda each: self._sweep_trial_results(*each, alive=each[0].uid in alive), "sweeping results"
+            found.items(), lambda each: self._sweep_trial_results(place, *each, alive=each[0].uid in alive), "sweeping results"
         )
 
-    async def _sweep_trial_results(self, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+    async def _sweep_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
         if keep is not None:  # a last look at the trial may still be writing
             keep = max(keep, self.settings.sweep_grace_seconds)
@@ -91,11 +105,11 @@ class Sweep:
                 return  # the list was wrong
         match fate:
             case "MarkGone":
-                await self.volume.mark_gone(key, now)
+                await place.mark_gone(key, now)
             case "Unmark":
-                await self.volume.unmark(key)
+                await place.unmark(key)
             case "Remove":
-                await self.volume.remove(key)
+                await place.remove(key)
                 self._removed("results", str(key), f"its trial is gone for more than {keep} s")
 
     async def _tidy_volume(self) -> None:
@@ -113,6 +127,10 @@ class Sweep:
             if error.reason != "NotFound":  # the server does not know the kind: of trials nothing is known
                 raise
             return None
+
+    @property
+    def _places(self) -> list[Place]:
+        return [self.volume] if self.shipping is None else [self.volume, self.shipping]
 
     @property
     def _namespaces(self) -> list[str | None]:

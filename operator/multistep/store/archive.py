@@ -11,7 +11,7 @@ from pathlib import Path
 from .tree import Entry, pread_all, walk
 
 CHUNK_BYTES = 256 * 1024
-_END = bytes(2 * tarfile.BLOCKSIZE)
+END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def tar_chunks(top: Path) -> Generator[bytes, None, None]:
@@ -29,7 +29,7 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
         name = names.get(entry.path)
         if name and not (stat.S_ISLNK(entry.info.st_mode) and _leads_out(name, _target(entry))):
             yield from _member(entry, name)
-    yield _END
+    yield END
 
 
 def _leads_out(name: str, target: str) -> bool:
@@ -44,7 +44,7 @@ def _target(entry: Entry) -> str:
 def _pieces(top: Path) -> Iterator[bytes]:
     for entry in walk(top, hidden=False):
         yield from _member(entry, entry.path)
-    yield _END
+    yield END
 
 
 def _member(entry: Entry, name: str) -> Iterator[bytes]:
@@ -81,9 +81,14 @@ def _zeros(size: int) -> Iterator[bytes]:
 
 
 def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
+    return header(name, kind, stat.S_IMODE(entry.info.st_mode), int(entry.info.st_mtime), size=size, target=target)
+
+
+def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
+    """A member's header. mtime: whole seconds; after a file's contents come zeros up to a multiple of 512 bytes."""
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
-    info.mode, info.mtime = stat.S_IMODE(entry.info.st_mode), int(entry.info.st_mtime)
+    info.mode, info.mtime = mode, mtime
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

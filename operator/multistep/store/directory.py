@@ -132,6 +132,22 @@ class TrialDirectory:
         found = self.path.glob(f".{what}-{attempt}-*")
         return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
 
+    def note(self, name: str, data: bytes) -> None:
+        """Append to a hidden file. A crash may leave the end of it cut."""
+        self.check()
+        fd = os.open(self.path / f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def noted(self, name: str) -> bytes:
+        """What was appended to it, without a last line that was cut."""
+        try:
+            return (self.path / f".{name}").read_bytes().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return b""
+
     def _names(self) -> list[str]:
         kept = (ATTEMPTS, LOG)
         return sorted(each.name for each in self.path.iterdir() if not each.name.startswith(".") and each.name not in kept)

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from ..errors import StoreError
+from .shipping import Shipping
 from .volume import TrialKey, Volume
 
 MAX_DOWNLOADS = 8  # at once; more wait
@@ -19,43 +20,56 @@ WRITE_TIMEOUT_SECONDS = 60.0  # for a reader to take one chunk; one that sleeps 
 PATH = "/results/{namespace}/{name}/{uid}/{token}"
 
 
-def add_routes(app: web.Application, volume: Volume) -> None:
-    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``: 200 with a tar stream, or 404."""
-    results = _Results(volume)
+def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None) -> None:
+    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``: 200 with a tar stream, or 404; 503 while the object store is away."""
+    results = _Results(volume, shipping)
     app.router.add_get(PATH, results.get, allow_head=False)
 
 
 class _Results:
-    def __init__(self, volume: Volume) -> None:
+    def __init__(self, volume: Volume, shipping: Shipping | None) -> None:
         self._volume = volume
+        self._shipping = shipping
         self._slots = asyncio.Semaphore(MAX_DOWNLOADS)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        key = await self._allowed(request)
+        key = self._allowed(request)
+        place = await self._place(key)
         response = web.StreamResponse(headers=_headers(key))
         async with self._slots:
             await response.prepare(request)
             try:
-                await self._send(key, response)
+                await self._send(place, key, response)
             except (StoreError, TimeoutError):
                 _cut(request)  # without the end of its body, so that nobody takes it for whole
                 return response
             await response.write_eof()
         return response
 
-    async def _allowed(self, request: web.Request) -> TrialKey:
+    def _allowed(self, request: web.Request) -> TrialKey:
         """The trial that is asked for; 404 tells nothing of what there is."""
         shown = request.match_info
         try:
             key = TrialKey(shown["namespace"], shown["name"], shown["uid"])
         except StoreError:
             raise web.HTTPNotFound from None
-        if not self._volume.grants(key, shown["token"]) or not await self._volume.exists(key):
+        if not self._volume.grants(key, shown["token"]):
             raise web.HTTPNotFound
         return key
 
-    async def _send(self, key: TrialKey, response: web.StreamResponse) -> None:
-        async with aclosing(self._volume.archive(key)) as chunks:
+    async def _place(self, key: TrialKey) -> Volume | Shipping:
+        """Where the results are as a whole: the object store, if it has their manifest."""
+        try:
+            if self._shipping is not None and await self._shipping.exists(key):
+                return self._shipping
+        except StoreError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+        if not await self._volume.exists(key):
+            raise web.HTTPNotFound
+        return self._volume
+
+    async def _send(self, place: Volume | Shipping, key: TrialKey, response: web.StreamResponse) -> None:
+        async with aclosing(place.archive(key)) as chunks:
             async for chunk in chunks:
                 await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)
 

@@ -93,6 +93,22 @@ class _Level:
         os.close(self.fd)
 
 
+def open_below(top: str | os.PathLike[str], path: str) -> int:
+    """A file descriptor of a regular file below a directory, by its path there; no link is followed."""
+    *parents, name = path.split("/")
+    fd = os.open(top, _DIRECTORY)
+    for each in parents:
+        try:
+            below = os.open(each, _DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
 def pread_all(fd: int, offset: int, size: int) -> Iterator[bytes]:
     """Bytes of a file in chunks; ends early when the file does."""
     while size > 0 and (chunk := os.pread(fd, min(size, CHUNK_BYTES), offset)):

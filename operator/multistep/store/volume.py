@@ -9,10 +9,11 @@ import hmac
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, TypeVar
@@ -29,10 +30,13 @@ from .directory import TrialDirectory
 from .keep import Kept, Members, keep
 from .redact import Redactor
 from .threads import Threads, as_store_error
+from .tree import Entry, open_below, pread_all, walk
 
 T = TypeVar("T")
 
 _SPOOL_BUFFER_BYTES = 1024 * 1024
+_LINES_BYTES = 64 * 1024
+_BATCH = 100
 _MEMBERS, _RECORDS = "members", "records"  # what is kept of steps beside their results
 _OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -57,6 +61,15 @@ class TrialKey:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}/{self.uid}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing among a trial's results: path, and what stat tells of it. target: of a link."""
+
+    path: str
+    info: os.stat_result
+    target: str = ""
 
 
 class Step(Protocol):
@@ -108,6 +121,21 @@ class Spool:
     def fileno(self) -> int:
         """Its file descriptor."""
         return self._file.fileno()
+
+    async def lines(self) -> AsyncGenerator[list[bytes], None]:
+        """What was written, line by line and some hundred at once."""
+        await self.flush()
+        self._file.seek(0)
+        while found := await self._threads.run(lambda: self._file.readlines(_LINES_BYTES)):
+            yield found
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """What was written."""
+        await self.flush()
+        at = 0
+        while chunk := await self._threads.run(os.pread, self.fileno(), _SPOOL_BUFFER_BYTES, at):
+            at += len(chunk)
+            yield chunk
 
 
 class Volume:
@@ -246,6 +274,29 @@ class Volume:
         async for chunk in self._stream(key, tar_chunks(self._path(key))):
             yield chunk
 
+    async def listing(self, key: TrialKey) -> AsyncGenerator[list[Found], None]:
+        """All that belongs to a trial's results, in the order of the archive and some at once."""
+        batches = _batches(self._path(key))
+        try:
+            while batch := await self._run(key, "listing results", lambda _: next(batches, [])):
+                yield batch
+        finally:
+            await self._threads.run(batches.close)
+
+    async def contents(self, key: TrialKey, path: str) -> AsyncGenerator[bytes, None]:
+        """One file of the results, in chunks."""
+        async with aclosing(self._stream(key, _contents(self._path(key), path))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def note(self, key: TrialKey, name: str, data: bytes) -> None:
+        """Append to a hidden file of the trial, which goes with it."""
+        await self._run(key, "taking notes", lambda to: to.note(name, data))
+
+    async def noted(self, key: TrialKey, name: str) -> bytes:
+        """All that was appended to it; nothing if there is none."""
+        return await self._run(key, "reading notes", lambda to: to.noted(name))
+
     async def _stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
         try:
             while chunk := await self._run(key, "reading results", lambda _: next(chunks, b"")):
@@ -287,6 +338,29 @@ def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types
                 to.put(made, f"{_place(step)}{made.name}")
     to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
     return kept.collected
+
+
+def _batches(top: Path) -> Generator[list[Found], None, None]:
+    batch: list[Found] = []
+    for entry in walk(top, hidden=False):
+        batch.append(_found(entry))
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    yield batch
+
+
+def _found(entry: Entry) -> Found:
+    is_link = stat.S_ISLNK(entry.info.st_mode)
+    return Found(entry.path, entry.info, os.readlink(entry.name, dir_fd=entry.parent) if is_link else "")
+
+
+def _contents(top: Path, path: str) -> Generator[bytes, None, None]:
+    fd = open_below(top, path)
+    try:
+        yield from pread_all(fd, 0, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
 
 
 def _redact(to: TrialDirectory, redactor: Redactor) -> None:

@@ -65,6 +65,9 @@ SCENARIOS = {
         reward=0.5,
         fully=True,
     ),
+    "results in an object store": Scenario(
+        {"trial": _trial(), "stored": True, "durations": WAITS}, reward=0.75, living=True, fully=True
+    ),
     "made again as root": Scenario({"trial": _trial(), "user": 1000}, reward=0.75),
     "verified apart": Scenario(
         {"trial": _trial(APART), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}, reward=0.75, living=True, fully=True

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from multistep.api.trial import API_VERSION, KIND
 from multistep.cluster.edge import Object
@@ -17,6 +19,8 @@ from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.metrics import Metrics
 from multistep.reconcile.sweep import Sweep
 from multistep.settings import Settings
+from multistep.store.bucket import Bucket
+from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import KEY, SEPARATE, START, World, manifest
@@ -166,6 +170,27 @@ async def test_when_nothing_is_known_of_trials_nothing_is_removed(
     for _ in range(3):
         await swept.once(after=KEEP)
     assert swept.pods == {"gone-1"} and await swept.volume.trials() == {key: None}
+
+
+async def test_results_in_an_object_store_are_kept_as_long_and_removed_then(swept: Swept) -> None:
+    shipped = Shipping(Bucket(MemoryStore(), "memory://"), swept.volume)
+    now = datetime.now(UTC).timestamp()
+    sweep = replace(swept.sweep, shipping=shipped, clock=lambda: now)
+    swept.trial("there")
+    there, gone = await swept.results("there"), await swept.results("gone")
+    for key in (there, gone):
+        await shipped.ship(key)
+        await swept.volume.remove(key)
+    await sweep.once()
+    marks = await shipped.trials()
+    assert marks[there] is None and marks[gone] is not None
+    now += KEEP - 60.0
+    await sweep.once()
+    assert await shipped.exists(gone)
+    now += 120.0
+    await sweep.once()
+    assert await shipped.trials() == {there: None} and not await shipped.exists(gone) and await shipped.exists(there)
+    assert swept.removed("results") == 1
 
 
 class SweptAround:

@@ -1,0 +1,75 @@
+"""What is in the object store of one trial: a line of JSON for each file, directory and link of its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from ..errors import StoreError
+
+NAME = "manifest.jsonl"
+VERSION = 1
+_FILES, _NAMED = "files", "named"
+_PLAIN = re.compile(r"(?:[\w.@+=,~ -]+/)*[\w.@+=,~ -]+")
+_MAX_PLAIN_BYTES = 700  # S3 takes names of 1024 bytes, of which prefix and trial have their share
+
+Kind = Literal["file", "directory", "link"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One of them, in the order of the tar. mode: permission bits; mtime: whole seconds since the epoch.
+
+    Of a file: size, sha256, object (its name in the store, relative to the trial's) and version (its ETag there, "" if unknown).
+    """
+
+    path: str
+    kind: Kind
+    mode: int
+    mtime: int
+    target: str = ""
+    size: int = 0
+    sha256: str = ""
+    object: str = ""
+    version: str = ""
+
+    def encode(self) -> bytes:
+        """The line. A name that is no UTF-8 survives (as lone surrogates)."""
+        fields = {name: value for name, value in asdict(self).items() if value != "" or name in ("path",)}
+        return json.dumps(fields).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Line:
+        """The way back. Raises StoreError."""
+        try:
+            return cls(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"the manifest has a line that makes no sense: {error}") from None
+
+
+def head(trial: Mapping[str, Any]) -> bytes:
+    """The first line: what this is."""
+    return json.dumps({"version": VERSION, **trial}).encode() + b"\n"
+
+
+def check_head(data: bytes) -> None:
+    """Raise StoreError for a manifest that this version cannot read."""
+    try:
+        version = json.loads(data)["version"]
+    except (ValueError, TypeError, KeyError):
+        raise StoreError("the manifest has no version") from None
+    if version != VERSION:
+        raise StoreError(f"the manifest has version {version!r}; this operator reads version {VERSION}")
+
+
+def object_name(path: str) -> str:
+    """Where a file's contents are: by its own path if every store and tool can take that, else by the path's digest."""
+    plain = _PLAIN.fullmatch(path) and path.isprintable() and len(os.fsencode(path)) <= _MAX_PLAIN_BYTES
+    if plain and not {"", ".", ".."} & set(path.split("/")):
+        return f"{_FILES}/{path}"
+    return f"{_NAMED}/{hashlib.sha256(os.fsencode(path)).hexdigest()}"

@@ -1,0 +1,249 @@
+"""Finished trials in an object store: a real S3 server, and a store in memory where only the order of things matters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from obstore.store import MemoryStore
+
+from multistep.errors import NotLeading, StoreError
+from multistep.store import server, shipping
+from multistep.store.bucket import Bucket
+from multistep.store.manifest import object_name
+from multistep.store.shipping import Shipping
+from multistep.store.volume import TrialKey, Volume
+from tests.support import servers
+
+from .helpers import KEY, trial_path
+
+OTHER = TrialKey("default", "trial-1", "11111111-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
+
+
+@pytest.fixture
+async def s3(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[servers.S3]:
+    async with servers.s3() as found:
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
+        yield found
+
+
+def memory(check: Callable[[], None] = lambda: None) -> Bucket:
+    return Bucket(MemoryStore(), "memory://", check)
+
+
+def awkward(top: Path) -> None:
+    """Results with everything that a file system takes, and archives and stores may not."""
+    (top / "steps/one/artifacts").mkdir(parents=True)
+    (top / "steps/one/empty").mkdir()
+    files = {
+        b"result.json": b"{}",
+        b"steps/one/artifacts/empty": b"",
+        b"steps/one/artifacts/binary": bytes(range(256)) * 9000,  # larger than what is sent as one piece
+        "steps/one/artifacts/größe 大.txt".encode(): b"unicode",
+        b"steps/one/artifacts/not-\xff-utf-8": b"bytes",
+        b"steps/one/artifacts/#?%{}\\^`'\"<>|": b"signs",
+        b"steps/one/artifacts/line\nbreak": b"newline",
+        b"steps/one/artifacts/...": b"dots",
+        b"steps/one/artifacts/" + b"x" * 250: b"long",
+    }
+    for name, data in files.items():
+        (top / os.fsdecode(name)).write_bytes(data)
+    (top / "steps/one/artifacts/binary").chmod(0o755)
+    (top / "steps/one/artifacts/link").symlink_to("../nowhere/\udcff")
+    (top / ".hidden").write_text("not among the results")
+
+
+async def tar_of(place: Volume | Shipping, key: TrialKey = KEY) -> bytes:
+    async with aclosing(place.archive(key)) as chunks:
+        return b"".join([chunk async for chunk in chunks])
+
+
+async def test_results_come_back_from_s3_byte_for_byte(s3: servers.S3, volume: Volume) -> None:
+    awkward(trial_path(volume))
+    wanted = await tar_of(volume)
+    shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/some/prefix"), volume)
+    assert not await shipped.exists(KEY)
+    assert await shipped.ship(KEY) == f"s3://bucket/some/prefix/{KEY}"
+    assert await tar_of(shipped) == wanted
+    stored = s3.directory / "bucket/some/prefix" / str(KEY)
+    assert (stored / "files/steps/one/artifacts/größe 大.txt").read_text() == "unicode"
+    assert not (stored / "files/.hidden").exists()
+    assert await shipped.trials() == {KEY: None}
+
+    await volume.remove(KEY)
+    app = web.Application()
+    server.add_routes(app, volume, shipped)
+    async with TestClient(TestServer(app)) as client:
+        assert await (await client.get(volume.uri("", KEY))).read() == wanted
+        assert (await client.get(volume.uri("", OTHER))).status == 404
+
+    await shipped.remove(KEY)
+    assert (await shipped.exists(KEY), await shipped.trials()) == (False, {})
+    assert [each for each in s3.directory.rglob("bucket/some/*/*") if each.is_file()] == []
+
+
+async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    awkward(trial_path(volume))
+    bucket = memory()
+    shipped = Shipping(bucket, volume)
+    names: list[str] = []
+    away_after: list[int] = [4]
+    put = Bucket.put
+
+    async def counted(self: Bucket, name: str, data: bytes) -> str:
+        if len(names) in away_after:
+            raise StoreError("the store is away")
+        names.append(name)
+        return await put(self, name, data)
+
+    monkeypatch.setattr(Bucket, "put", counted)
+    with pytest.raises(StoreError, match="away"):
+        await shipped.ship(KEY)
+    assert not await shipped.exists(KEY)
+    before = set(names)
+    names.clear()
+    away_after.clear()
+    await shipped.ship(KEY)
+    assert before & set(names) == {f"_trials/{KEY}"}
+    names.clear()
+    (trial_path(volume) / "result.json").write_text('{"again": true}')  # a finish that is repeated says another time
+    await shipped.ship(KEY)
+    assert set(names) == {f"_trials/{KEY}", f"{KEY}/files/result.json"}
+    assert await tar_of(shipped) == await tar_of(volume)
+
+
+async def test_what_was_lost_in_the_store_is_sent_again(volume: Volume) -> None:
+    awkward(trial_path(volume))
+    bucket = memory()
+    shipped = Shipping(bucket, volume)
+    await shipped.ship(KEY)
+    await bucket.delete([f"{KEY}/files/result.json"])
+    await shipped.ship(KEY)
+    assert await tar_of(shipped) == await tar_of(volume)
+
+
+async def test_an_object_that_was_changed_is_not_served_as_what_was_stored(volume: Volume) -> None:
+    awkward(trial_path(volume))
+    bucket = memory()
+    shipped = Shipping(bucket, volume)
+    await shipped.ship(KEY)
+    await bucket.put(f"{KEY}/files/result.json", b"[]")
+    with pytest.raises(StoreError, match="is not what was stored"):
+        await tar_of(shipped)
+
+
+async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that was lost may be noticed late; what decides is who was first to write the manifest."""
+    awkward(trial_path(volume))
+    bucket = memory()
+    first, second = Shipping(bucket, volume), Shipping(bucket, volume)
+    put_if = Bucket.put_if
+
+    async def meanwhile(self: Bucket, *args: object) -> None:
+        monkeypatch.setattr(Bucket, "put_if", put_if)
+        await second.ship(KEY)
+        await put_if(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Bucket, "put_if", meanwhile)
+    with pytest.raises(StoreError, match="somebody else wrote it meanwhile"):
+        await first.ship(KEY)
+
+
+async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_the_volume_after_them(volume: Volume) -> None:
+    """An operator that read an old version of the trial finishes it once more, when the volume is cleared already."""
+    awkward(trial_path(volume))
+    shipped = Shipping(memory(), volume)
+    await shipped.ship(KEY)
+    wanted = await tar_of(volume)
+    await volume.remove(KEY)
+    await volume.finish(KEY, {"result.json": b"poorer"})
+    with pytest.raises(StoreError, match="has results of this trial already"):
+        await shipped.ship(KEY)
+    assert await tar_of(shipped) == wanted
+
+
+async def test_a_replica_that_does_not_lead_changes_nothing(volume: Volume) -> None:
+    awkward(trial_path(volume))
+    store = MemoryStore()
+    leading = Bucket(store, "memory://")
+    await Shipping(leading, volume).ship(KEY)
+
+    def refuse() -> None:
+        raise NotLeading("standing by")
+
+    standing_by = Shipping(Bucket(store, "memory://", refuse), volume)
+    for change in (standing_by.ship(KEY), standing_by.remove(KEY), standing_by.mark_gone(KEY, 0.0), standing_by.unmark(KEY)):
+        with pytest.raises(NotLeading):
+            await change
+    assert await tar_of(standing_by) == await tar_of(volume)
+
+
+async def test_marks_tell_since_when_a_trial_is_gone(volume: Volume) -> None:
+    bucket = memory()
+    shipped = Shipping(bucket, volume)
+    for key in (KEY, OTHER):
+        trial_path(volume, key).mkdir(parents=True)
+        await shipped.ship(key)
+    await bucket.put("_trials/somebody-elses", b"")
+    await shipped.mark_gone(KEY, 0.0)
+    found = await shipped.trials()
+    assert set(found) == {KEY, OTHER}
+    assert found[OTHER] is None
+    assert (found[KEY] or 0) > 1_600_000_000
+    await shipped.unmark(KEY)
+    await shipped.unmark(KEY)
+    assert await shipped.trials() == {KEY: None, OTHER: None}
+
+
+async def test_many_objects_are_removed_in_lots(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_DELETED_AT_ONCE", 3)
+    awkward(trial_path(volume))
+    bucket = memory()
+    shipped = Shipping(bucket, volume)
+    await shipped.ship(KEY)
+    await shipped.remove(KEY)
+    assert [each async for each in bucket.list("default")] == []
+
+
+async def test_a_store_that_is_away_is_told_apart_from_results_that_are_not_there(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awkward(trial_path(volume))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-store")
+    bucket = Bucket.open("s3://bucket/prefix", retries=0)
+    app = web.Application()
+    server.add_routes(app, volume, Shipping(bucket, volume))
+    async with TestClient(TestServer(app)) as client:
+        response = await client.get(volume.uri("", KEY))
+        assert response.status == 503
+        assert "s3://bucket/prefix" in await response.text()
+        assert "secret-of-the-store" not in await response.text()
+
+
+@pytest.mark.parametrize("url", ["", "bucket", "file:///tmp", "s3://", "http://host/x", "S3://bucket"])
+def test_a_store_that_cannot_be_meant_is_refused_by_name(url: str) -> None:
+    with pytest.raises(StoreError, match=r"results_store = .* it has to be one of s3://NAME/PREFIX, gs://"):
+        Bucket.open(url)
+
+
+def test_certificates_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"results_store_ca_file = .*No such file"):
+        Bucket.open("s3://bucket", tmp_path / "ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("path", "plain"),
+    [("a/b.txt", True), ("größe 大", True), ("a/../b", False), ("a/.", False), ("a\n", False), ("a%b", False), ("x" * 701, False)],
+)
+def test_files_have_their_own_names_where_every_store_can_take_them(path: str, plain: bool) -> None:
+    name = object_name(path)
+    assert (name == f"files/{path}") is plain
+    assert name.startswith(("files/", "named/"))
