@@ -3,24 +3,22 @@
 import json
 import os
 import subprocess
-import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hack import deployment, image, peers, python_env
+from hack import deployment, end_to_end, image, lanes, python_env
 from hack.places import CACHE, ROOT, VENV, files_below
-from hack.stages import Failure, say, stage, summary
+from hack.stages import Failure, say, stage
 from hack.tools import c_compiler, go, go_environment, helm
 from localkube.commands import capture
 
 _CRD = Path("crds/multistep.dev_multisteptrials.yaml")
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
-_NEED_CLUSTER = ("tests/e2e", "tests/conformance")
 _TYPED = ("operator/multistep", "localkube", "hack", "tests")
 _CORE = ("tests/unit/engine", "tests/unit/api")
-_PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "-p", "hack.pytest_no_skips")
 _LONG = ("tests/unit/reconcile", "tests/unit/hostile")
 
 
@@ -47,32 +45,27 @@ def unit() -> None:
     helm()
     image.ensure_runner()
     c_compiler()
+    env = lanes.environment(os.environ)
     with stage("Go tests"):
         _go_test(ROOT / "runner", "./...")
         # Not the tests in containers: there, the detector's own threads and signals are what they see.
         _go_test(ROOT / "runner", "-race", "./internal/...")
     with stage("Python tests of the core, which cover every branch of it"):
         coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
-        _pytest(*_CORE, *coverage, env=_test_environment(os.environ))
+        _run([*lanes.PYTEST, *_CORE, *coverage], env=env)
     with stage("Python tests, in two halves side by side"):
-        others = [f"--ignore={directory}" for directory in (*_NEED_CLUSTER, *_CORE, *_LONG)]
-        _pytest_side_by_side(_LONG, [*others, "tests"], env=_test_environment(os.environ))
-
-
-def e2e() -> None:
-    """Tests against the operator in the cluster, as its image and chart have it."""
-    cluster = deployment.deploy()
-    say("==> end-to-end tests")
-    _pytest(*_NEED_CLUSTER, env=_test_environment(cluster.environment))
+        others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE, *_LONG)]
+        halves = {"reconcile": _LONG, "others": (*others, "tests")}
+        runs = [lanes.Run(name, arguments, env) for name, arguments in halves.items()]
+        with ThreadPoolExecutor(len(runs)) as threads:
+            lanes.report(list(threads.map(lanes.execute, runs)))
 
 
 def everything() -> None:
-    """`make test`: pytest's summary of the end-to-end tests comes last."""
+    """`make test`: the totals of the end-to-end tests come last."""
     lint()
     unit()
-    cluster = deployment.deploy()
-    say(f"stages so far:\n{summary()}\n==> end-to-end tests")
-    _pytest(*_NEED_CLUSTER, env=_test_environment(cluster.environment))
+    end_to_end.run()
 
 
 def generate() -> None:
@@ -84,16 +77,6 @@ def generate() -> None:
     for module in ("multistep.api.docs", "multistep.metrics_docs"):
         capture([str(VENV / "bin" / "python"), "-m", module], cwd=ROOT)
     say("wrote the tables of docs/task-format.md, docs/trial-reference.md, docs/failures.md and docs/metrics.md")
-
-
-def _test_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """With what tests want to know of this checkout, and the programs that they work with."""
-    return {
-        **environment,
-        "PATH": peers.path(environment),
-        "MULTISTEP_TEST_IMAGE": f"{image.repository()}:{image.tag()}",
-        "MULTISTEP_TEST_NAMESPACE": deployment.NAMESPACE,
-    }
 
 
 def _crd_of_models() -> str:
@@ -136,24 +119,6 @@ def _output_of_bad_tests(events: Sequence[dict[str, str]]) -> str:
 
     bad = {key(event) for event in events if is_bad(event)}
     return "".join(event["Output"] for event in events if event["Action"] in ("output", "build-output") and key(event) in bad)
-
-
-def _pytest(*arguments: str, env: dict[str, str]) -> None:
-    _run([*_PYTEST, *arguments], env=env)
-
-
-def _pytest_side_by_side(shown: Sequence[str], behind: Sequence[str], *, env: dict[str, str]) -> None:
-    """Two runs at once; what the second says is shown when both have ended."""
-    with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen([*_PYTEST, *behind], cwd=ROOT, env=env, stdout=said, stderr=subprocess.STDOUT) as second,
-    ):
-        first = subprocess.run([*_PYTEST, *shown], cwd=ROOT, env=env, check=False)
-        codes = (first.returncode, second.wait())
-        said.seek(0)
-        print(said.read().decode(errors="replace"), flush=True)
-    if any(codes):
-        raise Failure(f"pytest ended with exit codes {codes}")
 
 
 def _python_program(name: str, *arguments: str) -> None:

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from hack import checks, deployment, image, python_env, trials
+from hack import checks, deployment, end_to_end, image, python_env, trials
 from hack.stages import Failure, say
-from localkube import targets
-from localkube.config import load_config
 from localkube.errors import LocalkubeError
 
 
@@ -40,10 +38,6 @@ def _cluster() -> None:
     print(f"export KUBECONFIG={deployment.ensure_cluster().kubeconfig}")
 
 
-def _cluster_down() -> None:
-    targets.choose(load_config()).down()
-
-
 def _deploy() -> None:
     print(f"export KUBECONFIG={deployment.deploy().kubeconfig}")
 
@@ -55,10 +49,10 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "test": _with_python(checks.everything),
     "lint": _with_python(checks.lint),
     "unit": _with_python(checks.unit),
-    "e2e": _with_python(checks.e2e),
+    "e2e": _with_python(end_to_end.run),
     "generate": _with_python(checks.generate),
     "cluster": _cluster,
-    "cluster-down": _cluster_down,
+    "cluster-down": deployment.stop_clusters,
     "image": image.main,
     "deploy": _deploy,
     "run": _with_python(trials.run),

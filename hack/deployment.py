@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack import image
@@ -12,7 +13,7 @@ from hack.stages import Failure, say, stage
 from hack.tools import go, helm
 from localkube import targets
 from localkube.commands import capture, succeeds
-from localkube.config import load_config
+from localkube.config import load_config, second_cluster
 from localkube.errors import CommandFailed
 from localkube.locking import exclusive
 
@@ -24,10 +25,11 @@ _READY_SECONDS = 180
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is up, and how to talk to it."""
+    """A cluster that is up, and how to talk to it. variables: those that chose it, and all others."""
 
     target: targets.Target
     kubectl: str
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
     def kubeconfig(self) -> Path:
@@ -38,8 +40,9 @@ class Cluster:
         """Variables for programs that work with the cluster: our programs, kubectl, helm and go are on the PATH."""
         programs = [VENV / "bin" / "multistep", Path(self.kubectl), helm(), go()]
         directories = [str(each.parent) for each in programs if each.is_absolute()]
-        path = os.pathsep.join([*directories, os.environ.get("PATH", "")])
-        return os.environ | {
+        path = os.pathsep.join([*directories, self.variables.get("PATH", "")])
+        return {
+            **self.variables,
             "PATH": path,
             "KUBECONFIG": str(self.kubeconfig),
             "MULTISTEP_RUNNER": str(image.ensure_runner()),  # `multistep build` puts it into the images that it makes
@@ -49,19 +52,28 @@ class Cluster:
         return capture([self.kubectl, *arguments], env=os.environ | {"KUBECONFIG": str(self.kubeconfig)})
 
 
-def ensure_cluster() -> Cluster:
-    """Start the cluster that CLUSTER names, or use the one that runs."""
-    config = load_config()
-    target = targets.choose(config)
+def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
+    """Start the cluster that CLUSTER names, or use the one that runs. variables: of the environment."""
+    config = load_config(variables)
+    target = targets.choose(config, variables)
     with stage("cluster"):
         target.up()
     ours = config.paths.bin / "kubectl"
-    return Cluster(target, str(ours) if isinstance(target, targets.Local) else "kubectl")
+    return Cluster(target, str(ours) if isinstance(target, targets.Local) else "kubectl", variables)
 
 
-def deploy() -> Cluster:
-    """The cluster with the operator of this checkout in it, ready."""
-    cluster = ensure_cluster()
+def stop_clusters() -> None:
+    """`make cluster-down`: also the second one, if tests have made it."""
+    target = targets.choose(load_config())
+    target.down()
+    second = load_config(second_cluster(os.environ))
+    if isinstance(target, targets.Local) and second.paths.run_dir.exists():
+        targets.Local(second).down()
+
+
+def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
+    """The cluster with the operator of this checkout in it, ready. variables: of the environment."""
+    cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
         name = image.ensure(cluster.target)
         image.deliver(cluster.target, name)

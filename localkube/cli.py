@@ -18,7 +18,7 @@ examples:
   python3 -m localkube restart apiserver
   python3 -m localkube node ctr --address /var/opt/multistep-localkube/containerd.sock -n k8s.io tasks list
 
-environment: CLUSTER=auto|local|kind|current, MULTISTEP_CACHE, LOCALKUBE_DIR, LOCALKUBE_AUDIT=1 (see localkube/README.md)
+environment: CLUSTER=auto|local|kind|current, MULTISTEP_CACHE, LOCALKUBE_NUMBER, LOCALKUBE_DIR (see localkube/README.md)
 """
 
 

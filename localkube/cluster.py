@@ -1,5 +1,7 @@
 """The life of the cluster: start or repair, stop, look at, and break a part on purpose."""
 
+import hashlib
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -33,7 +35,7 @@ def up(config: Config) -> None:
     with exclusive(config.paths.lock):
         packages.ensure_packages()
         binaries = build.ensure_binaries(config.paths.cache_dir)
-        _remove_if_made_of_another(config, binaries.name)
+        _remove_if_made_otherwise(config, binaries)
         if health.problems(config):
             _start(config, binaries)
         else:
@@ -190,7 +192,7 @@ def _lay_out(config: Config, binaries: Path) -> None:
     for program in ("coredns", "pause"):
         _link(paths.bin / program, binaries / program)
     settings_files.write_all(config, pki.create(config))
-    paths.binary_digest.write_text(binaries.name)
+    paths.made_of.write_text(_made_of(config, binaries))
 
 
 def _views(config: Config) -> list[Path]:
@@ -218,9 +220,16 @@ def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
         raise Unhealthy(f"{name} did not become ready", config.paths.logs / f"{name}.log")
 
 
-def _remove_if_made_of_another(config: Config, digest: str) -> None:
-    marker = config.paths.binary_digest
-    if marker.exists() and marker.read_text() != digest:
+def _made_of(config: Config, binaries: Path) -> str:
+    """Changes with the programs, how they are called, and what the API server is to write down."""
+    called = [component.command for component in components.of_node(config, config.first)]
+    digest = hashlib.sha256(json.dumps([called, settings_files.AUDIT_POLICY]).encode())
+    return f"{binaries.name} {digest.hexdigest()}"
+
+
+def _remove_if_made_otherwise(config: Config, binaries: Path) -> None:
+    paths = config.paths
+    if paths.run_dir.exists() and not (paths.made_of.exists() and paths.made_of.read_text() == _made_of(config, binaries)):
         say("the cluster was made by another version of localkube: replacing it")
         _remove(config)
 

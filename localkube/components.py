@@ -61,15 +61,11 @@ def apiserver(config: Config) -> list[str]:
         f"--kubelet-client-certificate={pki.certificate('apiserver-kubelet-client')}",
         f"--kubelet-client-key={pki.key('apiserver-kubelet-client')}",
         "--kubelet-preferred-address-types=InternalIP",
-        *_audit(config),
+        f"--audit-policy-file={config.paths.config / 'audit.yaml'}",
+        f"--audit-log-path={config.paths.audit_log}",
+        "--audit-log-maxsize=100",  # of a file, in MB; older ones are beside it
+        "--audit-log-maxbackup=2",
     ]
-
-
-def _audit(config: Config) -> list[str]:
-    if not config.audit:
-        return []
-    policy, log = config.paths.config / "audit.yaml", config.paths.logs / "audit.log"
-    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", "--audit-log-maxsize=200"]
 
 
 def controller_manager(config: Config) -> list[str]:

@@ -11,6 +11,7 @@ from localkube.errors import LocalkubeError
 
 KUBERNETES_VERSION = "v1.35.4"
 ADDED_NUMBERS = range(2, 10)
+_NUMBERS = 20  # clusters that a machine can have: 0 to 9, and a second one for the tests of each
 SOURCE_DIR = Path(__file__).resolve().parent
 
 
@@ -43,7 +44,7 @@ class Network:
 
     @classmethod
     def numbered(cls, number: int) -> Self:
-        """That of the cluster with this number, 0 to 9."""
+        """That of the cluster with this number, 0 to 19."""
         if not number:
             return cls()
         address = f"10.243.{number}"
@@ -120,6 +121,11 @@ class Paths:
         return self.run_dir / "logs"
 
     @property
+    def audit_log(self) -> Path:
+        """Who asked the API server for what, one JSON object a line; older lines are in `audit-TIME.log` beside it."""
+        return self.logs / "audit.log"
+
+    @property
     def processes(self) -> Path:
         return self.run_dir / "processes"
 
@@ -161,9 +167,9 @@ class Paths:
         return self.run_dir / "kubeconfig"
 
     @property
-    def binary_digest(self) -> Path:
-        """Names the binary that this cluster was made with."""
-        return self.run_dir / "binary-digest"
+    def made_of(self) -> Path:
+        """Names the programs that this cluster was made of, and how they are called."""
+        return self.run_dir / "made-of"
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,6 @@ class Config:
     paths: Paths
     network: Network = Network()
     cgroup: str = "multistep-localkube"
-    audit: bool = False
     max_pods: int = 500
     volume_count: int = 8
     volume_gibibytes: int = 20
@@ -199,14 +204,26 @@ class Config:
 def load_config(environment: Mapping[str, str] = os.environ) -> Config:
     """Read the settings from environment variables (all optional; see README.md)."""
     cache = environment.get("MULTISTEP_CACHE") or f"{environment.get('HOME', '/root')}/.cache/multistep"
-    number = environment.get("LOCALKUBE_NUMBER") or "0"
-    if number not in {str(each) for each in range(10)}:
-        raise LocalkubeError(f"LOCALKUBE_NUMBER is {number!r}: it must be a digit, 0 to 9")
-    name = "multistep-localkube" if number == "0" else f"multistep-localkube-{number}"
+    number = _number(environment)
+    name = f"multistep-localkube-{number}" if number else "multistep-localkube"
     run_dir = environment.get("LOCALKUBE_DIR") or f"/var/opt/{name}"
     return Config(
         paths=Paths(run_dir=Path(run_dir).absolute(), cache_dir=Path(cache).absolute()),
-        network=Network.numbered(int(number)),
+        network=Network.numbered(number),
         cgroup=name,
-        audit=environment.get("LOCALKUBE_AUDIT", "") in {"1", "true", "yes"},
     )
+
+
+def second_cluster(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which all is about another cluster, which belongs to the one of this environment: tests use both."""
+    others = {"LOCALKUBE_NUMBER": str((_number(environment) + _NUMBERS // 2) % _NUMBERS)}
+    if directory := environment.get("LOCALKUBE_DIR"):
+        others["LOCALKUBE_DIR"] = f"{directory.rstrip('/')}-second"
+    return {**environment, **others}
+
+
+def _number(environment: Mapping[str, str]) -> int:
+    number = environment.get("LOCALKUBE_NUMBER") or "0"
+    if number not in map(str, range(_NUMBERS)):
+        raise LocalkubeError(f"LOCALKUBE_NUMBER is {number!r}: it must be a number, 0 to {_NUMBERS - 1}")
+    return int(number)

@@ -172,11 +172,15 @@ def corefile(config: Config) -> str:
 """
 
 
-AUDIT_POLICY: Document = {
+AUDIT_POLICY: Document = {  # what programs in pods ask for: who, what, when, and whether they may; no bodies
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata"}],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ],
 }
 
 

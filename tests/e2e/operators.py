@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
-DEPLOYMENT = "deployment/multistep"
+RELEASE = "multistep"
+DEPLOYMENT = f"deployment/{RELEASE}"
+CHART = Path(__file__).parents[2] / "charts" / "multistep"
 
 
 @contextmanager
@@ -25,6 +27,17 @@ def without_deployed() -> Iterator[None]:
     finally:
         _kubectl("scale", DEPLOYMENT, "--replicas=1")
         _kubectl("rollout", "status", DEPLOYMENT, "--timeout=120s")
+
+
+@asynccontextmanager
+async def with_values(*values: str) -> AsyncIterator[None]:
+    """The deployed operator with other values of its chart, each ``NAME=VALUE``; as it was, afterwards."""
+    settings = [word for value in values for word in ("--set", value)]
+    await _helm("upgrade", RELEASE, str(CHART), "--reuse-values", *settings)
+    try:
+        yield
+    finally:
+        await _helm("rollback", RELEASE)
 
 
 @asynccontextmanager
@@ -57,6 +70,21 @@ def _write_kubeconfig(file: Path, api: str) -> None:
     _kubectl("config", "--kubeconfig", str(file), "set-cluster", cluster, f"--server={api}")
 
 
-def _kubectl(*arguments: str) -> str:
-    done = subprocess.run(["kubectl", "-n", SYSTEM, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+def kubectl(*arguments: str, fails: bool = False) -> str:
+    """What kubectl prints. It must succeed, unless it may fail."""
+    done = subprocess.run(["kubectl", *arguments], check=False, capture_output=True, text=True)
+    assert fails or done.returncode == 0, done.stderr
     return done.stdout
+
+
+def _kubectl(*arguments: str) -> str:
+    return kubectl("--namespace", SYSTEM, *arguments)
+
+
+async def _helm(*arguments: str) -> None:
+    waiting = ("--namespace", SYSTEM, "--wait", "--timeout=120s")
+    process = await asyncio.create_subprocess_exec(
+        "helm", *arguments, *waiting, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.course import Options, run
+
+pytestmark = pytest.mark.alone
 
 
 async def test_trials_survive_everything_at_once(tmp_path: Path) -> None:

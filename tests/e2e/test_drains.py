@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,19 +10,9 @@ import pytest
 from multistep.cluster.resources import PODS
 from multistep.errors import NotFound, Unavailable
 from tests.e2e.given import Given, Step, finished, reward, trial
+from tests.e2e.operators import with_values
 
-SYSTEM, OPERATOR = "multistep-system", "multistep"
 WORK = "#!/bin/sh\nsleep 6\n"
-
-
-async def kubectl(*arguments: str) -> str:
-    """What kubectl prints; it must succeed."""
-    process = await asyncio.create_subprocess_exec(
-        "kubectl", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    return out.decode()
 
 
 async def evict(given: Given, pod: str) -> None:
@@ -52,21 +41,11 @@ async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: G
 @pytest.fixture
 async def drains_wait() -> AsyncIterator[None]:
     """The operator with `drain: Wait` and the rights that the chart gives it then; as it was, afterwards."""
-    role = f"{SYSTEM}:{OPERATOR}"
-    rule = {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["create", "delete"]}
-    rules = json.loads(await kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
-    await kubectl("patch", "clusterrole", role, "--type=merge", "-p", json.dumps({"rules": [*rules, rule]}))
-    await _operator("MULTISTEP_DRAIN=Wait")
-    yield
-    await _operator("MULTISTEP_DRAIN=Move")
-    await kubectl("patch", "clusterrole", role, "--type=merge", "-p", json.dumps({"rules": rules}))
+    async with with_values("drain=Wait"):
+        yield
 
 
-async def _operator(variable: str) -> None:
-    await kubectl("-n", SYSTEM, "set", "env", f"deployment/{OPERATOR}", variable)
-    await kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{OPERATOR}", "--timeout=90s")
-
-
+@pytest.mark.alone
 async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given, drains_wait: None) -> None:
     manifest = trial(Step("a", solve=WORK, test=reward(0.25)), podCleanup="Never")
     name = manifest["metadata"]["name"]

@@ -11,6 +11,8 @@ import pytest
 from tests.e2e.given import Given, Object, Step, finished, trial
 from tests.e2e.replicas import Replicas
 
+pytestmark = pytest.mark.alone
+
 STEPS = ("one", "two", "three", "four")
 SECONDS = 7  # of each step: a lease and more in all
 

@@ -79,6 +79,7 @@ async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> 
     assert got == pytest.approx(rewards)
 
 
+@pytest.mark.alone
 async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> None:
     """Ten agents sleep for a minute; long before they wake, the operator holds no exec open at all."""
     names = [f"sleeper-{number}" for number in range(10)]
@@ -119,6 +120,7 @@ async def operator_away(given: Given) -> AsyncIterator[Callable[[int], Awaitable
     await replicas(1)
 
 
+@pytest.mark.alone
 async def test_what_happens_while_the_operator_is_away_is_made_up_for(
     given: Given, operator_away: Callable[[int], Awaitable[None]]
 ) -> None:

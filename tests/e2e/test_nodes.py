@@ -18,6 +18,8 @@ from tests.e2e.operators import on_this_machine, without_deployed
 from tests.support.cutter import Cutter, listening
 from tests.support.machine import localkube
 
+pytestmark = pytest.mark.alone
+
 NODE = "node2"
 STREAM_IDLE_SECONDS = 3  # of the node's containerd and kubelet; less than the 5 s after which the API server pings
 PROXY_IDLE_SECONDS = 3.0

@@ -17,6 +17,8 @@ from multistep.errors import NotFound
 from tests.e2e.given import Given, Object, Step, trial
 from tests.e2e.test_cli import EXAMPLE, multistep
 
+pytestmark = pytest.mark.alone
+
 OPERATOR = ("-n", "multistep-system", "deployment/multistep")
 SETTINGS = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
 SLEEP = "#!/bin/sh\nsleep 15\n"

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from multistep.cluster.resources import Resource
 from multistep.errors import ClusterError
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward, trial
@@ -87,6 +89,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
     assert "rewards" not in done["status"] and "reward" not in done["status"]
 
 
+@pytest.mark.alone
 async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
     """The operator does not look while it happens."""
     operators = await given.client.list_pods("multistep-system", label_selector="app.kubernetes.io/name=multistep")
@@ -162,6 +165,7 @@ async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_n
     assert found["status"]["attempt"] == 1 and not found["status"].get("attempts")
 
 
+@pytest.mark.alone
 async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_too(given: Given) -> None:
     manifest = two_steps()
     name = manifest["metadata"]["name"]

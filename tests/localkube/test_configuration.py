@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localkube import components, network, objects, pki, settings_files, volumes
-from localkube.config import ADDED_NUMBERS, Config, Network, Node, NodeOptions, Paths, load_config
+from localkube.config import ADDED_NUMBERS, Config, Network, Node, NodeOptions, Paths, load_config, second_cluster
 from localkube.errors import LocalkubeError
 from localkube.health import takes_pods
 from localkube.pki import Pki
@@ -45,14 +45,13 @@ def second(config: Config, keys: Pki) -> Node:
 
 
 def test_settings_come_from_the_environment() -> None:
-    config = load_config({"MULTISTEP_CACHE": "/c", "LOCALKUBE_DIR": "/r", "LOCALKUBE_AUDIT": "1"})
-    assert (config.paths.cache_dir, config.paths.run_dir, config.audit) == (Path("/c"), Path("/r"), True)
+    config = load_config({"MULTISTEP_CACHE": "/c", "LOCALKUBE_DIR": "/r"})
+    assert (config.paths.cache_dir, config.paths.run_dir) == (Path("/c"), Path("/r"))
 
 
 def test_settings_have_defaults() -> None:
     config = load_config({"HOME": "/home/me"})
     assert config.paths.cache_dir == Path("/home/me/.cache/multistep")
-    assert not config.audit
 
 
 def test_several_clusters_of_a_machine_share_nothing_on_the_host() -> None:
@@ -64,9 +63,17 @@ def test_several_clusters_of_a_machine_share_nothing_on_the_host() -> None:
     assert first.paths.lock != other.paths.lock
 
 
-def test_a_cluster_has_a_digit_for_its_number() -> None:
-    with pytest.raises(LocalkubeError, match="LOCALKUBE_NUMBER is '10': it must be a digit"):
-        load_config({"LOCALKUBE_NUMBER": "10"})
+@pytest.mark.parametrize("number", ["20", "-1", "x", "03"])
+def test_a_clusters_number_is_refused_that_is_none(number: str) -> None:
+    with pytest.raises(LocalkubeError, match=f"LOCALKUBE_NUMBER is '{number}': it must be a number, 0 to 19"):
+        load_config({"LOCALKUBE_NUMBER": number})
+
+
+@pytest.mark.parametrize("environment", [{}, {"LOCALKUBE_NUMBER": "3", "A": "b"}, {"LOCALKUBE_DIR": "/r/"}])
+def test_each_cluster_has_a_second_one_for_tests(environment: dict[str, str]) -> None:
+    first, second = load_config(environment), load_config(second_cluster(environment))
+    assert first.paths.run_dir != second.paths.run_dir and first.network != second.network and first.cgroup != second.cgroup
+    assert second_cluster(environment).items() >= environment.items() - {("LOCALKUBE_NUMBER", "3"), ("LOCALKUBE_DIR", "/r/")}
 
 
 @pytest.mark.usefixtures("second")
@@ -115,10 +122,10 @@ def test_nobody_speaks_with_the_kubelet_anonymously(config: Config, keys: Pki) -
     assert kubelet["authorization"] == {"mode": "Webhook"}
 
 
-def test_audit_is_off_unless_asked_for(config: Config) -> None:
-    asked = Config(config.paths, audit=True)
-    assert not [flag for flag in components.apiserver(config) if flag.startswith("--audit")]
-    assert [flag for flag in components.apiserver(asked) if flag.startswith("--audit-log-path=")]
+def test_the_api_server_writes_down_what_pods_ask_for_but_never_fills_the_disk(config: Config) -> None:
+    flags = components.apiserver(config)
+    assert f"--audit-log-path={config.paths.audit_log}" in flags
+    assert {"--audit-log-maxsize=100", "--audit-log-maxbackup=2"} <= set(flags)
 
 
 def test_the_kubelet_is_the_node_it_registers(config: Config) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-_LOCALKUBE = re.compile(r"//10\.243\.(\d)\.2:")
+_LOCALKUBE = re.compile(r"//10\.243\.(\d+)\.2:")
 _KIND_PREFIX = "kind-"
 
 

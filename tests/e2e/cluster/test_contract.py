@@ -16,6 +16,8 @@ from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.operators import without_deployed
 from tests.support.cluster_contract import CASES, make_trial
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _without_operator() -> Iterator[None]:

@@ -1,0 +1,91 @@
+"""The end-to-end tests, on one cluster or two, as many side by side as disturb each other not.
+
+Tests with the mark `alone` have a cluster to themselves: they stop or change what other tests use, or count what is in all of it.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from hack import deployment
+from hack.lanes import PYTEST, Ended, Run, environment, execute, report
+from hack.places import ROOT
+from hack.stages import say, stage, summary
+from localkube import targets
+from localkube.commands import capture
+from localkube.config import load_config, second_cluster
+
+DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
+_AT_ONCE = 4  # tests that wait most of their time
+
+
+def run() -> None:
+    """Against the operator in the cluster, as its image and chart have it."""
+    first = deployment.deploy()
+    say(f"stages so far:\n{summary()}")
+    with stage("end-to-end tests"):
+        ended = _Stage(first).ended()
+    report(ended)
+
+
+class _Stage:
+    """Two clusters where they are ours to make; elsewhere all is done in one, what needs it alone afterwards."""
+
+    def __init__(self, first: deployment.Cluster) -> None:
+        self._first = first
+        self._ours = isinstance(first.target, targets.Local)
+        self._since = datetime.now(UTC).isoformat()
+        self._alone = deque(_files_of_tests_alone(environment(first.environment)))
+        self._ended: list[Ended] = []
+        self._keeping = threading.Lock()
+
+    def ended(self) -> list[Ended]:
+        clusters = [self._on_first, *([self._on_second] if self._ours else [])]
+        with ThreadPoolExecutor(len(clusters)) as threads:
+            for lane in [threads.submit(cluster) for cluster in clusters]:
+                lane.result()
+        if self._ours:
+            self._prove_rights()
+        return self._ended
+
+    def _on_first(self) -> None:
+        env = environment(self._first.environment)
+        side_by_side = ("-n", str(_AT_ONCE), "--dist", "loadgroup", "-m", "not alone", "-v")
+        runs = [Run("conformance", ["tests/conformance"], env), Run("side by side", ["tests/e2e", *side_by_side], env)]
+        with ThreadPoolExecutor(len(runs)) as threads:
+            list(threads.map(self._execute, runs))
+        self._those_alone(env)
+
+    def _on_second(self) -> None:
+        self._those_alone(environment(deployment.deploy(second_cluster(os.environ)).environment))
+
+    def _those_alone(self, env: Mapping[str, str]) -> None:
+        """One after another, as long as the other cluster has not taken them."""
+        while file := self._next():
+            name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
+            self._execute(Run(name, [file, "-m", "alone", "-v"], env))
+
+    def _prove_rights(self) -> None:
+        """By the audit logs of what was done: other clusters keep theirs to themselves."""
+        logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
+        asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
+        self._execute(Run("rights", ["tests/rights", "-v"], environment(self._first.environment) | asked))
+
+    def _next(self) -> str:
+        with suppress(IndexError):  # nothing is left
+            return self._alone.popleft()
+        return ""
+
+    def _execute(self, run: Run) -> None:
+        ended = execute(run)
+        with self._keeping:
+            self._ended.append(ended)
+
+
+def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
+    listed = capture([*PYTEST, "--collect-only", "-q", "-m", "alone", "tests/e2e"], env=dict(env), cwd=ROOT)
+    return list(dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line))

@@ -1,0 +1,31 @@
+"""After all end-to-end tests: each right of the operator was used, and nothing was refused to it. The audit logs tell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.rights import Request, Right, granted, requested
+
+ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # tests/e2e/test_rights.py: no exec without it
+
+
+@pytest.fixture(scope="module")
+def requests() -> Sequence[Request]:
+    """Those of the operator, in all clusters since the tests began."""
+    logs = [Path(each) for each in os.environ["MULTISTEP_TEST_LOGS"].split(os.pathsep)]
+    return list(requested(logs, os.environ["MULTISTEP_TEST_SINCE"]))
+
+
+def test_every_right_of_the_operator_was_used(requests: Sequence[Request]) -> None:
+    used = {each.right for each in requests if each.allowed} | ASKED_FOR_BY_THE_API_SERVER
+    unused = granted("helm") - used
+    assert not unused, f"the chart grants what no end-to-end test made use of: {', '.join(sorted(map(str, unused)))}"
+
+
+def test_nothing_was_refused_to_the_operator(requests: Sequence[Request]) -> None:
+    refused = sorted({each.told for each in requests if not each.allowed})
+    assert not refused, "\n".join(refused)

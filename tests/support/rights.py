@@ -1,0 +1,106 @@
+"""What the operator may do: by its chart, by docs/security.md, and what it did by the audit logs of API servers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE, RELEASE = "multistep-system", "multistep"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+ALL_FEATURES = ("networkPolicies.enforced=true", "drain=Wait")
+
+Object = dict[str, Any]
+
+
+class Right(NamedTuple):
+    """A verb on a resource. group: of its API, empty for the core; resource: with its subresource, such as ``pods/exec``."""
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+
+
+class Request(NamedTuple):
+    """What was asked of an API server, and whether it was allowed."""
+
+    right: Right
+    allowed: bool
+    told: str
+
+
+def granted(program: str, values: Iterable[str] = ALL_FEATURES) -> set[Right]:
+    """What the chart grants to the operator's account. program: Helm; values: each ``NAME=VALUE``."""
+    settings = [word for value in values for word in ("--set", value)]
+    command = [program, "template", RELEASE, str(ROOT / "charts" / "multistep"), "--namespace", NAMESPACE, *settings]
+    rendered = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return _rights_of_account([each for each in yaml.safe_load_all(rendered) if each])
+
+
+def _rights_of_account(objects: Iterable[Object]) -> set[Right]:
+    objects = list(objects)
+    bindings = [each for each in objects if each["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    mine = {"kind": "ServiceAccount", "name": RELEASE, "namespace": NAMESPACE}
+    roles = {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings if mine in each["subjects"]}
+    return set().union(*(of_rules(each["rules"]) for each in objects if (each["kind"], each["metadata"]["name"]) in roles))
+
+
+def of_rules(rules: Iterable[Mapping[str, list[str]]]) -> set[Right]:
+    """The rights that a role's rules grant."""
+    return {
+        Right(group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def documented(page: str) -> list[Right]:
+    """The rights in a page's tables: rows that begin with a resource (``pods``, ``leases.coordination.k8s.io``) and a verb."""
+    rows = (line.strip("|").split("|") for line in page.splitlines() if line.startswith("| `"))
+    words = [[cell.strip().strip("`") for cell in row] for row in rows]
+    return [_right(row[0], row[1]) for row in words if row[1] in _VERBS]
+
+
+_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+
+
+def _right(resource: str, verb: str) -> Right:
+    name, _, group = resource.partition(".")
+    plain, _, subresource = group.partition("/")
+    return Right(plain, f"{name}/{subresource}" if subresource else name, verb)
+
+
+def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
+    """What the operator asked for, of objects. logs: directories; since: a time as the logs have it."""
+    for log in [file for directory in logs for file in directory.glob("audit*.log")]:
+        with log.open() as lines:
+            for line in lines:
+                if f'"{ACCOUNT}"' in line and (request := _request(json.loads(line), since)) is not None:
+                    yield request
+
+
+def _request(event: Object, since: str) -> Request | None:
+    target = event.get("objectRef")
+    if event["user"]["username"] != ACCOUNT or event["requestReceivedTimestamp"] < since or not target:
+        return None
+    resource = "/".join(target[key] for key in ("resource", "subresource") if target.get(key))
+    right = Right(target.get("apiGroup", ""), resource, event["verb"])
+    told = f"{right}: {event['requestURI']}, at {event['requestReceivedTimestamp']}"
+    return Request(right, not _refused(event), told)
+
+
+def _refused(event: Object) -> bool:
+    """By the rules; a quota or a policy may refuse a write besides. A refused exec, a read here, can have an `allow` on record."""
+    decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
+    is_read = event["verb"] in ("get", "list", "watch")
+    return decision != "allow" or (is_read and (event.get("responseStatus") or {}).get("code") == 403)

@@ -1,0 +1,38 @@
+"""What `make test` shows of runs of pytest that are side by side."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hack.lanes import Ended, Run, execute, report
+from hack.stages import Failure
+
+GOOD = "def test_good():\n    print('never shown')\n"
+BAD = "def test_bad():\n    assert 'this' == 'that'\n"
+SKIPPED = "import pytest\n\n@pytest.mark.skip\ndef test_skipped(): ...\n"
+
+
+def ended(directory: Path, name: str, text: str) -> Ended:
+    """A run of a file with this text."""
+    file = directory / f"test_{name}.py"
+    file.write_text(text)
+    return execute(Run(name, [str(file), "-p", "no:cacheprovider"], os.environ | {"PYTHONUNBUFFERED": "1"}))
+
+
+def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runs = [ended(tmp_path, "good", GOOD), ended(tmp_path, "bad", BAD)]
+    with pytest.raises(Failure, match=r"^pytest failed: bad \(exit code 1\)$"):
+        report(runs)
+    progress, _, end = capfd.readouterr().out.partition("\n-- bad: pytest ")
+    assert "good          | " in progress and "bad           | " in progress and "'that'" not in progress
+    assert "assert 'this' == 'that'" in end
+    assert end.endswith("==== 1 failed, 1 passed ====\n")
+
+
+@pytest.mark.parametrize(("text", "code"), [(SKIPPED, 1), ("", 5), ("syntax error", 2)], ids=["skipped", "no tests", "broken"])
+def test_a_run_that_proves_nothing_has_failed(tmp_path: Path, text: str, code: int) -> None:
+    with pytest.raises(Failure, match=rf"none \(exit code {code}\)"):
+        report([ended(tmp_path, "none", text)])
