@@ -20,6 +20,8 @@ from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell
 
+pytestmark = pytest.mark.xdist_group("docs")  # one worker runs all pages
+
 SIDE_BY_SIDE = 4
 _COPIED = ("Makefile", "Dockerfile", "README.md", "pyproject.toml", ".dockerignore")
 _COPIED_TREES = ("charts", "crds", "docs", "examples", "hack", "localkube", "operator", "requirements", "runner", "skills")
