@@ -74,9 +74,9 @@ def generate() -> None:
     for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
         file.write_text(_crd_of_models())
         say(f"wrote {file.relative_to(ROOT)}")
-    for module in ("multistep.api.docs", "multistep.metrics_docs"):
-        capture([str(VENV / "bin" / "python"), "-m", module], cwd=ROOT)
-    say("wrote the tables of docs/task-format.md, docs/trial-reference.md, docs/failures.md and docs/metrics.md")
+    for writer in ("multistep.api.docs", "multistep.metrics_docs", "hack.chart_reference"):
+        capture([str(VENV / "bin" / "python"), "-m", writer], cwd=ROOT)
+    say("wrote the tables of the references in docs/, and the chart's schema")
 
 
 def _crd_of_models() -> str:

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Settings(BaseSettings):
     """Every setting with its unit in its name; lists are JSON."""
 
-    model_config = SettingsConfigDict(env_prefix="MULTISTEP_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="MULTISTEP_", frozen=True, use_attribute_docstrings=True)
 
     namespaces: list[str] = []
     """Namespaces to watch; empty: all."""
@@ -30,6 +30,7 @@ class Settings(BaseSettings):
     results_retention_seconds: float | None = Field(default=None, ge=0)
     """How long results are kept after their trial was deleted; None: for ever."""
     http_host: str = "0.0.0.0"
+    """Address of those; "::" where pods have IPv6 addresses only."""
     results_dir: Path = Path("/var/lib/multistep")
     """The volume that results are kept on."""
     results_store: str = ""
@@ -77,4 +78,5 @@ class Settings(BaseSettings):
     """Labels that metrics of trials and steps have; the others are left out, as users invent their values (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Of how many different sets of such values a metric has series; what comes later is counted as "other"."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """How much is logged."""

@@ -24,6 +24,52 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Of what `helm test` makes: not the operator's, which its Service and policies select. */}}
+{{- define "multistep.testLabels" -}}
+{{- $labels := include "multistep.labels" . | fromYaml -}}
+{{- merge (dict "app.kubernetes.io/name" (printf "%s-test" (include "multistep.name" .)) "app.kubernetes.io/component" "test") $labels | toYaml -}}
+{{- end -}}
+
+{{/* Whether all replicas reach the results' volume from any node. */}}
+{{- define "multistep.sharedVolume" -}}
+{{- has "ReadWriteMany" .Values.results.persistence.accessModes | ternary "true" "" -}}
+{{- end -}}
+
+{{/* A setting as its variable has it: text as it is, all else as JSON (numbers without an exponent). */}}
+{{- define "multistep.variable" -}}
+{{- kindIs "string" . | ternary . (toJson .) -}}
+{{- end -}}
+
+{{- define "multistep.testNamespace" -}}
+{{- first (append .Values.namespaces .Release.Namespace) -}}
+{{- end -}}
+
+{{/* What the schema cannot say in words that help. */}}
+{{- define "multistep.check" -}}
+{{- if and (gt (int .Values.replicas) 1) (not .Values.results.persistence.enabled) -}}
+{{- fail "replicas: more than 1 need results.persistence.enabled, on a volume that all of them reach" -}}
+{{- end -}}
+{{- range $index, $name := .Values.namespaces -}}
+{{- if not (and (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" $name) (le (len $name) 63)) -}}
+{{- fail (printf "namespaces[%d]: %q cannot be a namespace: lower-case letters, digits and hyphens, at most 63" $index $name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $field, $size := dict "results.persistence.size" .Values.results.persistence.size "tmp.sizeLimit" .Values.tmp.sizeLimit -}}
+{{- if not (regexMatch "^[0-9]+([.][0-9]+)?([KMGTPE]i|[kMGTPE])?$" $size) -}}
+{{- fail (printf "%s: %q is no quantity: write a number and a unit, such as 10Gi or 500Mi" $field $size) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (regexMatch "^([0-9]+(ms|s|m|h))*$" .Values.metrics.podMonitor.interval) -}}
+{{- fail (printf "metrics.podMonitor.interval: %q is no duration: write 30s or 1m, or nothing" .Values.metrics.podMonitor.interval) -}}
+{{- end -}}
+{{- if and .Values.networkPolicy.trials.enabled (not .Values.namespaces) -}}
+{{- fail "networkPolicy.trials.enabled: name the namespaces of the trials in `namespaces`; a chart cannot make policies everywhere" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "multistep.serviceAccountName" -}}

@@ -25,6 +25,7 @@ LABEL_AGENT = f"{GROUP}/agent"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
 LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
+LABEL_NETWORK = f"{GROUP}/network"  # Limited: a NetworkPolicy of its own; one that selects all trials' pods must leave it out
 OURS = "app.kubernetes.io/managed-by=multistep"  # selects all that this operator makes
 
 # What autoscalers are told, unless the trial's pod template says otherwise.
@@ -274,7 +275,9 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
 
 def _labels(request: PodRequest) -> dict[str, str]:
     trial = request.trial
+    limited = {LABEL_NETWORK: "Limited"} if request.network is not None else {}
     return {
+        **limited,
         "app.kubernetes.io/managed-by": "multistep",
         LABEL_TRIAL: label_value(trial.metadata.name),
         LABEL_TASK: label_value(request.task_name),

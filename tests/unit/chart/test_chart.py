@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 
+from hack import chart_reference
+from multistep.api.trial import parse_trial
+from multistep.cluster import pods
 from multistep.settings import Settings
 from tests.unit.chart.conftest import CHART, ROOT, Object, Render, the
 
@@ -31,7 +37,7 @@ def granted(role: Object) -> set[tuple[str, str, str]]:
 
 
 def operator_role(objects: list[Object], kind: str) -> Object:
-    others = (":view", ":edit", ":lease")
+    others = (":view", ":edit", ":lease", "-test")
     [role] = [each for each in objects if each["kind"] == kind and not each["metadata"]["name"].endswith(others)]
     return role
 
@@ -132,15 +138,10 @@ def test_a_service_has_the_name_and_the_port_of_the_results_url(render: Render) 
     )
 
 
-def test_every_setting_that_values_may_have_exists() -> None:
-    schema = yaml.safe_load((CHART / "values.schema.json").read_text())  # JSON is YAML
-    names = {re.sub("([A-Z])", r"_\1", name).lower() for name in schema["properties"]["settings"]["properties"]}
-    assert names <= set(Settings.model_fields)
-
-
 def test_other_settings_become_variables(render: Render) -> None:
-    variables = variables_of(render({"settings": {"pollSeconds": 2.5, "logLevel": "DEBUG"}}))
+    variables = variables_of(render({"settings": {"pollSeconds": 2.5, "logLevel": "DEBUG", "openExecs": 3000000}}))
     assert (variables["MULTISTEP_POLL_SECONDS"], variables["MULTISTEP_LOG_LEVEL"]) == ("2.5", "DEBUG")
+    assert variables["MULTISTEP_OPEN_EXECS"] == "3000000"  # not 3e+06
 
 
 def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,20 +153,56 @@ def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Rend
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "said"),
     [
-        {"settings": {"pollSecond": 1}},
-        {"namespaces": ["Upper"]},
-        {"image": {"repository": ""}},
-        {"replicas": -1},
-        {"drain": "Never"},
-        {"results": {"persistence": {"size": "much"}}},
-        {"results": {"retentionSeconds": "30d"}},
+        ({"settings": {"pollSecond": 1}}, "'pollSecond'.*must be one of .*'pollSeconds'"),
+        ({"replica": 2}, "'replica'.*must be one of .*'replicas'"),
+        ({"metrics": {"podMonitor": {"enable": True}}}, "'enable'.*must be one of 'enabled', 'interval'"),
+        ({"replicas": "two"}, "at '/replicas': got string, want integer"),
+        ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
+        ({"image": {"repository": ""}}, "at '/image/repository'"),
+        ({"drain": "Never"}, "at '/drain': value must be one of 'Move', 'Wait'"),
+        ({"results": {"retentionSeconds": "30d"}}, "retentionSeconds': got string, want (number or null|null or number)"),
+        ({"namespaces": ["Upper"]}, r'namespaces\[0\]: "Upper" cannot be a namespace: lower-case letters'),
+        ({"results": {"persistence": {"size": "much"}}}, 'results.persistence.size: "much" is no quantity: .* such as 10Gi'),
+        ({"tmp": {"sizeLimit": "1 GB"}}, 'tmp.sizeLimit: "1 GB" is no quantity'),
+        ({"metrics": {"podMonitor": {"interval": "30"}}}, 'interval: "30" is no duration: write 30s'),
+        ({"networkPolicy": {"trials": {"enabled": True}}}, "networkPolicy.trials.enabled: name the namespaces"),
     ],
 )
-def test_values_that_mean_nothing_are_refused(render: Render, values: Object) -> None:
-    with pytest.raises(ValueError, match="values don't meet the specifications"):
+def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: Render, values: Object, said: str) -> None:
+    with pytest.raises(ValueError) as refused:
         render(values)
+    assert re.search(said, str(refused.value), re.DOTALL), refused.value
+
+
+def test_the_schema_and_the_page_about_the_chart_are_what_settings_and_values_make_of_them() -> None:
+    assert chart_reference.schema(chart_reference.SCHEMA.read_text()) == chart_reference.SCHEMA.read_text(), "run: make generate"
+    assert chart_reference.page(chart_reference.DOCS.read_text()) == chart_reference.DOCS.read_text(), "run: make generate"
+
+
+def keys(schema: Object, values: object) -> Iterator[tuple[list[str], list[str]]]:
+    """At each place of ours in the values: the keys that the schema knows, and those that are there."""
+    if "properties" in schema and isinstance(values, dict):
+        yield list(schema["properties"]), list(values)
+        for key, below in schema["properties"].items():
+            yield from keys(below, values.get(key))
+
+
+def test_every_value_of_the_schema_has_a_default_and_the_other_way_round() -> None:
+    whole = json.loads(chart_reference.SCHEMA.read_text())
+    places = list(keys(whole, yaml.safe_load((CHART / "values.yaml").read_text())))
+    optional = {"global", "claims", *chart_reference.settings()}
+    assert len(places) > 15
+    assert [(known, given) for known, given in places if set(known) - optional != set(given)] == []
+
+
+def test_every_value_is_explained() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| .*? \| (.*) \|$", chart_reference.DOCS.read_text(), re.MULTILINE)
+    explained = {name for name, meaning in rows if meaning}
+    obvious = {"service.type", "service.port", "serviceAccount.name"}
+    lost = {name for name, _ in rows} - explained - obvious
+    assert len(rows) > 70 and {name for name in lost if not name.endswith((".annotations", ".enabled"))} == set()
 
 
 def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(render: Render) -> None:
@@ -232,16 +269,128 @@ def test_with_namespaces_it_has_rights_only_there(render: Render) -> None:
     kinds = [each["kind"] for each in objects]
     assert "ClusterRole" not in kinds and "ClusterRoleBinding" not in kinds
     for kind in ("Role", "RoleBinding"):
-        made = [each["metadata"] for each in objects if each["kind"] == kind and not each["metadata"]["name"].endswith(":lease")]
+        made = [
+            each["metadata"]
+            for each in objects
+            if each["kind"] == kind and not each["metadata"]["name"].endswith((":lease", "-test"))
+        ]
         assert [each["namespace"] for each in made] == ["a", "b"]
 
 
 def test_the_binding_names_the_account_of_the_pod(render: Render) -> None:
-    objects = render(release="other")
+    objects = render({"test": {"trial": False}}, release="other")
     account = the(objects, "ServiceAccount")["metadata"]["name"]
     assert the(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == account
     [subject] = the(objects, "ClusterRoleBinding")["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": account, "namespace": "multistep-system"}
+
+
+# -- where the pods go, and what drains do
+
+
+def placed(objects: list[Object]) -> tuple[Any, Any]:
+    pod = the(objects, "Deployment")["spec"]["template"]["spec"]
+    return pod.get("affinity"), pod.get("topologySpreadConstraints")
+
+
+def test_one_replica_goes_anywhere_and_holds_up_no_drain(render: Render) -> None:
+    assert placed(render()) == (None, None)
+    assert "PodDisruptionBudget" not in {each["kind"] for each in render()}
+
+
+def test_several_replicas_spread_if_their_volume_lets_them_else_stay_on_its_node(render: Render) -> None:
+    labels = {"matchLabels": {"app.kubernetes.io/name": "multistep", "app.kubernetes.io/instance": "multistep"}}
+    together, unset = placed(render({"replicas": 2}))
+    [term] = together["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert (term, unset) == ({"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}, None)
+    shared = {"replicas": 2, "results": {"persistence": {"accessModes": ["ReadWriteMany"]}}}
+    unset, [spread] = placed(render(shared))
+    assert (unset, spread["whenUnsatisfiable"], spread["labelSelector"]) == (None, "ScheduleAnyway", labels)
+
+
+def test_what_the_values_say_of_it_stands_alone(render: Render) -> None:
+    own = {"nodeAffinity": {}}
+    constraint = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    objects = render({"replicas": 2, "affinity": own, "topologySpreadConstraints": [constraint]})
+    assert placed(objects) == (own, [constraint])
+
+
+def test_of_several_replicas_a_drain_takes_one_at_a_time(render: Render) -> None:
+    objects = render({"replicas": 3})
+    budget = the(objects, "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1 and budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    assert budget["selector"] == the(objects, "Deployment")["spec"]["selector"]
+    off = render({"replicas": 3, "podDisruptionBudget": {"enabled": False}})
+    assert "PodDisruptionBudget" not in {each["kind"] for each in off}
+
+
+def test_a_pod_can_have_more_volumes_labels_and_another_user(render: Render) -> None:
+    volume, mount = {"name": "ca", "configMap": {"name": "ca"}}, {"name": "ca", "mountPath": "/ca"}
+    values = {
+        "extraVolumes": [volume],
+        "extraVolumeMounts": [mount],
+        "commonLabels": {"team": "a"},
+        "podLabels": {"x": "y"},
+        "priorityClassName": "high",
+        "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+    }
+    objects = render(values)
+    template = the(objects, "Deployment")["spec"]["template"]
+    assert volume in template["spec"]["volumes"] and mount in container_of(objects)["volumeMounts"]
+    assert template["metadata"]["labels"].items() >= {"team": "a", "x": "y"}.items()
+    assert template["spec"]["priorityClassName"] == "high"
+    assert template["spec"]["securityContext"].keys() == {"runAsNonRoot", "fsGroupChangePolicy", "seccompProfile"}
+    assert all(each["metadata"]["labels"]["team"] == "a" for each in objects)
+
+
+# -- monitoring
+
+
+def test_nothing_is_made_for_monitoring_unless_asked(render: Render) -> None:
+    assert {"PodMonitor", "PrometheusRule", "ConfigMap"}.isdisjoint(each["kind"] for each in render())
+
+
+def test_a_pod_monitor_scrapes_every_replica_and_has_the_labels_that_prometheus_looks_for(render: Render) -> None:
+    values = {"metrics": {"podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}}}
+    objects = render(values)
+    monitor = the(objects, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"] == the(objects, "Deployment")["spec"]["selector"]
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]
+    [port] = container_of(objects)["ports"]
+    assert port["name"] == "http"
+
+
+# -- helm test
+
+
+def test_the_test_is_no_part_of_what_the_service_and_the_policies_select(render: Render) -> None:
+    objects = render()
+    made = [each for each in objects if "helm.sh/hook" in (each["metadata"].get("annotations") or {})]
+    assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in made} == {"test"}
+    assert [each["kind"] for each in made] == ["ServiceAccount", "Role", "RoleBinding", "Pod"]
+    selected = the(objects, "Service")["spec"]["selector"].items()
+    assert not [each for each in made if selected <= each["metadata"]["labels"].items()]
+
+
+def test_the_tests_trial_is_in_a_namespace_that_the_operator_looks_at(render: Render) -> None:
+    def trial(values: Object) -> Object:
+        pod = the(render(values), "Pod")
+        [given] = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "TRIAL"]
+        return dict(json.loads(given))
+
+    assert trial({})["metadata"]["namespace"] == "multistep-system"
+    assert trial({"namespaces": ["b", "a"]})["metadata"]["namespace"] == "b"
+    parse_trial(trial({}))
+
+
+def test_the_test_can_do_without_a_trial_and_then_has_no_rights(render: Render) -> None:
+    objects = render({"test": {"trial": False}, "rbac": {"aggregate": False}})
+    assert the(objects, "Pod")["spec"]["automountServiceAccountToken"] is False
+    assert not [each for each in objects if each["metadata"]["name"] == "multistep-test" and each["kind"] == "Role"]
+
+
+# -- network policies
 
 
 def test_a_network_policy_lets_in_the_http_port_alone(render: Render) -> None:
@@ -249,6 +398,38 @@ def test_a_network_policy_lets_in_the_http_port_alone(render: Render) -> None:
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     assert policy["spec"]["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= _labels(the(render(), "Deployment")).items()
+
+
+def test_whom_the_policy_lets_in_includes_the_pod_of_helm_test(render: Render) -> None:
+    objects = render({"networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]}})
+    [rule] = the(objects, "NetworkPolicy")["spec"]["ingress"]
+    first, test = rule["from"]
+    assert first == {"namespaceSelector": {}}
+    assert test["podSelector"]["matchLabels"].items() <= the(objects, "Pod")["metadata"]["labels"].items()
+
+
+def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_say(render: Render) -> None:
+    stores = {"ports": [{"port": 9000}]}
+    egress = {"enabled": True, "apiServer": {"ports": [6443], "cidrs": ["10.0.0.1/32"]}, "to": [stores]}
+    policy = the(render({"networkPolicy": {"egress": egress}}), "NetworkPolicy")["spec"]
+    dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+    api = {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
+    assert (policy["policyTypes"], policy["egress"]) == (["Egress"], [dns, api, stores])
+    assert "ingress" not in policy
+
+
+def test_trials_get_a_policy_in_each_namespace_that_leaves_out_those_with_their_own(render: Render) -> None:
+    objects = render({"namespaces": ["a", "b"], "networkPolicy": {"trials": {"enabled": True}}})
+    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    assert [each["metadata"]["namespace"] for each in policies] == ["a", "b"]
+    spec = policies[0]["spec"]
+    assert spec["podSelector"] == {
+        "matchLabels": dict([pods.OURS.split("=")]),
+        "matchExpressions": [{"key": pods.LABEL_NETWORK, "operator": "DoesNotExist"}],
+    }
+    assert (spec["policyTypes"], spec["ingress"]) == (["Ingress", "Egress"], [])
+    blocks = [each["ipBlock"] for rule in spec["egress"] for each in rule.get("to", [])]
+    assert {"169.254.0.0/16", "10.0.0.0/8"} <= set(blocks[0]["except"]) and len(blocks) == 2
 
 
 def _labels(deployment: Object) -> dict[str, str]:

@@ -279,10 +279,14 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
     policy, pod = world.cluster.objects["NetworkPolicy", *KEY[:1], "t-1"], world.cluster.objects["Pod", "default", "t-1"]
     assert policy["spec"]["egress"] == []
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # a policy for all other trials leaves it out
 
 
 async def test_a_public_network_has_no_policy() -> None:
-    assert created(await ran(settings=ENFORCED), "NetworkPolicy") == []
+    world = World(settings=ENFORCED, durations={"a/agent": 5.0})
+    await world.look()
+    assert created(world, "NetworkPolicy") == []
+    assert "multistep.dev/network" not in world.cluster.objects["Pod", "default", "t-1"]["metadata"]["labels"]
 
 
 async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:

@@ -1,0 +1,68 @@
+{{- define "multistep.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/*
+A trial of one step in the operator's own image, which the nodes have. As the image's user, where even a `restricted` namespace takes it: what
+the runner would make as root is volumes.
+*/}}
+{{- define "multistep.testTrial" -}}
+apiVersion: multistep.dev/v1alpha1
+kind: MultiStepTrial
+metadata:
+  name: {{ include "multistep.fullname" . }}-test-{{ randAlphaNum 6 | lower }}
+  namespace: {{ include "multistep.testNamespace" . }}
+  labels: {{- include "multistep.testLabels" . | nindent 4 }}
+spec:
+  agent:
+    name: oracle
+  activeDeadlineSeconds: {{ .Values.test.timeoutSeconds }}
+  environment:
+    image: {{ include "multistep.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    podTemplate:
+      spec:
+        {{- with .Values.imagePullSecrets }}
+        imagePullSecrets: {{- toYaml . | nindent 10 }}
+        {{- end }}
+        securityContext: {{- toYaml .Values.podSecurityContext | nindent 10 }}
+        {{- with .Values.nodeSelector }}
+        nodeSelector: {{- toYaml . | nindent 10 }}
+        {{- end }}
+        {{- with .Values.tolerations }}
+        tolerations: {{- toYaml . | nindent 10 }}
+        {{- end }}
+        containers:
+          - name: main
+            securityContext:
+              allowPrivilegeEscalation: false
+              capabilities:
+                drop: [ALL]
+            volumeMounts:
+              {{- range list "logs" "tests" "solution" }}
+              - name: {{ . }}
+                mountPath: /{{ . }}
+              {{- end }}
+        volumes:
+          {{- range list "logs" "tests" "solution" }}
+          - name: {{ . }}
+            emptyDir: {}
+          {{- end }}
+  task:
+    name: helm-test
+    inline:
+      config:
+        steps:
+          - name: one
+      files:
+        steps/one/instruction.md: Do nothing much.
+        steps/one/solution/solve.sh: |
+          #!/bin/sh
+          echo done > /tmp/work
+        steps/one/tests/test.sh: |
+          #!/bin/sh
+          grep -qx done /tmp/work && reward=1 || reward=0
+          echo "$reward" > /logs/verifier/reward.txt
+{{- end -}}

@@ -1,0 +1,133 @@
+"""What is made of the chart's values and the operator's settings: names in values.schema.json, the tables of docs/chart.md.
+
+Run it in the checkout's Python environment: ``python -m hack.chart_reference``.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from multistep.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "multistep"
+SCHEMA = CHART / "values.schema.json"
+DOCS = ROOT / "docs" / "chart.md"
+
+_KEPT = ("type", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
+_WHOLE = frozenset(
+    {"podSecurityContext", "resources", "labels"}
+)  # shown as one value: what is in them is Kubernetes' or the user's
+
+Schema = dict[str, Any]
+
+
+def schema(text: str) -> str:
+    """The schema with the operator's settings as they are now. A key that is not known is answered with those that are."""
+    whole: Schema = json.loads(text)
+    whole["properties"]["settings"] = {"type": "object", "properties": settings()}
+    _name_keys(whole)
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def settings() -> dict[str, Schema]:
+    """The schemas of the settings that no other value of the chart is about."""
+    fields = Settings.model_json_schema()["properties"]
+    return {_camel(name): _plain(field) for name, field in fields.items() if name not in _set_by_chart()}
+
+
+def page(text: str) -> str:
+    """docs/chart.md with its tables as values and settings are now."""
+    for name, rows in (("values", _value_rows()), ("settings", _setting_rows())):
+        marked = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        made = _table(("value", "default", "meaning"), rows)
+        text = marked.sub(lambda found, made=made: f"{found[1]}{made}{found[2]}", text)
+    return text
+
+
+def main() -> None:
+    """Rewrites both files."""
+    SCHEMA.write_text(schema(SCHEMA.read_text()))
+    DOCS.write_text(page(DOCS.read_text()))
+
+
+def _set_by_chart() -> set[str]:
+    deployment = (CHART / "templates" / "deployment.yaml").read_text()
+    return {name.lower() for name in re.findall(r"name: MULTISTEP_([A-Z_]+)\n", deployment)}
+
+
+def _camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
+def _plain(field: Schema) -> Schema:
+    """Without references and unions: a value that may be null is left out instead."""
+    [one] = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
+    return {key: one[key] for key in _KEPT if key in one}
+
+
+def _name_keys(node: Schema) -> None:
+    if "properties" in node:
+        node["propertyNames"] = {"enum": list(node["properties"])}  # Helm shows these, while it only refuses additionalProperties
+        for below in node["properties"].values():
+            _name_keys(below)
+
+
+# -- tables
+
+
+def _value_rows() -> Iterator[Sequence[str]]:
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    values, path, comment = yaml.safe_load("\n".join(lines)), [], []
+    skip = -1  # the indentation of a value that is shown as a whole
+    for line in lines:
+        if line.lstrip().startswith("#"):
+            comment.append(line.lstrip(" #"))
+            continue
+        found = _KEY.match(line)
+        if found is None or 0 <= skip < len(found[1]):
+            comment = comment if found and line.strip() else []
+            continue
+        depth = len(found[1]) // 2
+        path[depth:] = [found[2]]
+        value, skip = _at(values, path), -1
+        if isinstance(value, Mapping) and value and path[-1] not in _WHOLE:
+            if comment:
+                yield f"`{'.'.join(path)}`", "", " ".join(comment)
+        else:
+            skip = len(found[1])
+            yield f"`{'.'.join(path)}`", _shown(value), " ".join(comment)
+        comment = []
+
+
+def _at(values: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        values = values[key]
+    return values
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return f"`{text}`" if len(text) <= 60 else "see values.yaml"
+
+
+def _setting_rows() -> Iterator[Sequence[str]]:
+    known = settings()
+    for name, field in Settings.model_fields.items():
+        if (value := _camel(name)) in known:
+            default = field.default if isinstance(field.default, str | int | float | None) else str(field.default)
+            yield f"`settings.{value}`", _shown(default), " ".join((field.description or "").split())
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
