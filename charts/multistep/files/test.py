@@ -43,7 +43,9 @@ async def tried(manifest: dict[str, object]) -> str:
             await client.delete(TRIALS, namespace, name)
     if status.get("phase") == "Complete" and status.get("rewards") == {"reward": 1}:
         return f"trial {namespace}/{name} has reward 1"
-    return sys.exit(f"trial {namespace}/{name} did not get reward 1: {json.dumps(status, indent=2)}")
+    ready = next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
+    why = f"{ready.get('reason')}: {ready.get('message')}; rewards: {status.get('rewards')}"
+    return sys.exit(f"trial {namespace}/{name} did not get reward 1: {status.get('phase')}: {why}")
 
 
 print(asked("/readyz"))
