@@ -44,9 +44,9 @@ def settings() -> dict[str, Schema]:
 def page(text: str) -> str:
     """docs/chart.md with its tables as values and settings are now."""
     for name, rows in (("values", _value_rows()), ("settings", _setting_rows())):
-        marked = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        made = _table(("value", "default", "meaning"), rows)
-        text = marked.sub(lambda found, made=made: f"{found[1]}{made}{found[2]}", text)
+        begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
+        before, _, rest = text.partition(begin)
+        text = before + begin + _table(("value", "default", "meaning"), rows) + end + rest.partition(end)[2]
     return text
 
 
@@ -83,7 +83,9 @@ def _name_keys(node: Schema) -> None:
 
 def _value_rows() -> Iterator[Sequence[str]]:
     lines = (CHART / "values.yaml").read_text().splitlines()
-    values, path, comment = yaml.safe_load("\n".join(lines)), [], []
+    values = yaml.safe_load("\n".join(lines))
+    path: list[str] = []
+    comment: list[str] = []
     skip = -1  # the indentation of a value that is shown as a whole
     for line in lines:
         if line.lstrip().startswith("#"):

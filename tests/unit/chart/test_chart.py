@@ -309,7 +309,7 @@ def test_several_replicas_spread_if_their_volume_lets_them_else_stay_on_its_node
 
 
 def test_what_the_values_say_of_it_stands_alone(render: Render) -> None:
-    own = {"nodeAffinity": {}}
+    own: Object = {"nodeAffinity": {}}
     constraint = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     objects = render({"replicas": 2, "affinity": own, "topologySpreadConstraints": [constraint]})
     assert placed(objects) == (own, [constraint])
