@@ -32,13 +32,6 @@ class Pod:
     container: str = "main"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs all that are here, so that the pods are made once."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _cluster() -> None:
     if not os.environ.get("KUBECONFIG"):

@@ -16,6 +16,8 @@ from multistep.errors import ClusterError, NotFound, StreamLost
 from tests.e2e.cluster.conftest import Pod
 from tests.support.cutter import cutter
 
+pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
+
 MEBIBYTE = 2**20
 
 

@@ -16,6 +16,8 @@ from tests.e2e.cluster.conftest import Pod
 from tests.e2e.cluster.test_real_runner import new_id, session
 from tests.support.tar_streams import facts, many_small_files, odd_files, one_large_file
 
+pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
+
 MEBIBYTE = 2**20
 GROWTH_BYTES = 64 * MEBIBYTE  # of the client's peak memory, whatever the size of what passes through it
 ANSWER_SECONDS = 300.0

@@ -21,6 +21,8 @@ from multistep.pod.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
 from tests.support.cutter import cutter
 
+pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
+
 MEBIBYTE = 2**20
 
 
