@@ -84,6 +84,7 @@ class App:
         await self._serve()
         stack.push_async_callback(self._release)
         stack.push_async_callback(self._end_tasks)
+        stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.queue.stop, within_seconds=settings.stop_seconds)
         self._begin("lease", self._keep_lease())
         self._begin("work", self._work())

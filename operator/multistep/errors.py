@@ -41,11 +41,16 @@ class InvalidSpec(MultistepError):
 
 
 class SourceError(MultistepError):
-    """A task's bundle could not be read. transient: trying again may help."""
+    """A task's bundle could not be read. transient: trying again may help. reason: as in docs/failures.md.
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    retry_seconds: when to try again; None: the trial is woken when there is news.
+    """
+
+    def __init__(self, message: str, *, transient: bool = False, reason: str = "", retry_seconds: float | None = 10.0) -> None:
         super().__init__(message)
         self.transient = transient
+        self.reason = reason or ("TaskUnavailable" if transient else "InvalidSpec")
+        self.retry_seconds = retry_seconds
 
 
 class PodError(MultistepError):

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+# Where clouds tell machines their credentials, and the operator's own endpoints.
+BLOCKED_NETWORKS = (
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "::/128",
+    "::1/128",
+    "fe80::/10",
+    "fd00:ec2::254/128",
+)
 
 
 class Settings(BaseSettings):
@@ -78,5 +92,28 @@ class Settings(BaseSettings):
     """Labels that metrics of trials and steps have; the others are left out, as users invent their values (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Of how many different sets of such values a metric has series; what comes later is counted as "other"."""
+    task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]
+    """From where tasks may be fetched besides the cluster itself."""
+    task_allowed_hosts: list[str] = []
+    """Hosts that trials may name as their task's source, as patterns (*.example.com, HOST:PORT); empty: all."""
+    task_insecure_hosts: list[str] = []
+    """Registries that are spoken to without TLS, and hosts to which http:// URLs may carry credentials; patterns, too."""
+    task_blocked_networks: list[str] = list(BLOCKED_NETWORKS)
+    """Networks that no task is fetched from, whatever leads there; by default where clouds tell machines their credentials."""
+    task_fetches: int = Field(default=2, ge=1)
+    """Tasks that are fetched at the same moment, each in a process of at most 448 MiB."""
+    task_fetch_seconds: float = Field(default=120.0, gt=0)
+    """How long fetching a task may take."""
+    task_cache_dir: Path = Path("/var/cache/multistep")
+    """Where fetched tasks are kept; all of it can be lost."""
+    task_cache_bytes: int = Field(default=1 << 30, ge=0)
+    """How many bytes of them; while one is fetched it takes up to 1.5 GiB more."""
+
+    @field_validator("task_blocked_networks")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        for each in value:
+            ipaddress.ip_network(each)
+        return value
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """How much is logged."""

@@ -111,6 +111,17 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
 
 
 @asynccontextmanager
+async def git(place: Place = HERE) -> AsyncIterator[Server]:
+    """Bare repositories and files in ``directory``, by HTTP: see tests.support.git_server."""
+    with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:
+        directory, host = Path(made) / "served", f"{place.address}:{_port()}"
+        directory.mkdir()
+        command = [sys.executable, "-m", "tests.support.git_server", host, str(directory)]
+        async with _running(place, command, host, Path(made) / "log"):
+            yield Server(host, directory, Path(made) / "log")
+
+
+@asynccontextmanager
 async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
     """A Prometheus with this configuration; paths in it are as the tests see them."""
     with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:

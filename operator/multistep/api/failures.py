@@ -41,7 +41,17 @@ WAITING = (
     Waiting("Paused", "suspended between steps, with its pod", "when `spec.suspend` is set to false: the next step begins"),
     Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: it begins anew at step 1"),
     Waiting("Queued", "many pods are starting; trials take turns", "when fewer do; the chart's setting startingPods is the bound"),
-    Waiting("TaskUnavailable", "a ConfigMap or Secret that the trial names is not there yet", NO_HURRY),
+    Waiting(
+        "TaskUnavailable",
+        "a ConfigMap or Secret that the trial names is not there yet, or its task's registry, repository or server does not answer",
+        f"when it does: it is tried again after 5 s, 10 s, ... at most 300 s; {NO_HURRY}",
+    ),
+    Waiting("TaskFetching", "the task is being fetched, or waits for its turn", "within the operator's setting taskFetchSeconds"),
+    Waiting(
+        "TaskAccessDenied",
+        "the trial has begun, and its task can be fetched no more: its Secret does not fit",
+        f"when it does; {NO_HURRY}",
+    ),
     Waiting("ResultsNotWritable", "the operator's volume takes no files; nothing is lost or run twice", "when there is room again"),
     Waiting(
         "RunnerProtocol",
@@ -121,6 +131,31 @@ LOST = (
 
 FAILED = (
     Failure("InvalidSpec", "Task", "task or spec cannot be run, or can be no pod; the message names the field", "correct it"),
+    Failure(
+        "TaskNotFound",
+        "Task",
+        "there is no such task; or a branch or tag moved on, and what the trial began with is gone",
+        "check `spec.task`; keep what trials refer to until they are over",
+    ),
+    Failure(
+        "TaskAccessDenied",
+        "Task",
+        "the registry, repository or server does not give the task with these credentials; some say so of what does not exist",
+        "check `spec.task` and the Secret that its `secretRef` names",
+    ),
+    Failure(
+        "TaskDigestMismatch",
+        "Task",
+        "what came is not what its digest says, or not what it was when the trial began",
+        "check the digest; find out who changed the file",
+    ),
+    Failure("TaskTooLarge", "Task", "the task has more than 64 MiB packed, 256 MiB unpacked or 50,000 files", "make it smaller"),
+    Failure(
+        "TaskSourceNotAllowed",
+        "User",
+        "the operator's settings do not allow the source: its kind, its host, or the address that it has",
+        "use another, or change taskSources, taskAllowedHosts or taskBlockedNetworks",
+    ),
     Failure(
         "ImageNotFound",
         "Task",

@@ -51,6 +51,18 @@ def service_name(name: str) -> str:
     return name.strip()
 
 
+def path_in_source(path: str) -> str:
+    """A path without '..', or ValueError."""
+    if ".." in path.split("/") or "\0" in path or "//" in path:
+        raise ValueError("must be a path without '..' and '//' in it")
+    return path
+
+
+def has_credentials(url: str) -> bool:
+    """Whether a URL has a user's name or password in it."""
+    return "@" in re.sub(r"^[a-z0-9]+://", "", url).split("/", 1)[0]
+
+
 def artifact_source(path: str) -> str:
     """A path in the environment without '..', or ValueError (Harbor 0.25, artifacts)."""
     if ".." in PurePosixPath(path).parts:

@@ -118,10 +118,75 @@ class InlineSource(_Model):
     """Text files by their path in the task directory; a name ending in .sh makes it executable."""
 
 
-class TaskSource(_Model):
-    """Where the task comes from: exactly one of bundle and inline."""
+class SecretReference(_Model):
+    """A Secret in the trial's namespace."""
 
-    model_config = _cel("has(self.bundle) != has(self.inline)", "must have exactly one of bundle and inline")
+    name: ObjectName
+    """Its name."""
+
+
+class OCISource(_Model):
+    """A task in a registry: what `multistep package --to oci://...` pushed, or any image that holds a task's directory."""
+
+    image: Annotated[str, Field(min_length=1, max_length=1024)]
+    """HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST. A tag is resolved once, when the trial begins."""
+    path: Annotated[str, AfterValidator(names.path_in_source), Field(max_length=4096)] = ""
+    """The task's directory in an ordinary image; unset: its root."""
+    secret_ref: SecretReference | None = None
+    """A Secret of type kubernetes.io/dockerconfigjson."""
+
+
+_NO_CREDENTIALS = "must not hold credentials: put them into a Secret and name it in secretRef"
+
+
+class GitSource(_Model):
+    """A task in a git repository, without submodules and Git LFS."""
+
+    model_config = _cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
+
+    url: Annotated[str, Field(pattern=r"^https?://", max_length=2048)]
+    """Where it is cloned from, https:// or http://."""
+    ref: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """A branch, a tag, a commit (40 digits) or refs/...; unset: the default branch. It is resolved once, when the trial begins."""
+    path: Annotated[str, AfterValidator(names.path_in_source), Field(max_length=4096)] = ""
+    """The task's directory in the repository; unset: its top."""
+    secret_ref: SecretReference | None = None
+    """A Secret of type kubernetes.io/basic-auth, or with the key token; it may have ca.crt."""
+
+    @model_validator(mode="after")
+    def _without_credentials(self) -> Self:
+        if names.has_credentials(self.url):
+            raise ValueError(f"url {_NO_CREDENTIALS}")
+        return self
+
+
+class URLSource(_Model):
+    """A packed task at a URL."""
+
+    model_config = _cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
+
+    url: Annotated[str, Field(pattern=r"^(https?|s3|gs)://", max_length=2048)]
+    """https://, http://, s3://BUCKET/KEY or gs://BUCKET/KEY."""
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    """Digest of the file, a tar.gz: sha256: and 64 hexadecimal digits."""
+    secret_ref: SecretReference | None = None
+    """A Secret with username and password, token, AWS_ACCESS_KEY_ID and so on; docs/task-sources.md has them all."""
+
+    @model_validator(mode="after")
+    def _without_credentials(self) -> Self:
+        if names.has_credentials(self.url):
+            raise ValueError(f"url {_NO_CREDENTIALS}")
+        return self
+
+
+_SOURCES = ("bundle", "inline", "oci", "git", "url")
+_ONE_SOURCE = f"must have exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}"
+
+
+class TaskSource(_Model):
+    """Where the task comes from: exactly one of bundle, inline, oci, git and url."""
+
+    model_config = _cel(f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE)
 
     name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """What to call the task when its config has no task.name; `multistep package` puts the directory's name here."""
@@ -129,12 +194,34 @@ class TaskSource(_Model):
     """A packed task."""
     inline: InlineSource | None = None
     """A task written here."""
+    oci: OCISource | None = None
+    """A task in a registry."""
+    git: GitSource | None = None
+    """A task in a git repository."""
+    url: URLSource | None = None
+    """A task at a URL."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.bundle is None) == (self.inline is None):
-            raise ValueError("must have exactly one of bundle and inline")
+        if sum(getattr(self, each) is not None for each in _SOURCES) != 1:
+            raise ValueError(_ONE_SOURCE)
         return self
+
+    @property
+    def kind(self) -> str:
+        """The name of the one that is there."""
+        return next(each for each in _SOURCES if getattr(self, each) is not None)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is fetched from outside of the cluster."""
+        return self.bundle is None and self.inline is None
+
+    @property
+    def secret_ref(self) -> SecretReference | None:
+        """The Secret with its credentials, if it names one."""
+        source = self.oci or self.git or self.url
+        return source.secret_ref if source else None
 
 
 class EnvironmentSpec(_Model):
@@ -394,6 +481,15 @@ class VerifierStatus(_Model):
     """When it was first wanted."""
 
 
+class TaskSourceStatus(_Model):
+    """What a task from outside of the cluster was when the trial began, and is for all of its attempts."""
+
+    revision: str
+    """The commit, or the digest of the image's manifest or of the file."""
+    digest: str
+    """Digest of the task as it was unpacked from there."""
+
+
 class TrialStatus(_Model):
     """What the operator found."""
 
@@ -419,6 +515,8 @@ class TrialStatus(_Model):
     """The pod of a separate verifier, while it works (or has not been removed)."""
     task: str | None = None
     """What the task is called."""
+    task_source: TaskSourceStatus | None = None
+    """What spec.task was resolved to; unset for bundle and inline, which cannot change."""
     start_time: datetime | None = None
     """When the trial began."""
     completion_time: datetime | None = None

@@ -19,6 +19,7 @@ from ..api.trial import (
     MultiStepTrial,
     StepException,
     StepStatus,
+    TaskSourceStatus,
     TrialException,
     TrialFailure,
     TrialStatus,
@@ -43,10 +44,19 @@ def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now:
     return _with(trial, phase, reason, message, now)
 
 
-def begun(trial: MultiStepTrial, attempt: int, pod_name: str, task: str, image_user: str | None, now: float) -> TrialStatus:
+def begun(
+    trial: MultiStepTrial,
+    attempt: int,
+    pod_name: str,
+    task: str,
+    image_user: str | None,
+    now: float,
+    *,
+    source: TaskSourceStatus | None = None,
+) -> TrialStatus:
     """A trial whose (next) pod is about to be made, or is to be made when the trial is no longer suspended.
 
-    A verifier's that is left of the last attempt stays named till then.
+    A verifier's that is left of the last attempt stays named till then. source: what the task was resolved to.
     """
     fields = {
         "attempt": attempt,
@@ -56,6 +66,7 @@ def begun(trial: MultiStepTrial, attempt: int, pod_name: str, task: str, image_u
         "current_step": None,
         "steps": [],
         "task": task,
+        "task_source": trial.status.task_source or source,
         "image_user": image_user,
         "start_time": trial.status.start_time or _time(now),
     }

@@ -101,7 +101,7 @@ class Look:
         except SourceError as error:
             if error.transient:
                 return await self._wait_for_task(error)
-            return await self._fail("InvalidSpec", f"spec.task: {error}")
+            return await self._fail(error.reason, f"spec.task: {error}")
 
     async def _tell_store_failed(self, error: StoreError) -> None:
         """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
@@ -115,9 +115,9 @@ class Look:
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
         if (end := lifecycle.cut_short(self._trial, now)) is not None:
             return await self._act(end)
-        if created is not None and abs(now - created.timestamp()) < TASK_GRACE_SECONDS:
-            return SOON_SECONDS
-        return await self._wait("TaskUnavailable", str(error), seconds=10)
+        if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
+            return SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age)
+        return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
 
     async def _refuse(self, error: InvalidSpec) -> float | None:
         """A trial that cannot be read as a whole: what can is kept, so that a finished one is cleaned up all the same."""
@@ -179,7 +179,9 @@ class Look:
                 return await self._drive()
 
     async def _begin(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
-        await self._write(status.begun(self._trial, attempt, pod_name, self._plan.task_name, image_user, self._t.clock()))
+        loaded, now = self._loaded_now, self._t.clock()
+        new = status.begun(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
+        await self._write(new)
         return 0
 
     async def _its_turn(self, *, first: bool) -> bool:

@@ -14,11 +14,13 @@ from ..cluster.edge import Cluster
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
+from ..sources.remote import Remote
 from ..sources.trial import TrialLoader
 from ..store.shipping import Shipping
 from ..store.volume import Volume
 from .bounds import Bound, PodStarts, Wake
 from .driver import Driver
+from .fetches import Fetches
 from .finisher import Finisher
 from .look import SOON_SECONDS, Look, Tools
 from .tally import Tally
@@ -43,10 +45,12 @@ class Reconciler:
         self.left_at: dict[str, float] = {}
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
         self.execs = Bound(self.settings.open_execs, self.wake)
+        self.fetches = Fetches(self.settings, self.wake)
+        remote = Remote(self.fetches, self.cluster.get_secret, self.settings.task_sources)
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
-            loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, policies_enforced=enforced),
+            loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, remote, policies_enforced=enforced),
             driver=Driver(self.cluster, self.volume, self.settings, self.metrics),
             finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,
@@ -68,6 +72,7 @@ class Reconciler:
         finally:
             self.starts.settle(key)
             self.execs.free(key)
+            self.fetches.settle(key)
 
     async def _look(self, key: Key) -> float | None:
         try:

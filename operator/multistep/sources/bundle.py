@@ -1,6 +1,6 @@
 """A task packed: a deterministic tar.gz, named by the sha256 of its bytes, and what is read back from it.
 
-What comes in is hostile until read: names cannot lead out, sizes are bounded, and nothing is ever written to a disk.
+What comes in is hostile until read: names cannot lead out, sizes are bounded, and nothing of it is ever unpacked on a disk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from ..errors import SourceError
+from .reasons import TOO_LARGE
 
 _CHUNK = 1 << 20
 _BLOCK = 512
@@ -60,11 +61,13 @@ class Bundle:
 
     @classmethod
     def open(cls, data: bytes, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-        """The bundle in the bytes of a tar.gz, which must have this digest. SourceError: it has not, or is hostile."""
+        """The bundle in the bytes of a tar.gz (or tar), which must have this digest. SourceError: it has not, or is hostile."""
         found = digest_of(data)
         if found != digest:
             raise SourceError(f"the bundle's digest is {found}, not {digest}: package the task again")
-        return cls(digest, _complete(_read_tar(_decompressed(data, limits), limits)))
+        if len(data) > limits.compressed and not _is_tar(data):
+            raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}", reason=TOO_LARGE)
+        return cls(digest, _complete(dict(read_members(io.BytesIO(data), limits))))
 
     @classmethod
     def from_directory(cls, directory: Path) -> Bundle:
@@ -80,6 +83,11 @@ class Bundle:
         for chunk in tar_chunks(sorted(whole.items())):
             sha.update(chunk)
         return cls(f"sha256:{sha.hexdigest()}", whole, table)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(len(entry.data) for entry in self.entries.values())
 
     def children(self, directory: str) -> tuple[str, ...]:
         """The names in a directory ("" is the task's own), sorted."""
@@ -156,35 +164,49 @@ def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]
             raise SourceError(f"{item} is neither a file nor a directory nor a link: it cannot be part of a task")
 
 
-def _decompressed(data: bytes, limits: Limits) -> bytes:
-    if len(data) > limits.compressed:
-        raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}")
+def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[str, Entry]]:
+    """The entries of a tar.gz or tar, one by one: only one is in memory. SourceError: it is none, or hostile."""
+    seen: set[str] = set()
+    start = stream.read(_BLOCK)
+    stream.seek(0)
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            whole = stream.read(limits.uncompressed + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"the bundle is not a gzip file: {error}") from error
-    if len(whole) > limits.uncompressed:
-        raise SourceError(f"the bundle has more than {limits.uncompressed} bytes when uncompressed, which is the limit")
-    return whole
-
-
-def _read_tar(data: bytes, limits: Limits) -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+        plain = stream if _is_tar(start) else gzip.GzipFile(fileobj=stream)
+        with tarfile.open(fileobj=_Bounded(plain, limits.uncompressed), mode="r|") as tar:
             for member in tar:
                 if member.name.rstrip("/") in ("", ".") and member.isdir():
                     continue
                 path = safe_path(member.name)
-                if path in entries:
+                if path in seen:
                     raise SourceError(f"the path {path!r} is twice in the bundle")
-                if len(entries) >= limits.entries:
-                    raise SourceError(f"the bundle has more than {limits.entries} entries, which is the limit")
-                entries[path] = _entry(tar, member)
-    except (tarfile.TarError, ValueError, EOFError, RecursionError) as error:
+                if len(seen) >= limits.entries:
+                    raise SourceError(f"the bundle has more than {limits.entries} entries, which is the limit", reason=TOO_LARGE)
+                seen.add(path)
+                yield path, _entry(tar, member)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SourceError(f"the bundle is not a gzip file: {error}") from error
+    except (tarfile.TarError, ValueError, RecursionError) as error:
         raise SourceError(f"the bundle is not a tar file: {error}") from error
-    return entries
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that is refused when more comes out of it than may."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream = stream
+        self._most = self._left = most
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise SourceError(
+                f"the bundle has more than {self._most} bytes when uncompressed, which is the limit", reason=TOO_LARGE
+            )
+        return data
+
+
+def _is_tar(data: bytes) -> bool:
+    return data[257:262] == b"ustar"
 
 
 def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:

@@ -1,4 +1,4 @@
-"""From spec.task to a task: the one place that knows all kinds of sources."""
+"""The bundle of a task that is in the cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ async def load_bundle(source: TaskSource, get_config_map: GetConfigMap) -> Bundl
     if source.inline is not None:
         return inline_bundle(source.inline)
     if source.bundle is None:
-        raise InvalidSpec("spec.task: must have exactly one of bundle and inline")
+        raise InvalidSpec("spec.task: neither bundle nor inline")
     data = await fetch(get_config_map, source.bundle.config_maps, source.bundle.digest)
     return Bundle.open(data, source.bundle.digest)

@@ -51,8 +51,8 @@ def test_null_is_absent() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"task": {}}, "spec.task: must have exactly one of bundle and inline"),
-        ({"task": {**TASK, "bundle": BUNDLE}}, "spec.task: must have exactly one of bundle and inline"),
+        ({"task": {}}, "spec.task: must have exactly one of bundle, inline, oci, git and url"),
+        ({"task": {**TASK, "bundle": BUNDLE}}, "spec.task: must have exactly one of bundle, inline, oci, git and url"),
         ({"task": {"bundle": {**BUNDLE, "digest": "md5:0"}}}, "spec.task.bundle.digest: should match pattern"),
         ({"agent": {"name": "claude"}}, "spec.agent.name: should be 'oracle', 'nop' or 'command'; got 'claude'"),
         ({"agent": {"name": "command"}}, "spec.agent: command is required with name 'command'"),

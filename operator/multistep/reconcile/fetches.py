@@ -1,0 +1,169 @@
+"""Fetches of tasks: in the background, a few at once, the same one only once, and with ever longer pauses when it fails.
+
+Nothing here decides what a trial's task is: that is in its status. What is remembered only saves work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..api.trial import MultiStepTrial
+from ..errors import SourceError
+from ..settings import Settings
+from ..sources import child
+from ..sources.cache import Cache
+from ..sources.fetch.request import Fetched, Request, Rules
+from ..sources.reasons import DENIED, FETCHING
+from .bounds import Bound, Wake
+from .turns import Key
+
+logger = logging.getLogger(__name__)
+
+Outcome = Fetched | SourceError
+Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
+
+FIRST_PAUSE_SECONDS = 5.0
+LAST_PAUSE_SECONDS = 300.0
+_REMEMBERED = 4096
+
+
+@dataclass
+class _Flight:
+    """A fetch that goes on. starter: whose place it holds; waiting: who is to be told, by UID."""
+
+    starter: Key
+    task: asyncio.Task[None]
+    waiting: dict[str, Key] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """error: of the last time; until: time of the event loop; pause: seconds."""
+
+    error: SourceError
+    until: float
+    pause: float
+
+
+class Fetches:
+    """What trials ask for. run: fetches one; wake: adds a trial to the queue."""
+
+    def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:
+        self._settings = settings
+        self._rules = rules_of(settings)
+        self._run = run
+        self._wake = wake
+        self._bound = Bound(settings.task_fetches, wake)
+        self._flights: dict[str, _Flight] = {}
+        self._told: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: of which request, and what
+        self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
+        self._cache: Cache | None = None
+
+    @property
+    def cache(self) -> Cache:
+        """Opened when it is used first. Raises SourceError if it cannot be."""
+        if self._cache is None:
+            cache = Cache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
+            try:
+                cache.open()
+            except OSError as error:
+                text = f"the operator's cache for tasks, {cache.directory}, cannot be used: {error.strerror or error}"
+                raise SourceError(text, transient=True) from error
+            self._cache = cache
+        return self._cache
+
+    def ask(self, trial: MultiStepTrial, request: Request) -> Fetched:
+        """What was fetched for the trial. Raises SourceError: it is being fetched, or could not be."""
+        metadata = trial.metadata
+        about, outcome = self._told.pop(metadata.uid, (None, None))
+        if about == request.id and isinstance(outcome, Fetched):
+            return outcome
+        if about == request.id and isinstance(outcome, SourceError):
+            raise _for_trial(outcome, trial)
+        self._begin(metadata.uid, (metadata.namespace, metadata.name), request)
+        text = f"the task is being fetched from {request.location.partition('?')[0]}"
+        raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
+
+    def settle(self, key: Key) -> None:
+        """A look is over: a place that it did not use is free again."""
+        if not any(flight.starter == key for flight in self._flights.values()):
+            self._bound.free(key)
+
+    async def stop(self) -> None:
+        """End what goes on."""
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, uid: str, key: Key, request: Request) -> None:
+        """Join the fetch that goes on, or begin one when it is the trial's turn. Raises SourceError while it is too soon."""
+        if (flight := self._flights.get(request.id)) is not None:
+            flight.waiting[uid] = key
+            return
+        failed = self._failures.get(request.id)
+        if failed is not None and (left := failed.until - _now()) > 0:
+            raise SourceError(str(failed.error), transient=True, reason=failed.error.reason, retry_seconds=left)
+        if any(flight.starter == key for flight in self._flights.values()) or not self._bound.ask(key):
+            return
+        task = asyncio.create_task(self._fly(request), name=f"fetching for {key[0]}/{key[1]}")
+        self._flights[request.id] = _Flight(key, task, {uid: key})
+
+    async def _fly(self, request: Request) -> None:
+        outcome: Outcome = SourceError("the operator stopped while it fetched the task", transient=True)
+        try:
+            outcome = await self._run(request, self._rules, self.cache.directory)
+            if outcome.file:
+                self.cache.put(request.key(outcome.revision), outcome)
+        except SourceError as error:
+            outcome = error
+        except OSError as error:
+            outcome = SourceError(f"the task could not be put into the operator's cache: {error.strerror}", transient=True)
+        except Exception as error:
+            logger.exception("fetching a task")
+            outcome = SourceError(f"the task could not be fetched: {type(error).__name__}", transient=True)
+        finally:
+            self._landed(request.id, outcome)
+
+    def _landed(self, request: str, outcome: Outcome) -> None:
+        flight = self._flights.pop(request)
+        former = self._failures.pop(request, None)
+        if isinstance(outcome, SourceError) and outcome.transient:
+            pause = min(LAST_PAUSE_SECONDS, former.pause * 2 if former else FIRST_PAUSE_SECONDS)
+            self._failures[request] = _Failure(outcome, _now() + pause, pause)
+            outcome = SourceError(str(outcome), transient=True, reason=outcome.reason, retry_seconds=pause)
+        for uid in flight.waiting:
+            self._told[uid] = request, outcome
+        for remembered in (self._told, self._failures):
+            while len(remembered) > _REMEMBERED:
+                remembered.popitem(last=False)
+        self._bound.free(flight.starter)
+        for key in flight.waiting.values():
+            self._wake(key)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """What the processes that fetch are told of the settings."""
+    return Rules(
+        allowed_hosts=tuple(settings.task_allowed_hosts),
+        insecure_hosts=tuple(settings.task_insecure_hosts),
+        blocked_networks=tuple(settings.task_blocked_networks),
+        seconds=settings.task_fetch_seconds,
+    )
+
+
+def _for_trial(error: SourceError, trial: MultiStepTrial) -> SourceError:
+    """A Secret that stopped working while a trial runs may be put right; what its pod has must not be lost for that."""
+    begun = trial.status.task_source is not None
+    if error.reason == DENIED and begun:
+        return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
+    return error
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

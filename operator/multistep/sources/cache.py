@@ -1,0 +1,91 @@
+"""Fetched tasks on the operator's disk: ``KEY-DIGEST`` each, the least used removed when there is no more room.
+
+It is a cache: whatever is in it may go at any time, and what does not have its digest goes when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .bundle import digest_of
+from .fetch.__main__ import INCOMING
+from .fetch.request import Fetched
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file of the cache. digest: of its bytes, as its name says."""
+
+    path: Path
+    size: int
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and 64 digits."""
+        return f"sha256:{self.path.name.rpartition('-')[2]}"
+
+
+class Cache:
+    """At most `most` bytes, and always room for the last that came. One process at a time has it."""
+
+    def __init__(self, directory: Path, most: int) -> None:
+        self.directory = directory
+        self.incoming = directory / INCOMING
+        self._most = most
+        self._kept: OrderedDict[str, Kept] = OrderedDict()  # by key, the least used first
+
+    def open(self) -> None:
+        """Look what is there; what was never finished is removed. Raises OSError."""
+        shutil.rmtree(self.incoming, ignore_errors=True)
+        self.incoming.mkdir(parents=True)
+        found = [(each.stat(), each) for each in self.directory.iterdir() if each.is_file()]
+        for stat, path in sorted(found, key=lambda each: each[0].st_mtime):
+            self._kept[path.name.rpartition("-")[0]] = Kept(path, stat.st_size)
+        self._make_room()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(each.size for each in self._kept.values())
+
+    def put(self, key: str, fetched: Fetched) -> None:
+        """A file from the incoming directory; whole or not at all. Raises OSError."""
+        source = self.incoming / Path(fetched.file).name
+        path = self.directory / f"{key}-{fetched.digest.removeprefix('sha256:')}"
+        size = source.stat().st_size
+        source.rename(path)
+        former = self._kept.pop(key, None)
+        if former is not None and former.path != path:
+            former.path.unlink(missing_ok=True)
+        self._kept[key] = Kept(path, size)
+        self._make_room()
+
+    def find(self, key: str) -> Kept | None:
+        """What is there by this key."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            with suppress(OSError):
+                os.utime(self._kept[key].path)  # so that the order survives a restart
+        return self._kept.get(key)
+
+    def read(self, kept: Kept) -> bytes | None:
+        """Its bytes; None: they are gone, or not what they were. Blocks, and may be called in a thread."""
+        try:
+            data = kept.path.read_bytes()
+        except OSError:
+            return None
+        return data if digest_of(data) == kept.digest else None
+
+    def drop(self, key: str) -> None:
+        """Forget what cannot be used."""
+        if (kept := self._kept.pop(key, None)) is not None:
+            kept.path.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        while self.size > self._most and len(self._kept) > 1:
+            self.drop(next(iter(self._kept)))

@@ -1,0 +1,73 @@
+"""Runs the process that fetches a task: bounded in time, told everything by stdin, with nothing of the operator's environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import SourceError
+from .fetch.request import Fetched, Order, Request, Rules, parse_answer
+
+_COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
+_PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_ANSWER_BYTES = 1 << 16
+_LONGER_SECONDS = 5.0
+
+
+async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
+    """What the process answers. Raises SourceError; when cancelled, the process is gone."""
+    environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    process = await asyncio.create_subprocess_exec(
+        *_COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,  # a traceback may hold what must not be in a log
+        env=environment | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"},
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(rules.seconds + _LONGER_SECONDS):
+            said = await _talk(process, Order(request, rules, str(cache)).to_json())
+    except TimeoutError:
+        said = b""
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    return _understood(said, process.returncode, request, rules)
+
+
+async def _talk(process: asyncio.subprocess.Process, order: bytes) -> bytes:
+    assert process.stdin is not None and process.stdout is not None
+    with suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(order)
+        await process.stdin.drain()
+        process.stdin.close()
+    said = b""
+    while len(said) < _ANSWER_BYTES and (data := await process.stdout.read(_ANSWER_BYTES)):
+        said += data
+    return said
+
+
+def _understood(said: bytes, code: int | None, request: Request, rules: Rules) -> Fetched:
+    what = request.location.partition("?")[0]
+    try:
+        return parse_answer(said)
+    except SourceError as error:
+        raise SourceError(_without(str(error), request), transient=error.transient, reason=error.reason) from None
+    except (ValueError, KeyError, TypeError):
+        if code in (-signal.SIGALRM, -signal.SIGKILL, -signal.SIGXCPU):
+            raise SourceError(f"{what} could not be fetched within {rules.seconds:g} s", transient=True) from None
+        raise SourceError(f"{what} could not be fetched: the process for it ended with status {code}", transient=True) from None
+
+
+def _without(message: str, request: Request) -> str:
+    """No library should tell a password in its errors; should one do, this hides it."""
+    for secret in request.credentials.values():
+        if len(secret.strip()) > 3:
+            message = message.replace(secret.strip(), "***")
+    return message

@@ -1,0 +1,91 @@
+"""The process: ``python -m multistep.sources.fetch``, an order on stdin, an answer on stdout."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import resource
+import signal
+import sys
+import zlib
+from pathlib import Path
+
+from ...errors import SourceError
+from ..bundle import Limits, read_members
+from ..reasons import TOO_LARGE
+from .guard import install
+from .request import Fetched, Order, answer
+
+INCOMING = "incoming"
+_DATA_BYTES = 448 << 20
+_FILE_BYTES = 768 << 20
+_OPEN_FILES = 128
+
+
+def limit(seconds: float) -> None:
+    """Bounds on this process: memory, files, processor and time. The parent kills it, too, if it has not ended by itself."""
+    wanted = {
+        resource.RLIMIT_DATA: _DATA_BYTES,
+        resource.RLIMIT_FSIZE: _FILE_BYTES,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_CPU: math.ceil(seconds),
+        resource.RLIMIT_CORE: 0,
+    }
+    for each, most in wanted.items():
+        hard = resource.getrlimit(each)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(each, (most, most))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails instead
+    signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+
+
+def run(order: Order) -> Fetched:
+    """Fetch it, and look whether it can be a task. Raises SourceError."""
+    incoming = Path(order.cache) / INCOMING
+    kind = importlib.import_module(f".{order.request.kind}", __package__)
+    fetched: Fetched = kind.fetch(order, incoming)
+    if fetched.file:
+        try:
+            check(incoming / fetched.file, order)
+        except BaseException:
+            (incoming / fetched.file).unlink(missing_ok=True)
+            raise
+    return fetched
+
+
+def check(file: Path, order: Order) -> None:
+    """SourceError: the file is no bundle, is too large, or holds no task."""
+    rules = order.rules
+    with file.open("rb") as stream:
+        names = {path for path, _ in read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))}
+    if "task.toml" not in names:
+        where = f"at {order.request.path!r}" if order.request.path.strip("/") else "at its top"
+        raise SourceError(f"{order.request.location.partition('?')[0]} holds no task: there is no task.toml {where}")
+
+
+def outcome(order: Order) -> Fetched | SourceError:
+    """Whatever happens, in words that hold no credentials."""
+    what = order.request.location.partition("?")[0]
+    try:
+        return run(order)
+    except SourceError as error:
+        return error
+    except MemoryError:
+        return SourceError(f"{what} takes more memory to read than there is for it", reason=TOO_LARGE)
+    except (OSError, zlib.error) as error:
+        return SourceError(f"{what} could not be read or kept: {getattr(error, 'strerror', None) or error}", transient=True)
+    except Exception as error:  # a library that meets hostile bytes raises anything
+        return SourceError(f"{what} cannot be read: {type(error).__name__}")
+
+
+def main() -> None:
+    """Read, obey, answer."""
+    order = Order.from_json(sys.stdin.buffer.read())
+    limit(order.rules.seconds)
+    install(order.rules.blocked_networks)
+    sys.stdout.buffer.write(answer(outcome(order)))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""HTTP as a fetch needs it: bounded, its errors told apart, and credentials for the host only that they are meant for."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Iterator, Mapping
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    HTTPError,
+    InvalidHeader,
+    LocationValueError,
+    NameResolutionError,
+    NewConnectionError,
+    SSLError,
+    TimeoutError,
+    UnrewindableBodyError,
+)
+
+from ...errors import SourceError
+from ..reasons import DENIED, NOT_FOUND, TOO_LARGE
+from .guard import host_of
+
+_HOPS = 6
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CHUNK = 1 << 18
+_CONNECT_SECONDS = 10.0
+_READ_SECONDS = 30.0
+
+Response = urllib3.BaseHTTPResponse
+
+
+def make_pool(ca: str = "") -> urllib3.PoolManager:
+    """Connections that follow no redirects and try nothing twice. ca: certificates to trust besides the system's, as PEM."""
+    context = ssl.create_default_context()
+    if ca:
+        try:
+            context.load_verify_locations(cadata=ca)
+        except ssl.SSLError as error:
+            raise SourceError("ca.crt in the Secret is no certificate in PEM") from error
+    timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS)
+    return urllib3.PoolManager(num_pools=4, retries=False, timeout=timeout, ssl_context=context)
+
+
+class Http:
+    """Requests, each sent once."""
+
+    def __init__(self, pool: urllib3.PoolManager) -> None:
+        self._pool = pool
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        authorization: str = "",
+        body: bytes | None = None,
+        follow: bool = True,
+    ) -> Response:
+        """The answer, whatever its status, its body not read yet. authorization: for the URL's own host, not where it leads."""
+        origin = _origin(url)
+        for _ in range(_HOPS):
+            sent = {"Accept-Encoding": "identity", "User-Agent": "multistep", **(headers or {})}
+            if authorization and _origin(url) == origin:
+                sent["Authorization"] = authorization
+            response = self._send(method, url, sent, body)
+            if not follow or response.status not in _REDIRECTS or "Location" not in response.headers:
+                return response
+            response.close()
+            url = _next(url, response.headers["Location"])
+        raise SourceError(f"{host_of(url)}: more than {_HOPS} redirects")
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+        try:
+            return self._pool.request(method, url, headers=headers, body=body, redirect=False, preload_content=False)
+        except (HTTPError, OSError) as error:
+            raise trouble(error, host_of(url)) from None
+
+
+def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
+    """The body, in pieces. SourceError: it is longer than most, or breaks off. what: for messages."""
+    length = response.headers.get("Content-Length", "")
+    if length.isdigit() and int(length) > most:
+        raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)
+    count = 0
+    try:
+        while data := response.read(_CHUNK, decode_content=False):
+            count += len(data)
+            if count > most:
+                raise SourceError(f"{what} has more than {most} bytes, which is the limit", reason=TOO_LARGE)
+            yield data
+    except (HTTPError, OSError) as error:
+        raise trouble(error, what) from None
+    finally:
+        response.close()
+
+
+def body(response: Response, what: str, most: int = 4 << 20) -> bytes:
+    """The whole of a small body."""
+    return b"".join(pieces(response, what, most))
+
+
+def check_status(response: Response, what: str) -> Response:
+    """The response of a request that succeeded. SourceError: it did not. what: for messages; it holds no credentials."""
+    status = response.status
+    if 200 <= status < 300:
+        return response
+    response.close()
+    if status in (401, 403):
+        text = f"{what}: access denied (HTTP {status}); check the Secret named in secretRef, or name one"
+        raise SourceError(text, reason=DENIED)
+    if status in (404, 410):
+        raise SourceError(f"{what} is not there (HTTP {status})", reason=NOT_FOUND)
+    if status in (408, 425, 429) or status >= 500:
+        raise SourceError(f"{what}: the server does not serve it now (HTTP {status})", transient=True)
+    raise SourceError(f"{what}: the server answers with HTTP {status}")
+
+
+def basic(user: str, password: str) -> str:
+    """The header's value for a name and a password."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+def trouble(error: Exception, what: str) -> SourceError:
+    """What went wrong on the way, without the URL, which may be signed. Only bad certificates do not get better by themselves."""
+    if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
+        return SourceError(f"{what}: its certificate is not trusted, or it speaks no TLS: {_plain(error)}")
+    if isinstance(error, LocationValueError | InvalidHeader | UnrewindableBodyError | ValueError):
+        return SourceError(f"{what}: that cannot be asked for: {_plain(error)}")
+    if isinstance(error, NameResolutionError):
+        return SourceError(f"{what}: no such host is known", transient=True)
+    if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
+        return SourceError(f"{what}: no answer in time", transient=True)
+    return SourceError(f"{what} cannot be reached: {type(error).__name__}", transient=True)
+
+
+def _plain(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or type(error).__name__
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    default = {"http": 80, "https": 443}.get(parts.scheme, 0)
+    return parts.scheme, f"{(parts.hostname or '').lower()}:{parts.port or default}"
+
+
+def _next(url: str, location: str) -> str:
+    new = urljoin(url, location)
+    schemes = urlsplit(url).scheme, urlsplit(new).scheme
+    if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
+        raise SourceError(f"{host_of(url)} redirects from {schemes[0]} to {schemes[1] or 'nowhere'}, which is refused")
+    return new

@@ -1,0 +1,116 @@
+"""A task from a registry: an artifact as `multistep package --to` makes it, or an ordinary image that holds the task."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import SourceError
+from ..bundle import Limits
+from ..reasons import NOT_FOUND, TOO_LARGE
+from .guard import check_named, listed
+from .http import Http, make_pool, pieces
+from .layers import Checked, Layers
+from .output import Output, write_tar
+from .reference import Reference, login
+from .registry import Registry
+from .request import Fetched, Order
+
+ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
+BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_MOST_LAYERS = 128
+_LAYER_BYTES = 4 << 30  # compressed, of an image that holds a task; none of it is kept but the task
+DOCKER_CONFIG = ".dockerconfigjson"
+
+
+def fetch(order: Order, incoming: Path) -> Fetched:
+    """The image's task. Raises SourceError."""
+    request, rules = order.request, order.rules
+    reference = Reference.parse(request.location)
+    check_named(reference.host, rules.allowed_hosts)
+    credentials = login(request.credentials[DOCKER_CONFIG], reference) if DOCKER_CONFIG in request.credentials else None
+    insecure = listed(reference.host, rules.insecure_hosts)
+    registry = Registry(Http(make_pool()), reference, credentials, plain_http=insecure)
+    revision, manifest = _manifest(registry, reference, request.revision or reference.manifest)
+    what = str(replace(reference, tag="", digest=revision))
+    if kept := kept_in(order, revision):
+        return kept
+    limits = Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries)
+    with Output(incoming) as output:
+        if _is_artifact(manifest):
+            _fetch_artifact(registry, manifest, request.path, output, limits, what)
+        else:
+            _fetch_image(registry, manifest, request.path.strip("/"), output, limits, what)
+    return Fetched(revision, output.digest, output.path.name)
+
+
+def kept_in(order: Order, revision: str) -> Fetched | None:
+    """What the cache has at a revision."""
+    found = next(Path(order.cache).glob(f"{order.request.key(revision)}-*"), None)
+    return Fetched(revision, f"sha256:{found.name.rpartition('-')[2]}") if found else None
+
+
+def _manifest(registry: Registry, reference: Reference, wanted: str) -> tuple[str, Mapping[str, Any]]:
+    """Digest and content of an image's manifest; of an index' the one for this machine, else its first."""
+    digest, content = registry.manifest(wanted)
+    if isinstance(content.get("manifests"), list):
+        digest, content = registry.manifest(_chosen(content["manifests"], reference))
+    if not isinstance(content.get("layers"), list):
+        raise SourceError(f"{reference} is no image or artifact of the OCI's or Docker's current format", reason=NOT_FOUND)
+    return digest, content
+
+
+def _chosen(manifests: Sequence[Any], reference: Reference) -> str:
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    places = [(each, each.get("platform") or {}) for each in manifests if isinstance(each, dict)]
+    fitting = [each for each, place in places if (place.get("os"), place.get("architecture")) == ("linux", machine)]
+    for each in (*fitting, *(each for each, _ in places)):
+        if str(each.get("digest", "")).startswith("sha256:"):
+            return str(each["digest"])
+    raise SourceError(f"{reference} is an index without images", reason=NOT_FOUND)
+
+
+def _is_artifact(manifest: Mapping[str, Any]) -> bool:
+    return any(_layer_type(each) == BUNDLE_TYPE for each in manifest["layers"])
+
+
+def _layer_type(layer: object) -> object:
+    return layer.get("mediaType") if isinstance(layer, dict) else None
+
+
+def _digest(layer: object, what: str) -> str:
+    digest = str(layer.get("digest", "")) if isinstance(layer, dict) else ""
+    if not digest.startswith("sha256:"):
+        raise SourceError(f"{what}: a layer has no sha256 digest")
+    return digest
+
+
+def _fetch_artifact(registry: Registry, manifest: Mapping[str, Any], path: str, output: Output, limits: Limits, what: str) -> None:
+    if path.strip("/"):
+        raise SourceError(f"spec.task.oci.path = {path!r} is for ordinary images; {what} holds a packed task")
+    if len(manifest["layers"]) != 1:
+        raise SourceError(f"{what} has {len(manifest['layers'])} layers; an artifact with a task has one")
+    digest = _digest(manifest["layers"][0], what)
+    stream = Checked(pieces(registry.blob(digest), f"the task in {what}", limits.compressed), digest, f"the layer of {what}")
+    while data := stream.read(1 << 18):
+        output.write(data)
+    stream.finish()
+
+
+def _fetch_image(registry: Registry, manifest: Mapping[str, Any], root: str, output: Output, limits: Limits, what: str) -> None:
+    if len(manifest["layers"]) > _MOST_LAYERS:
+        raise SourceError(f"{what} has {len(manifest['layers'])} layers, more than {_MOST_LAYERS}", reason=TOO_LARGE)
+    with tempfile.TemporaryFile(dir=output.path.parent) as spool:
+        layers = Layers(root, limits, spool, what)
+        for each in manifest["layers"]:
+            digest = _digest(each, what)
+            name = f"layer {digest} of {what}"
+            stream = Checked(pieces(registry.blob(digest), name, _LAYER_BYTES), digest, name)
+            layers.add(stream)
+            stream.finish()
+        write_tar(output, layers.entries())

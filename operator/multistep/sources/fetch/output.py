@@ -1,0 +1,67 @@
+"""The file that a fetch makes: written below a temporary name, its digest taken on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...errors import SourceError
+from ..bundle import Entry, Limits, tar_chunks
+from ..reasons import TOO_LARGE
+
+
+class Output:
+    """A new file in a directory; removed again if anything goes wrong. digest: of what was written so far."""
+
+    def __init__(self, directory: Path) -> None:
+        number, name = tempfile.mkstemp(dir=directory)
+        self.path = Path(name)
+        self._stream = os.fdopen(number, "wb")
+        self._sha = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Add to its end."""
+        self._sha.update(data)
+        self._stream.write(data)
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and the hexadecimal digest."""
+        return f"sha256:{self._sha.hexdigest()}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stream.close()
+        if kind is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:
+    """Entries, in their order, as the tar that the same entries always make."""
+    for chunk in tar_chunks(entries):
+        output.write(chunk)
+
+
+class Budget:
+    """How much a task may hold. what: for messages."""
+
+    def __init__(self, limits: Limits, what: str) -> None:
+        self._limits = limits
+        self._bytes = self._entries = 0
+        self._what = what
+
+    def take(self, size: int, entries: int = 1) -> None:
+        """Another entry, with so many bytes. Raises SourceError."""
+        self._bytes += size
+        self._entries += entries
+        if self._bytes > self._limits.uncompressed:
+            raise SourceError(f"{self._what} has more than {self._limits.uncompressed} bytes, which is the limit", reason=TOO_LARGE)
+        if self._entries > self._limits.entries:
+            raise SourceError(f"{self._what} has more than {self._limits.entries} files, which is the limit", reason=TOO_LARGE)

@@ -1,0 +1,84 @@
+"""A packed task from a URL: http, https, s3 or gs. Its digest is in the trial's spec."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from ...errors import SourceError
+from ..reasons import DENIED, DIGEST
+from .guard import check_named, host_of, listed
+from .http import Http, basic, check_status, make_pool, pieces
+from .oci import kept_in
+from .output import Output
+from .request import Fetched, Order
+
+_SIGNED_FOR = datetime.timedelta(minutes=10)
+_S3 = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")
+_GS_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
+
+
+def fetch(order: Order, incoming: Path) -> Fetched:
+    """The file, if it has the digest. Raises SourceError."""
+    request, rules = order.request, order.rules
+    if kept := kept_in(order, request.digest):
+        return kept
+    url, authorization = _request_to(request.location, request.credentials)
+    what = request.location.partition("?")[0]
+    check_named(host_of(url), rules.allowed_hosts)
+    if url.startswith("http://") and request.credentials and not listed(host_of(url), rules.insecure_hosts):
+        text = f"{what}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
+        raise SourceError(text, reason=DENIED)
+    http = Http(make_pool(request.credentials.get("ca.crt", "")))
+    response = check_status(http.send("GET", url, authorization=authorization), what)
+    with Output(incoming) as output:
+        for data in pieces(response, what, rules.compressed_bytes):
+            output.write(data)
+        if output.digest != request.digest:
+            raise SourceError(f"{what} has digest {output.digest}, not spec.task.url.digest = {request.digest}", reason=DIGEST)
+    return Fetched(request.digest, output.digest, output.path.name)
+
+
+def _request_to(location: str, credentials: Mapping[str, str]) -> tuple[str, str]:
+    """The URL to ask, and the Authorization to ask it with."""
+    parts = urlsplit(location)
+    if parts.scheme == "s3":
+        return _s3(parts.netloc, parts.path.lstrip("/"), credentials), ""
+    if parts.scheme == "gs":
+        return _gs(parts.netloc, parts.path.lstrip("/"), credentials), ""
+    if "token" in credentials:
+        return location, f"Bearer {credentials['token'].strip()}"
+    return location, basic(credentials["username"], credentials.get("password", "")) if "username" in credentials else ""
+
+
+def _s3(bucket: str, key: str, credentials: Mapping[str, str]) -> str:
+    endpoint = credentials.get("AWS_ENDPOINT_URL", "").rstrip("/")
+    if "AWS_ACCESS_KEY_ID" not in credentials:
+        return f"{endpoint}/{bucket}/{quote(key)}" if endpoint else f"https://{bucket}.s3.amazonaws.com/{quote(key)}"
+    import obstore
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store
+
+    config = {name.lower(): credentials[name].strip() for name in _S3 if name in credentials}
+    config.setdefault("aws_region", "us-east-1")
+    try:
+        store = S3Store(bucket, config=config, client_options={"allow_http": True})  # type: ignore[arg-type]
+        return str(obstore.sign(store, "GET", key, _SIGNED_FOR))
+    except (BaseError, ValueError) as error:
+        raise SourceError(f"s3://{bucket}: the Secret's keys cannot be used: {type(error).__name__}", reason=DENIED) from None
+
+
+def _gs(bucket: str, key: str, credentials: Mapping[str, str]) -> str:
+    if _GS_KEY not in credentials:
+        return f"https://storage.googleapis.com/{bucket}/{quote(key)}"
+    import obstore
+    from obstore.exceptions import BaseError
+    from obstore.store import GCSStore
+
+    try:
+        store = GCSStore(bucket, config={"service_account_key": credentials[_GS_KEY]})
+        return str(obstore.sign(store, "GET", key, _SIGNED_FOR))
+    except (BaseError, ValueError) as error:
+        raise SourceError(f"gs://{bucket}: the Secret's key cannot be used: {type(error).__name__}", reason=DENIED) from None

@@ -1,0 +1,132 @@
+"""Tasks from registries, git repositories and URLs: what to ask for, with which credentials, and the bundle that comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from ..api.trial import MultiStepTrial, TaskSource, TaskSourceStatus
+from ..errors import NotFound, SourceError
+from .bundle import Bundle
+from .cache import Cache
+from .fetch.oci import DOCKER_CONFIG
+from .fetch.request import COMMIT, Fetched, Request
+from .reasons import DIGEST, NOT_ALLOWED
+
+GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+
+
+class Fetching(Protocol):
+    """Who fetches, some at a time: reconcile.fetches."""
+
+    @property
+    def cache(self) -> Cache: ...
+
+    def ask(self, trial: MultiStepTrial, request: Request) -> Fetched:
+        """What was fetched for this trial; then it is in the cache. Raises SourceError, transient until it is."""
+
+
+class Remote:
+    """Bundles of trials whose task is elsewhere. kinds: the sources that the operator's settings allow."""
+
+    def __init__(self, fetching: Fetching, get_secret: GetSecret, kinds: Sequence[str]) -> None:
+        self._fetching = fetching
+        self._get_secret = get_secret
+        self._kinds = kinds
+        self._reading = asyncio.Lock()  # one bundle at a time is unpacked, in the one thread for it
+        self._open: WeakValueDictionary[str, Bundle] = WeakValueDictionary()  # many trials share a task
+
+    async def load(self, trial: MultiStepTrial) -> tuple[Bundle, TaskSourceStatus]:
+        """The bundle, and what the source was resolved to, now or when the trial began. Raises SourceError."""
+        request = await self._request(trial)
+        pinned = trial.status.task_source
+        if request.revision and (found := await self._cached(request, request.revision)):
+            return self._checked(found, request.revision, pinned)
+        fetched = self._fetching.ask(trial, request)
+        if (found := await self._cached(request, fetched.revision)) is None:
+            raise SourceError("the fetched task was displaced from the cache before it was read", transient=True, retry_seconds=1.0)
+        return self._checked(found, fetched.revision, pinned)
+
+    async def _request(self, trial: MultiStepTrial) -> Request:
+        source, pinned = trial.spec.task, trial.status.task_source
+        if source.kind not in self._kinds:
+            text = f"spec.task.{source.kind}: the operator takes tasks from {', '.join(self._kinds) or 'nowhere else'} only"
+            raise SourceError(f"{text} (its setting taskSources)", reason=NOT_ALLOWED)
+        reference = source.secret_ref
+        scope, credentials = "", dict[str, str]()
+        if reference is not None:
+            scope, credentials = await self._secret(trial.metadata.namespace, source.kind, reference.name)
+        return request_for(source, pinned.revision if pinned else "", scope, credentials)
+
+    async def _secret(self, namespace: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
+        """Its UID, and what is in it. One that is missing may still come."""
+        try:
+            secret = await self._get_secret(namespace, name)
+        except NotFound as error:
+            raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} is not there yet", transient=True) from error
+        try:
+            values = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+        except (binascii.Error, UnicodeDecodeError):
+            raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} holds what is no text") from None
+        _check_keys(kind, name, values)
+        return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
+
+    async def _cached(self, request: Request, revision: str) -> Bundle | None:
+        cache, key = self._fetching.cache, request.key(revision)
+        kept = cache.find(key)
+        if kept is None:
+            return None
+        async with self._reading:
+            if (bundle := self._open.get(kept.digest)) is not None:
+                return bundle
+            data = await asyncio.to_thread(cache.read, kept)
+            if data is None:
+                cache.drop(key)
+                return None
+            bundle = self._open[kept.digest] = await asyncio.to_thread(Bundle.open, data, kept.digest)
+            return bundle
+
+    def _checked(self, bundle: Bundle, revision: str, pinned: TaskSourceStatus | None) -> tuple[Bundle, TaskSourceStatus]:
+        found = TaskSourceStatus(revision=revision, digest=bundle.digest)
+        if pinned is not None and pinned != found:
+            text = f"revision {revision} has digest {bundle.digest} now, and had {pinned.digest} when the trial began"
+            raise SourceError(text, reason=DIGEST)
+        return bundle, found
+
+
+def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:
+    """What to ask the fetching process for. revision: as it was resolved when the trial began; "" if it has not."""
+    if source.oci is not None:
+        pinned = revision or source.oci.image.partition("@")[2]
+        return Request("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)
+    if source.git is not None:
+        git = source.git
+        pinned = revision or (git.ref if git.ref and COMMIT.fullmatch(git.ref) else "")
+        return Request("git", git.url, ref=git.ref or "", path=git.path, revision=pinned, scope=scope, credentials=credentials)
+    assert source.url is not None
+    url = source.url
+    return Request("url", url.url, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
+
+
+_KEYS = {
+    "oci": ({DOCKER_CONFIG}, "type kubernetes.io/dockerconfigjson"),
+    "git": ({"username", "password", "token", "ca.crt"}, "username and password (kubernetes.io/basic-auth), token, ca.crt"),
+    "url": (
+        {"username", "token", "ca.crt", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "GOOGLE_SERVICE_ACCOUNT_KEY"},
+        "username and password (kubernetes.io/basic-auth), token, ca.crt, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "AWS_ENDPOINT_URL, or GOOGLE_SERVICE_ACCOUNT_KEY",
+    ),
+}
+
+
+def _check_keys(kind: str, name: str, values: Mapping[str, str]) -> None:
+    known, told = _KEYS[kind]
+    if not known & values.keys():
+        found = ", ".join(sorted(values)) or "nothing"
+        raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} must have {told}; it has {found}")
+    if "AWS_ACCESS_KEY_ID" in values and "AWS_SECRET_ACCESS_KEY" not in values:
+        raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} has AWS_ACCESS_KEY_ID, but no AWS_SECRET_ACCESS_KEY")

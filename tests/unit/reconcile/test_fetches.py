@@ -1,0 +1,281 @@
+"""Tasks from elsewhere, as the reconciler has them: resolved once, fetched once, waited for without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.cluster.edge import Object
+from multistep.errors import SourceError
+from multistep.reconcile.fetches import Fetches
+from multistep.settings import Settings
+from multistep.sources.bundle import Entry, digest_of, tar_chunks
+from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.remote import Remote
+from multistep.sources.trial import TrialLoader
+from tests.support.world import FILES, World, manifest
+
+GIT = {"url": "https://git.example/r.git", "ref": "main", "path": "tasks/t"}
+TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
+
+
+def task(text: str = TOML) -> bytes:
+    entries = {path: Entry("file", 0o755, data=each.encode()) for path, each in FILES.items() if path.startswith("steps/a/")}
+    return b"".join(tar_chunks(sorted({**entries, "task.toml": Entry("file", 0o644, data=text.encode())}.items())))
+
+
+class Outside:
+    """What is outside of the cluster: a branch and its commits. error: what a fetch ends with instead."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.commits: dict[str, bytes] = {"c1": task()}
+        self.head = "c1"
+        self.error: SourceError | None = None
+        self.asked: list[Request] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.running = self.most = 0
+
+    def has(self, key: str) -> bool:
+        return any(self.directory.glob(f"{key}-*"))
+
+    async def fetch(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+        self.asked.append(request)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+            if self.error is not None:
+                raise self.error
+            revision = request.revision or self.head
+            if revision not in self.commits:
+                raise SourceError("no such commit", reason="TaskNotFound")
+            if not self.has(request.key(revision)):
+                name = f"new-{len(self.asked)}"
+                (cache / "incoming" / name).write_bytes(self.commits[revision])
+                return Fetched(revision, digest_of(self.commits[revision]), name)
+            return Fetched(revision, digest_of(self.commits[revision]))
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Outside:
+    return Outside(tmp_path / "cache")
+
+
+def world(outside: Outside, source: Object | None = None, **fields: Any) -> World:
+    made = World(manifest({"task": source or {"git": GIT}}), durations={"a/agent": 1000.0}, **fields)
+    fresh = made.fresh
+
+    def connected() -> Any:
+        reconciler = fresh()
+        fetches = Fetches(settings(outside), reconciler.wake, outside.fetch)
+        reconciler.fetches = fetches
+        remote = Remote(fetches, reconciler.cluster.get_secret, ["oci", "git", "url"])
+        loader = TrialLoader(reconciler.cluster.get_config_map, reconciler.cluster.get_secret, remote)
+        reconciler._tools = replace(reconciler._tools, loader=loader)
+        return reconciler
+
+    made.fresh = connected  # type: ignore[method-assign]
+    made.reconciler = connected()
+    return made
+
+
+def settings(outside: Outside, **changes: Any) -> Settings:
+    return Settings(task_cache_dir=outside.directory, **changes)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def looks(made: World, times: int = 4) -> None:
+    for _ in range(times):
+        await made.look()
+        await settle()
+
+
+async def test_a_trial_keeps_what_its_branch_was_when_it_began(outside: Outside) -> None:
+    made = world(outside)
+    await looks(made)
+    begun = made.status.task_source
+    assert begun is not None and (begun.revision, begun.digest) == ("c1", digest_of(task()))
+    outside.commits["c2"], outside.head = task(TOML + "min_reward = 1.0\n"), "c2"
+    made.reconciler = made.fresh()
+    await made.run()
+    assert made.status.phase == "Complete" and made.status.task_source == begun
+
+
+async def test_what_it_was_is_written_down_before_there_is_a_pod(outside: Outside) -> None:
+    made = world(outside)
+    seen: list[object] = []
+    create = made.cluster.create_pod
+
+    async def create_pod(pod: Any) -> Any:
+        seen.append(made.status.task_source)
+        return await create(pod)
+
+    made.cluster.create_pod = create_pod  # type: ignore[method-assign]
+    await looks(made)
+    assert len(seen) == 1 and seen[0] is not None
+
+
+async def test_after_the_cache_is_lost_the_same_commit_is_fetched_again(outside: Outside) -> None:
+    made = world(outside)
+    await looks(made)
+    outside.commits["c2"], outside.head = task("x"), "c2"
+    for each in outside.directory.glob("*-*"):
+        each.unlink()
+    made.reconciler = made.fresh()
+    await looks(made)
+    assert [each.revision for each in outside.asked] == ["", "c1"]
+    await made.run()
+    assert made.status.phase == "Complete"
+
+
+async def test_a_commit_that_is_gone_fails_the_trial_and_says_so(outside: Outside) -> None:
+    made = world(outside)
+    await looks(made)
+    outside.commits, outside.head = {"c2": task()}, "c2"
+    for each in outside.directory.glob("*-*"):
+        each.unlink()
+    made.reconciler = made.fresh()
+    await looks(made)
+    failure = made.status.failure
+    assert failure is not None and (failure.reason, failure.class_) == ("TaskNotFound", "Task") and made.status.rewards is None
+
+
+async def test_content_that_changed_behind_a_revision_is_refused(outside: Outside) -> None:
+    made = world(outside)
+    await looks(made)
+    outside.commits["c1"] = task(TOML + "min_reward = 1.0\n")
+    for each in outside.directory.glob("*-*"):
+        each.unlink()
+    made.reconciler = made.fresh()
+    await looks(made)
+    assert made.status.failure is not None and made.status.failure.reason == "TaskDigestMismatch"
+
+
+async def test_access_that_is_lost_while_a_trial_runs_is_waited_for(outside: Outside) -> None:
+    made = world(outside)
+    await looks(made)
+    for each in outside.directory.glob("*-*"):
+        each.unlink()
+    outside.error = SourceError("denied", reason="TaskAccessDenied")
+    made.reconciler = made.fresh()
+    made.now += 60
+    await looks(made)
+    assert made.status.failure is None and made.status.conditions[0].reason == "TaskAccessDenied"
+    outside.error = None
+    await looks(made)
+    await made.run()
+    assert made.status.phase == "Complete"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "said"),
+    [
+        ({"git": {**GIT, "secretRef": {"name": "none"}}}, "TaskUnavailable", "Secret 'none' is not there yet"),
+        ({"git": {**GIT, "secretRef": {"name": "odd"}}}, "InvalidSpec", "it has other"),
+        ({"oci": {"image": "r.example/i", "secretRef": {"name": "odd"}}}, "InvalidSpec", "dockerconfigjson"),
+    ],
+)
+async def test_secrets_that_do_not_fit_are_told(outside: Outside, source: Object, reason: str, said: str) -> None:
+    made = world(outside, source)
+    value = base64.b64encode(b"very-secret").decode()
+    metadata = {"name": "odd", "namespace": "default"}
+    made.cluster.put({"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "data": {"other": value}})
+    await looks(made)
+    told = made.status.conditions[0]
+    assert told.reason == reason and said in told.message and "very-secret" not in told.message and outside.asked == []
+
+
+# -- many at once
+
+
+def trial(name: str, namespace: str = "default", source: Object | None = None) -> MultiStepTrial:
+    found = manifest({"task": source or {"git": GIT}})
+    found["metadata"] |= {"name": name, "namespace": namespace, "uid": f"uid-{namespace}-{name}"}
+    return parse_trial(found)
+
+
+def loader(outside: Outside, wake: Callable[[Any], None] = lambda _: None, **changes: Any) -> tuple[TrialLoader, Fetches]:
+    async def none(namespace: str, name: str) -> Object:
+        raise AssertionError
+
+    fetches = Fetches(settings(outside, **changes), wake, outside.fetch)
+    return TrialLoader(none, none, Remote(fetches, none, ["git", "url"])), fetches
+
+
+async def test_many_trials_of_a_task_fetch_it_once_and_share_it(outside: Outside) -> None:
+    woken: list[Any] = []
+    load, _ = loader(outside, woken.append)
+    outside.gate.clear()
+    trials = [trial(f"t{number}") for number in range(50)]
+    for each in trials:
+        with pytest.raises(SourceError) as caught:
+            await load.load(each)
+        assert caught.value.reason == "TaskFetching" and caught.value.retry_seconds is None
+        await settle()
+    outside.gate.set()
+    await settle()
+    assert sorted(woken) == sorted(("default", each.metadata.name) for each in trials)
+    loaded = [await load.load(each) for each in trials]
+    assert len(outside.asked) == 1 and len({id(each.task.bundle) for each in loaded}) == 1
+
+
+async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside: Outside) -> None:
+    woken: list[Any] = []
+    load, fetches = loader(outside, woken.append, task_fetches=2)
+    outside.gate.clear()
+    trials = [trial(f"t{n}", "greedy", {"git": {**GIT, "ref": f"b{n}"}}) for n in range(5)] + [trial("t", "modest")]
+    for each in trials:
+        with pytest.raises(SourceError):
+            await load.load(each)
+        fetches.settle((each.metadata.namespace, each.metadata.name))
+        await settle()
+    assert len(outside.asked) == outside.most == 2
+    outside.gate.set()
+    await settle()
+    assert ("modest", "t") in woken
+
+
+async def test_a_server_in_trouble_is_asked_less_and_less_whoever_asks(outside: Outside) -> None:
+    load, fetches = loader(outside)
+    outside.error = SourceError("away", transient=True)
+    pauses = []
+    for number in range(3):
+        for _ in range(2):
+            with pytest.raises(SourceError) as caught:
+                await load.load(trial("t"))
+            await settle()
+        pauses.append(caught.value.retry_seconds)
+        with pytest.raises(SourceError, match="away"):
+            await load.load(trial("another"))
+        assert len(outside.asked) == number + 1
+        for id_, failure in list(fetches._failures.items()):
+            fetches._failures[id_] = type(failure)(failure.error, 0.0, failure.pause)
+    assert pauses == [5.0, 10.0, 20.0]
+
+
+async def test_a_changed_file_in_the_cache_is_fetched_anew(outside: Outside) -> None:
+    source = {"url": {"url": "https://e.example/t.tar.gz", "digest": digest_of(task())}}
+    outside.commits[digest_of(task())] = task()
+    for name in "ab":
+        load, _ = loader(outside)
+        with pytest.raises(SourceError):
+            await load.load(trial(name, source=source))
+        await settle()
+        await load.load(trial(name, source=source))
+        next(outside.directory.glob("*-*")).write_bytes(b"evil")
+    assert len(outside.asked) == 2

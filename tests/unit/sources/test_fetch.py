@@ -1,0 +1,388 @@
+"""Fetching tasks from real servers, in the process that the operator uses for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from multistep.errors import SourceError
+from multistep.settings import BLOCKED_NETWORKS
+from multistep.sources import child
+from multistep.sources.bundle import Bundle, digest_of, pack
+from multistep.sources.cache import Cache
+from multistep.sources.fetch.request import Fetched, Request, Rules
+from tests.support import git_server, servers
+from tests.support.images import image_layer, push_image
+
+BASIC = {"username": git_server.USER, "password": git_server.PASSWORD}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    made = Cache(tmp_path / "cache", 1 << 30)
+    made.open()
+    return made
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    directory = tmp_path / "task"
+    (directory / "tests").mkdir(parents=True)
+    (directory / "task.toml").write_text('version = "1.0"\n')
+    (directory / "tests/test.sh").write_text("#!/bin/sh\n")
+    (directory / "tests/test.sh").chmod(0o755)
+    (directory / "tests/link").symlink_to("test.sh")
+    return directory
+
+
+async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:
+    """What the process brings, put into the cache and read back."""
+    found = await child.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
+    if found.file:
+        cache.put(request.key(found.revision), found)
+    kept = cache.find(request.key(found.revision))
+    assert kept is not None
+    data = cache.read(kept)
+    assert data is not None
+    return found, Bundle.open(data, found.digest)
+
+
+async def refused(cache: Cache, request: Request, **rules: Any) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        await fetched(cache, request, **rules)
+    for secret in request.credentials.values():
+        assert secret not in str(caught.value)
+    assert list(cache.incoming.iterdir()) == [], "something was left behind"
+    return caught.value
+
+
+def same(bundle: Bundle, directory: Path) -> bool:
+    return bundle.entries == Bundle.from_directory(directory).entries
+
+
+# -- git
+
+
+class Repository:
+    """One with the task below tasks/t, and a bare copy of it that a server serves."""
+
+    def __init__(self, work: Path, bare: Path) -> None:
+        self._work = work
+        self._bare = bare
+        self._git("init", "-q", "-b", "main")
+
+    def commit(self, *names: str) -> str:
+        """All that is there; names: also for it."""
+        self._git("add", "-A")
+        self._git("-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m")
+        for name in names:
+            self._git("-c", "user.name=n", "-c", "user.email=e", "tag", "-a", "-m", "t", name)
+        self._git("push", "-q", "--force", "--tags", str(self._bare), "HEAD:refs/heads/main")
+        return self._git("rev-parse", "HEAD").strip()
+
+    def _git(self, *arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=self._work, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+async def git() -> AsyncIterator[servers.Server]:
+    async with servers.git() as server:
+        yield server
+
+
+@pytest.fixture
+def repository(git: servers.Server, task: Path, tmp_path: Path) -> Repository:
+    (tmp_path / "work/tasks").mkdir(parents=True)
+    task.rename(tmp_path / "work/tasks/t")
+    subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(git.directory / "r.git")], check=True)
+    return Repository(tmp_path / "work", git.directory / "r.git")
+
+
+async def test_a_branch_is_resolved_and_what_it_was_is_fetched_after_it_moved(
+    git: servers.Server, repository: Repository, cache: Cache, tmp_path: Path
+) -> None:
+    before = repository.commit()
+    url = f"{git.url}/git/r.git"
+    first, bundle = await fetched(cache, Request("git", url, ref="main", path="tasks/t"))
+    assert first.revision == before and same(bundle, tmp_path / "work/tasks/t")
+    (tmp_path / "work/tasks/t/new").write_text("new\n")
+    after = repository.commit()
+    moved, newer = await fetched(cache, Request("git", url, ref="main", path="tasks/t"))
+    assert moved.revision == after and "new" in newer.entries
+    cache.drop(Request("git", url, path="tasks/t").key(before))
+    again, older = await fetched(cache, Request("git", url, ref="main", path="tasks/t", revision=before))
+    assert (again.digest, older.entries) == (first.digest, bundle.entries)
+
+
+async def test_tags_commits_and_the_default_branch_name_a_commit(git: servers.Server, repository: Repository, cache: Cache) -> None:
+    commit = repository.commit("v1")
+    for ref in ("v1", "", commit, "refs/tags/v1", "refs/heads/main"):
+        found, _ = await fetched(cache, Request("git", f"{git.url}/git/r.git", ref=ref, path="/tasks/t/"))
+        assert found.revision == commit, ref
+
+
+async def test_what_the_cache_has_is_not_fetched_again(git: servers.Server, repository: Repository, cache: Cache) -> None:
+    repository.commit()
+    request = Request("git", f"{git.url}/git/r.git", path="tasks/t")
+    first, _ = await fetched(cache, request)
+    asked = git.log.read_text().count("POST")
+    second, _ = await fetched(cache, request)
+    assert first.file and not second.file and second.digest == first.digest
+    assert git.log.read_text().count("POST") == asked + 1  # for the branches' commits
+
+
+async def test_a_private_repository_wants_credentials_and_hides_them(
+    git: servers.Server, repository: Repository, cache: Cache
+) -> None:
+    repository.commit()
+    url = f"{git.url}/private/r.git"
+    _, bundle = await fetched(cache, Request("git", url, path="tasks/t", scope="uid", credentials=BASIC))
+    assert "task.toml" in bundle.entries
+    for credentials in ({}, {"username": "somebody", "password": "wrong-password"}):
+        error = await refused(cache, Request("git", url, path="tasks/t", credentials=credentials))
+        assert error.reason == "TaskAccessDenied" and not error.transient
+    unsafe = await refused(cache, Request("git", url, path="tasks/t", credentials=BASIC), insecure_hosts=())
+    assert unsafe.reason == "TaskAccessDenied" and "without TLS" in str(unsafe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "said"),
+    [
+        ({"location": "/git/none.git"}, "TaskNotFound", "no git repository"),
+        ({"ref": "none"}, "TaskNotFound", "no branch or tag 'none'"),
+        ({"ref": "0" * 39 + "1"}, "TaskNotFound", "has no commit"),
+        ({"path": "tasks/none"}, "TaskNotFound", "no directory tasks/none"),
+        ({"path": "tasks/t/task.toml"}, "TaskNotFound", "no directory"),
+        ({"path": "tasks"}, "InvalidSpec", "no task.toml"),
+    ],
+)
+async def test_what_is_not_in_a_repository_is_told(
+    git: servers.Server, repository: Repository, cache: Cache, changes: Mapping[str, str], reason: str, said: str
+) -> None:
+    repository.commit()
+    wanted = {"location": "/git/r.git", "path": "tasks/t", **changes}
+    error = await refused(cache, Request("git", git.url + wanted.pop("location"), **wanted))  # type: ignore[arg-type]
+    assert (error.reason, error.transient) == (reason, False) and said in str(error), error
+
+
+async def test_a_branch_that_is_a_tag_too_must_be_told_apart(git: servers.Server, repository: Repository, cache: Cache) -> None:
+    repository.commit("main")
+    error = await refused(cache, Request("git", f"{git.url}/git/r.git", ref="main", path="tasks/t"))
+    assert "refs/heads/main or refs/tags/main" in str(error)
+
+
+async def test_pointers_of_large_file_storage_are_no_files(
+    git: servers.Server, repository: Repository, cache: Cache, tmp_path: Path
+) -> None:
+    (tmp_path / "work/tasks/t/big").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    repository.commit()
+    assert "LFS" in str(await refused(cache, Request("git", f"{git.url}/git/r.git", path="tasks/t")))
+
+
+# -- registries
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[servers.Registry]:
+    async with servers.registry() as server:
+        yield server
+
+
+async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Registry, cache: Cache) -> None:
+    layers = [
+        image_layer({"task/task.toml": "old", "task/gone": "x", "task/d/a": "x", "other": "x"}),
+        image_layer({"task/task.toml": "new", "task/.wh.gone": "", "task/d/.wh..wh..opq": "", "task/d/b": "y"}),
+    ]
+    digest = await push_image(registry, "team/image", "1", layers)
+    found, bundle = await fetched(cache, Request("oci", f"{registry.host}/team/image:1", path="/task"))
+    assert found.revision == digest
+    assert {path: each.data for path, each in bundle.entries.items() if each.kind == "file"} == {"task.toml": b"new", "d/b": b"y"}
+    pinned, _ = await fetched(cache, Request("oci", f"{registry.host}/team/image@{digest}", path="/task", revision=digest))
+    assert pinned.digest == found.digest and not pinned.file
+
+
+@pytest.mark.parametrize(
+    ("image", "path", "reason", "said"),
+    [
+        ("team/none:1", "task", "TaskNotFound", "not there"),
+        ("team/image:none", "task", "TaskNotFound", "not there"),
+        (f"team/image@sha256:{'0' * 64}", "task", "TaskNotFound", "not there"),
+        ("team/image:1", "none", "InvalidSpec", "no directory /none"),
+        ("team/image:1", "", "InvalidSpec", "no task.toml"),
+        ("Team/IMAGE", "", "InvalidSpec", "no image reference"),
+    ],
+)
+async def test_what_is_not_in_a_registry_is_told(
+    registry: servers.Registry, cache: Cache, image: str, path: str, reason: str, said: str
+) -> None:
+    await push_image(registry, "team/image", "1", [image_layer({"task/task.toml": ""})])
+    error = await refused(cache, Request("oci", f"{registry.host}/{image}", path=path))
+    assert (error.reason, error.transient) == (reason, False) and said in str(error), error
+
+
+async def test_a_private_registry_wants_the_login_of_its_host(cache: Cache) -> None:
+    async with servers.registry(private=True) as registry:
+        await push_image(registry, "team/image", "1", [image_layer({"task.toml": ""})])
+
+        def secret(host: str, password: str) -> Mapping[str, str]:
+            return {".dockerconfigjson": json.dumps({"auths": {host: {"username": registry.username, "password": password}}})}
+
+        image = f"{registry.host}/team/image:1"
+        await fetched(cache, Request("oci", image, credentials=secret(registry.host, registry.password)))
+        for credentials in ({}, secret(registry.host, "wrong-password"), secret("elsewhere:1", registry.password)):
+            assert (
+                await refused(cache, Request("oci", image, scope="other", credentials=credentials))
+            ).reason == "TaskAccessDenied"
+
+
+async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, cache: Cache) -> None:
+    await push_image(registry, "team/image", "1", [layer := image_layer({"task.toml": ""})])
+    blob = registry.directory / f"docker/registry/v2/blobs/sha256/{digest_of(layer)[7:9]}/{digest_of(layer)[7:]}/data"
+    blob.write_bytes(image_layer({"task.toml": "x"}))
+    error = await refused(cache, Request("oci", f"{registry.host}/team/image:1"))
+    assert error.reason == "TaskDigestMismatch"
+
+
+# -- URLs
+
+
+@pytest.fixture
+async def s3() -> AsyncIterator[servers.S3]:
+    async with servers.s3() as server:
+        yield server
+
+
+async def test_a_file_in_an_object_store_is_had_with_its_keys(s3: servers.S3, cache: Cache, task: Path) -> None:
+    data = pack(task)
+    (s3.directory / s3.bucket / "a b").mkdir()
+    (s3.directory / s3.bucket / "a b/t.tar.gz").write_bytes(data)
+    keys = {name: value for name, value in s3.environment.items() if name != "AWS_ALLOW_HTTP"}
+    request = Request("url", f"s3://{s3.bucket}/a b/t.tar.gz", digest=digest_of(data), credentials=keys)
+    found, bundle = await fetched(cache, request)
+    assert found.revision == found.digest == digest_of(data) and same(bundle, task)
+    wrong = keys | {"AWS_SECRET_ACCESS_KEY": "wrong-key"}
+    anonymous = {"AWS_ENDPOINT_URL": s3.url}
+    for credentials in (wrong, anonymous):
+        error = await refused(cache, Request("url", request.location, digest=request.digest, scope="o", credentials=credentials))
+        assert error.reason == "TaskAccessDenied", error
+    missing = Request("url", f"s3://{s3.bucket}/none", digest=digest_of(b""), credentials=keys)
+    assert (await refused(cache, missing)).reason == "TaskNotFound"
+
+
+class Played:
+    """A server that answers what it is told, and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, web.Response] = {}
+        self.asked: list[tuple[str, str | None]] = []
+        self.server: TestServer
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.path, request.headers.get("Authorization")))
+        if request.path == "/hang":
+            await asyncio.sleep(60)
+        return self.answers.get(request.path, web.Response(status=404))
+
+
+async def _played() -> AsyncIterator[Played]:
+    played = Played()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", played.serve)
+    played.server = TestServer(app, host="127.0.0.1")
+    await played.server.start_server()
+    yield played
+    await played.server.close()
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[Played]:
+    async for each in _played():
+        yield each
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Played]:
+    async for each in _played():
+        yield each
+
+
+async def test_a_redirect_elsewhere_takes_no_credentials_along(here: Played, there: Played, cache: Cache, task: Path) -> None:
+    data = pack(task)
+    here.answers["/t"] = web.Response(status=302, headers={"Location": f"{there.url}/t"})
+    there.answers["/t"] = web.Response(body=data)
+    request = Request("url", f"{here.url}/t", digest=digest_of(data), credentials={"token": "secret-token"})
+    await fetched(cache, request)
+    assert here.asked == [("/t", "Bearer secret-token")] and there.asked == [("/t", None)]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_in_trouble_is_asked_again_later(here: Played, cache: Cache, status: int) -> None:
+    here.answers["/t"] = web.Response(status=status)
+    assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"")))).transient
+
+
+async def test_a_server_that_is_away_is_waited_for(cache: Cache) -> None:
+    error = await refused(cache, Request("url", "http://127.0.0.1:1/t?X-Signature=very-secret", digest=digest_of(b"")))
+    assert error.transient and "cannot be reached" in str(error) and "very-secret" not in str(error)
+
+
+async def test_a_fetch_ends_at_its_limit(here: Played, cache: Cache) -> None:
+    error = await refused(cache, Request("url", f"{here.url}/hang", digest=digest_of(b"")), seconds=0.2)
+    assert error.transient and "within 0.2 s" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "rules", "reason"),
+    [
+        (b"x" * 2000, {"compressed_bytes": 1000}, "TaskTooLarge"),
+        (b"no tar", {}, "InvalidSpec"),
+        (pack(Path(__file__).parent), {"entries": 2}, "TaskTooLarge"),
+        (pack(Path(__file__).parent), {"uncompressed_bytes": 2000}, "TaskTooLarge"),
+        (pack(Path(__file__).parent), {}, "InvalidSpec"),
+    ],
+)
+async def test_what_is_too_large_or_no_task_is_refused(
+    here: Played, cache: Cache, data: bytes, rules: Mapping[str, Any], reason: str
+) -> None:
+    here.answers["/t"] = web.Response(body=data)
+    assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(data)), **rules)).reason == reason
+
+
+async def test_another_digest_is_refused(here: Played, cache: Cache) -> None:
+    here.answers["/t"] = web.Response(body=b"x")
+    assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"y")))).reason == "TaskDigestMismatch"
+
+
+# -- what the operator allows
+
+
+@pytest.mark.parametrize("kind", ["oci", "git", "url"])
+async def test_addresses_where_clouds_tell_credentials_are_not_connected_to(kind: str, here: Played, cache: Cache) -> None:
+    location = f"127.0.0.1:{here.server.port}/x" if kind == "oci" else f"{here.url}/x"
+    error = await refused(cache, Request(kind, location, digest=digest_of(b"")), blocked_networks=BLOCKED_NETWORKS)  # type: ignore[arg-type]
+    assert error.reason == "TaskSourceNotAllowed" and here.asked == []
+
+
+async def test_nor_does_a_redirect_lead_there(here: Played, cache: Cache) -> None:
+    here.answers["/t"] = web.Response(status=302, headers={"Location": "http://169.254.169.254/latest/meta-data/"})
+    error = await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"")), blocked_networks=("169.254.0.0/16",))
+    assert error.reason == "TaskSourceNotAllowed" and len(here.asked) == 1
+
+
+async def test_only_hosts_that_are_allowed_are_asked(here: Played, cache: Cache) -> None:
+    for kind in ("oci", "git", "url"):
+        location = f"127.0.0.1:{here.server.port}/x" if kind == "oci" else f"{here.url}/x"
+        error = await refused(cache, Request(kind, location, digest=digest_of(b"")), allowed_hosts=("*.example.com",))
+        assert error.reason == "TaskSourceNotAllowed" and here.asked == []
