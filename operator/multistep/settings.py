@@ -108,6 +108,8 @@ class Settings(BaseSettings):
     """Where fetched tasks are kept; all of it can be lost."""
     task_cache_bytes: int = Field(default=1 << 30, ge=0)
     """How many bytes of them; while one is fetched it takes up to 1.5 GiB more."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """How much is logged."""
 
     @field_validator("task_blocked_networks")
     @classmethod
@@ -115,5 +117,3 @@ class Settings(BaseSettings):
         for each in value:
             ipaddress.ip_network(each)
         return value
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """How much is logged."""

@@ -82,7 +82,7 @@ def test_the_pod_is_restricted(render: Render) -> None:
 
 def test_everything_that_is_written_is_a_volume(render: Render) -> None:
     mounted = {each["mountPath"] for each in container_of(render())["volumeMounts"]}
-    assert mounted == {"/var/lib/multistep", "/tmp"}
+    assert mounted == {"/var/lib/multistep", "/var/cache/multistep", "/tmp"}
 
 
 def test_there_is_one_operator_at_a_time(render: Render) -> None:
