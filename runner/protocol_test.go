@@ -18,7 +18,7 @@ func TestHelloTellsWhoThisIs(t *testing.T) {
 	hello := c.connectSilently().ask(object{"op": "hello", "protocols": []int{2, 1}, "future": true})
 	user := hello["user"].(object)
 	for what, fine := range map[string]bool{
-		"protocol": hello["protocol"] == 1.0, "version": hello["version"] != "", "podUID": hello["podUID"] == "the-uid",
+		"protocol": hello["protocol"] == 2.0, "version": hello["version"] != "", "podUID": hello["podUID"] == "the-uid",
 		"workdir": hello["workdir"] == "/usr/lib", "runtimeDir": hello["runtimeDir"] == "/run/multistep",
 		"instance": len(hello["instance"].(string)) == 32, "records": len(hello["records"].([]any)) == 0,
 		"uid": user["uid"] == 0.0, "home": user["home"] == "/root", "name": user["name"] == "root",
@@ -35,7 +35,7 @@ func TestARunnerThatHasNoProtocolInCommonRefusesAndNamesItsOwn(t *testing.T) {
 	s := c.connectSilently()
 	answer := s.ask(object{"op": "hello", "protocols": []int{99}})
 	refusal := answer["error"].(object)
-	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [1]" {
+	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [1 2]" {
 		t.Error(answer)
 	}
 	if code := s.code(object{"op": "wait", "id": "x", "timeoutSeconds": 0}); code != "Protocol" {
@@ -56,6 +56,7 @@ func TestARefusedRequestLeavesTheSessionUsable(t *testing.T) {
 		{object{"op": "wait", "id": "x", "timeoutSeconds": 0}, "Protocol"}, // before hello
 		{object{"op": "hello", "protocols": []int{1}}, ""},
 		{object{"op": "dance"}, "Protocol"},
+		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // of protocol 2
 		{object{"op": "start", "id": "x", "argv": []string{"true"}, "surprise": 1}, "Protocol"},
 		{object{"op": "start", "id": "x", "argv": []string{}}, "Protocol"},
 		{object{"op": "start", "id": "", "argv": []string{"true"}}, "Protocol"},
@@ -286,7 +287,7 @@ func TestItWorksInAnEmptyImage(t *testing.T) {
 		t.Error(hello)
 	}
 	result := s.phase([]string{"/multistep/runner", "version"}, object{"user": "1234:5"})
-	if result["exitCode"] != 0.0 || !strings.Contains(result["tail"].(string), "protocol 1") {
+	if result["exitCode"] != 0.0 || !strings.Contains(result["tail"].(string), "protocols [1 2]") {
 		t.Error(result)
 	}
 	if code := errorCode(s.phase([]string{"sh"}, nil)); code != "NoSuchCommand" {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import io
 import tarfile
@@ -68,11 +69,12 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.protocols = {1}  # that it speaks
+        self.protocols = {1, 2}  # that it speaks
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # how often each id was really done
         self.requests: list[Json] = []
         self.records: dict[str, Json] = {}
+        self.printed: dict[str, bytes] = {}  # by id
         self.uploads: dict[str, bytes] = {}  # tar streams, by id
         self.streams: list[FakeStream] = []
 
@@ -108,6 +110,8 @@ class FakeRunner:
             return self._hello(request["protocols"])
         if op in ("wait", "ack"):
             return self._known(op, id)
+        if op == "output":
+            return self._output(id, request)
         if op == "download":
             return {"ok": True, "sources": [{"type": self._type(each["path"])} for each in request["sources"]]}
         return self._once(op, id, request)
@@ -134,6 +138,14 @@ class FakeRunner:
         about = {"protocol": max(common), "version": "fake", "instance": self.instance, "podUID": self.pod_uid}
         places = {"workdir": "/app", "runtimeDir": "/run/multistep", "startedAt": 1.0}
         return {"ok": True, **about, "user": self.user, **places, "records": list(self.records.values())}
+
+    def _output(self, id: str, request: Json) -> Json:
+        if id not in self.records:
+            return _refusal("NotFound", f"no record {id}")
+        text = self.printed.get(id, b"")
+        part = text[request["offset"] :][: request["maxBytes"]]
+        about = {"state": self.records[id]["state"], "size": len(text), "from": request["offset"]}
+        return {"ok": True, **about, "base64": base64.b64encode(part).decode()}
 
     def _known(self, op: str, id: str) -> Json:
         if id not in self.records:

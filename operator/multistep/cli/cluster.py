@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from ..cluster.client import Client
-from ..cluster.edge import Object
+from ..cluster.edge import ExecStream, Object
 from ..cluster.resources import Resource
 from ..cluster.watch import WatchEvent
 from ..errors import NotFound, Unavailable, UsageError
@@ -38,6 +38,8 @@ class Cluster(Protocol):
     ) -> AsyncGenerator[WatchEvent, None]: ...
 
     def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]: ...
+
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream: ...
 
 
 @asynccontextmanager

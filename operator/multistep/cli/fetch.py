@@ -71,6 +71,20 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
     return unpacked
 
 
+async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
+    """At most limit bytes of one file of the results; None if it is not there. path: quoted; offset: below 0 from the end."""
+    place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
+    source = cluster.raw_stream(place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
+    found = b""
+    try:
+        async with aclosing(source):
+            async for chunk in source:
+                found += chunk
+    except NotFound:
+        return None
+    return found
+
+
 async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
     place = locate(uri)
     source = cluster.raw_stream(place.path) if isinstance(place, ServicePath) else _get(place.url)
@@ -88,6 +102,8 @@ async def _get(url: str) -> AsyncGenerator[bytes, None]:
     limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
     try:
         async with aiohttp.ClientSession(timeout=limits, trust_env=True) as session, session.get(url) as response:
+            if response.status == 404:
+                raise NotFound(f"GET {_shown(url)}", status=404)
             if response.status != 200:
                 raise StoreError(f"GET {_shown(url)} was answered with HTTP {response.status}: are the results still there?")
             async for chunk in response.content.iter_any():

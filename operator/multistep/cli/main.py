@@ -21,6 +21,7 @@ COMMANDS: Final = {  # a command of this name in the module of this name
     "package": "Write the manifests of a trial to stdout.",
     "run": "Build, submit and follow a trial, and fetch its results.",
     "show": "Show a trial's steps, rewards and end.",
+    "logs": "Show what a trial's phases printed.",
     "stop": "End trials for good, wherever they are.",
     "results": "Fetch a trial's results into a directory.",
     "version": "Print the version.",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..api.content import Content
-from ..api.records import Fields, PhaseResult
+from ..api.records import Fields, HealthcheckResult, PhaseResult
 from .journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from .operations import (
     LOGS,
@@ -139,11 +139,14 @@ def _stage(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
     if step.setup:
         record = yield _setup(scope, step)
         run.timed(SETUP, record)
-        run.fail(_setup_exception(PhaseResult.from_record(record)))
+        result = PhaseResult.from_record(record)
+        run.printed[SETUP] = result.tail
+        run.fail(_setup_exception(result))
     if step.healthcheck is not None and run.exception is None:
         run.phase = HEALTHCHECK
         record = yield scope.healthcheck(step.healthcheck, scope.plan.environment_env, user=step.agent_user)
         run.timed(HEALTHCHECK, record)
+        run.printed[HEALTHCHECK] = HealthcheckResult.from_record(record).tail
         if failure := healthcheck_failure(record):
             run.fail(StepException("HealthcheckError", failure, HEALTHCHECK))
 

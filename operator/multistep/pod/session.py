@@ -7,6 +7,8 @@ whatever breaks the conversation is a ``StreamLost``, after which only a new ses
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,7 +21,8 @@ from multistep.engine.operations import Directory, Source
 from multistep.errors import NoCommonProtocol, PodError, RunnerError, StreamLost
 from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 
-PROTOCOLS = (1,)  # with that of the release before, whose runners live in the pods that it made
+PROTOCOLS = (2, 1)  # with that of the release before, whose runners live in the pods that it made
+OUTPUT_PROTOCOL = 2  # from this on there is the op output
 ANSWER_TIMEOUT_SECONDS = 60.0
 CLOSE_TIMEOUT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection, large enough to cost nothing
@@ -55,6 +58,16 @@ class DownloadResult:
     unreadable: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Printed:
+    """A part of what a phase printed. size: of all there is, in bytes; start: where the part begins in it; done: the phase is."""
+
+    size: int
+    start: int
+    data: bytes
+    done: bool
+
+
 class Session:
     """One conversation with a runner. Begin with hello. Requests of several tasks wait for one another.
 
@@ -84,21 +97,22 @@ class Session:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def hello(self) -> Hello:
+    async def hello(self, *, records: bool = True) -> Hello:
         """Agree on a protocol, and learn of all that was done.
 
         Raises PodError when this is not the pod that was meant, NoCommonProtocol when the runner speaks none of ours.
+        records: False by who needs none (an older runner sends them all the same).
         """
-        hello = Hello.from_json(await self._greet())
+        hello = Hello.from_json(await self._greet(records=records))
         if hello.protocol not in PROTOCOLS:
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
             raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look again")
         return hello
 
-    async def _greet(self) -> dict[str, Any]:
+    async def _greet(self, *, records: bool) -> dict[str, Any]:
         try:
-            return await self._ask({"op": "hello", "protocols": list(PROTOCOLS)})
+            return await self._ask({"op": "hello", "protocols": list(PROTOCOLS)} | ({} if records else {"records": False}))
         except RunnerError as error:
             if error.code != "Refused":
                 raise
@@ -117,6 +131,11 @@ class Session:
         """The record as soon as it is done, or as it is after timeout_seconds."""
         request = {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
         return _record(await self._ask(request, extra_seconds=max(0.0, timeout_seconds)), id)
+
+    async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
+        """A part of what a phase printed, from offset on; changes nothing. Only if hello agreed on OUTPUT_PROTOCOL or later."""
+        answer = await self._ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
+        return _printed(answer, max_bytes)
 
     async def ack(self, id: str) -> None:
         """Say that the result is in safe hands."""
@@ -323,6 +342,17 @@ def _record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record
     if record.id != id or (op is not None and record.op != op):
         raise RunnerError(f"asked for {id!r}, the runner answered for {record.id[:200]!r}", code="Protocol")
     return record
+
+
+def _printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
+    fields = Fields(answer, "output")
+    try:
+        data = base64.b64decode(fields.text("base64", 2 * max_bytes + 4), validate=True)
+    except binascii.Error:
+        raise RunnerError("the runner sent an output that is no base64", code="Protocol") from None
+    if len(data) > max_bytes:
+        raise RunnerError(f"asked for {max_bytes} bytes, the runner sent {len(data)}", code="Protocol")
+    return Printed(fields.integer("size"), fields.integer("from"), data, fields.one_of("state", {"running", "done"}) == "done")
 
 
 def _types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:

@@ -106,6 +106,17 @@ class Bucket:
             async for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
+    async def get_part(self, name: str, offset: int, limit: int) -> bytes | None:
+        """At most limit bytes; None if there is no such object. offset: a negative one counts from its end."""
+        if (found := await self.head(name)) is None:
+            return None
+        begin = offset if offset >= 0 else max(0, found.size + offset)
+        if begin >= found.size:
+            return b""
+        with self._errors("reading", name):
+            return bytes(await obstore.get_range_async(self._store, name, start=begin, length=min(limit, found.size - begin)))
+        raise AssertionError
+
     async def head(self, name: str) -> Stored | None:
         """What the store tells of an object, None if it is not there."""
         with self._errors("looking at", name):

@@ -28,7 +28,7 @@ _GONE = ".gone"
 _REMOVED = ".removed-"
 _LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # at the top of the volume
 _MAX_LINE_CHARACTERS = 4096
-_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_-]*\.[a-z]+")
+_PLAIN_NAME = re.compile(r"(steps/[^/\0]+/)?[a-z][a-z0-9_-]*\.[a-z]+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 

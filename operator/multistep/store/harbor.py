@@ -40,7 +40,18 @@ def files(
         "trial.log": trial_log(plan, trial, journal, now, failure=failure),
         "exception.txt": exception_txt(journal, failure=failure),
     }
-    return {name: text.encode(errors="replace") for name, text in texts.items() if text is not None}
+    told = {name: text for name, text in texts.items() if text is not None} | _printed(plan, journal)
+    return {name: text.encode(errors="replace") for name, text in told.items()}
+
+
+def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
+    """What a step's setup and healthcheck printed: Harbor keeps it nowhere, so its files lie beside those that Harbor knows."""
+    return {
+        f"{phase}.txt" if plan.single else f"steps/{run.name}/{phase}.txt": text
+        for run in journal.steps
+        for phase, text in run.printed.items()
+        if text
+    }
 
 
 def directories(plan: TrialPlan, journal: Journal) -> list[str]:

@@ -1,6 +1,6 @@
-"""Serves results over HTTP: one tar stream per trial, for whoever can show its token (which the trial's status tells).
+"""Serves results over HTTP: one tar stream per trial, or parts of its files, for whoever can show its token.
 
-The token is part of the address: access logs must not hold it.
+The trial's status tells the token, which is part of the address: access logs must not hold it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from .volume import TrialKey, Volume
 MAX_DOWNLOADS = 8  # at once; more wait
 WRITE_TIMEOUT_SECONDS = 60.0  # for a reader to take one chunk; one that sleeps must not keep others waiting
 
+MAX_PART_BYTES = 1024 * 1024
+
 PATH = "/results/{namespace}/{name}/{uid}/{token}"
+FILE_PATH = PATH + "/files/{path:.+}"
 
 
 def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None) -> None:
-    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``: 200 with a tar stream, or 404; 503 while the object store is away."""
+    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``: 200 with a tar stream, or 404; 503 while the object store is away;
+    and below that ``/files/PATH``, with ``?offset=N&limit=N`` in bytes: at most limit (1 MiB) bytes of one file; a negative offset
+    counts from its end."""
     results = _Results(volume, shipping)
     app.router.add_get(PATH, results.get, allow_head=False)
+    app.router.add_get(FILE_PATH, results.get_part, allow_head=False)
 
 
 class _Results:
@@ -45,6 +51,23 @@ class _Results:
                 return response
             await response.write_eof()
         return response
+
+    async def get_part(self, request: web.Request) -> web.Response:
+        key = self._allowed(request)
+        place = await self._place(key)
+        try:
+            offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", str(MAX_PART_BYTES)))
+        except ValueError:
+            raise web.HTTPBadRequest(text="offset and limit are numbers of bytes") from None
+        if not 1 <= limit <= MAX_PART_BYTES:
+            raise web.HTTPBadRequest(text=f"limit is from 1 to {MAX_PART_BYTES}")
+        try:
+            part = await place.part(key, request.match_info["path"], offset=offset, limit=limit)
+        except StoreError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+        if part is None:
+            raise web.HTTPNotFound
+        return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     def _allowed(self, request: web.Request) -> TrialKey:
         """The trial that is asked for; 404 tells nothing of what there is."""

@@ -21,7 +21,7 @@ from . import manifest
 from .archive import END, header
 from .bucket import PART_BYTES, Bucket, Stored
 from .manifest import Line
-from .volume import Found, Spool, TrialKey, Volume
+from .volume import Found, Spool, TrialKey, Volume, is_result
 
 T = TypeVar("T")
 
@@ -150,6 +150,12 @@ class Shipping:
         if (digest.size, digest.sha256) != (line.size, line.sha256):
             raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest is another")
         yield bytes(-line.size % tarfile.BLOCKSIZE)
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        """At most limit bytes of one file; None if it is not there. offset: a negative one counts from its end."""
+        if not is_result(path):
+            return None
+        return await self._bucket.get_part(f"{key}/{manifest.object_name(path)}", offset, limit)
 
     # -- retention
 

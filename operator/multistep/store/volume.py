@@ -297,6 +297,10 @@ class Volume:
         """All that was appended to it; nothing if there is none."""
         return await self._run(key, "reading notes", lambda to: to.noted(name))
 
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        """At most limit bytes of one file of the results; None if it is not there. offset: a negative one counts from its end."""
+        return await self._run(key, "reading a file", lambda to: _part(to.path, path, offset, limit))
+
     async def _stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
         try:
             while chunk := await self._run(key, "reading results", lambda _: next(chunks, b"")):
@@ -359,6 +363,27 @@ def _contents(top: Path, path: str) -> Generator[bytes, None, None]:
     fd = open_below(top, path)
     try:
         yield from pread_all(fd, 0, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+
+
+def is_result(path: str) -> bool:
+    """Whether a path can be that of a result: none that leads elsewhere, and nothing that is hidden at the top."""
+    parts = path.split("/")
+    return not ("" in parts or ".." in parts or parts[0].startswith("."))
+
+
+def _part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
+    if not is_result(path):
+        return None
+    try:
+        fd = open_below(top, path)
+    except (OSError, ValueError):
+        return None
+    try:
+        info = os.fstat(fd)
+        begin = offset if offset >= 0 else max(0, info.st_size + offset)
+        return b"".join(pread_all(fd, begin, limit)) if stat.S_ISREG(info.st_mode) else None
     finally:
         os.close(fd)
 

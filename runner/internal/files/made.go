@@ -14,7 +14,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Create makes the file name anew, for appending, owned by owner. What was there is unlinked, not written through.
+// Create makes the file name anew, for appending and reading, owned by owner. What was there is unlinked, not written through.
 func Create(name string, owner users.User) (*os.File, error) {
 	root, base, err := paths.OpenParent(name)
 	if err != nil {
@@ -24,7 +24,7 @@ func Create(name string, owner users.User) (*os.File, error) {
 	if err := root.Remove(base); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	file, err := root.OpenFile(base, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o644)
+	file, err := root.OpenFile(base, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, err
 	}

@@ -28,11 +28,13 @@ type output struct {
 	bytes     int64
 	truncated bool
 	buffer    []byte
+	writing   bool // something may still be written to the file
+	kept      bool // it may still be read
 }
 
 // newOutput begins to copy to file, which it closes in any case, and returns the end to write to.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
-	o := &output{file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes)}
+	o := &output{file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes), writing: true}
 	var ends [2]int
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
 		o.dropFile()
@@ -108,7 +110,7 @@ func (o *output) readOnce(fd int) (n int, blocked bool) {
 func (o *output) take(data []byte) {
 	o.bytes += int64(len(data))
 	o.remember(data)
-	if o.file == nil {
+	if o.file == nil || !o.writing {
 		return
 	}
 	fits := data[:min(int64(len(data)), o.left)]
@@ -133,8 +135,14 @@ func (o *output) remember(data []byte) {
 	o.tail = append(o.tail, data...)
 }
 
+// dropFile ends the writing.
 func (o *output) dropFile() {
-	if o.file != nil {
+	o.writing = false
+	o.closeUnused()
+}
+
+func (o *output) closeUnused() {
+	if o.file != nil && !o.writing && !o.kept {
 		o.file.Close()
 		o.file = nil
 	}

@@ -37,6 +37,7 @@ type Host struct {
 	Env         []string
 	Captures    *files.Captures
 	Null        *os.File // opened before anybody could put a fifo in its place
+	outputs     outputs
 }
 
 // User is the one that a request's name means.
@@ -81,6 +82,7 @@ func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
 	if err != nil {
 		return wire.Errorf(Output, "%v", err)
 	}
+	h.outputs.add(request.ID, output)
 	family, err := h.start(h.spec(request, user), writeEnd)
 	syscall.Close(writeEnd)
 	if err != nil {

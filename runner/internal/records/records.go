@@ -153,6 +153,16 @@ func (s *Store) Wait(ctx context.Context, id string) (Record, *wire.Error) {
 	return entry.record, nil
 }
 
+// Get returns the record as it is.
+func (s *Store) Get(id string) (Record, *wire.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if entry, found := s.entries[id]; found {
+		return entry.record, nil
+	}
+	return Record{}, wire.Errorf(wire.CodeNotFound, "nothing has the id %q", id)
+}
+
 // Acknowledge marks a finished record as fetched.
 func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
 	s.mu.Lock()

@@ -117,6 +117,10 @@ func (s *Session) dispatch(op wire.Op, payload []byte) error {
 		return s.healthcheck(payload)
 	case "wait":
 		return s.wait(payload)
+	case "output":
+		if s.protocol >= 2 {
+			return s.output(payload)
+		}
 	case "ack":
 		return s.ack(payload)
 	case "note":
@@ -178,6 +182,7 @@ func (s *Session) decode(payload []byte, request interface{ Identity() string })
 func (s *Session) hello(payload []byte) error {
 	var request struct {
 		Protocols []int `json:"protocols"`
+		Records   *bool `json:"records"`
 	}
 	if err := json.Unmarshal(payload, &request); err != nil { // fields of later protocols are none of our business
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
@@ -187,7 +192,10 @@ func (s *Session) hello(payload []byte) error {
 		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocols %v", wire.Protocols))
 	}
 	s.protocol = agreed
-	own := s.Host.Users.Own()
+	own, told := s.Host.Users.Own(), []records.Record{}
+	if request.Records == nil || *request.Records {
+		told = s.Store.All()
+	}
 	return s.answer(struct {
 		OK         bool             `json:"ok"`
 		Protocol   int              `json:"protocol"`
@@ -201,7 +209,7 @@ func (s *Session) hello(payload []byte) error {
 		Records    []records.Record `json:"records"`
 	}{
 		answerOK, s.protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
-		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), s.Store.All(),
+		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), told,
 	})
 }
 
@@ -245,6 +253,41 @@ func (s *Session) wait(payload []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return s.answerRecord(s.Store.Wait(ctx, request.ID))
+}
+
+// output tells what a phase printed. The state is looked at first: of a phase that is done then, the answer has the end.
+func (s *Session) output(payload []byte) error {
+	var request wire.Output
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	if err := request.Check(); err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	record, refusal := s.Store.Get(request.ID)
+	if refusal != nil {
+		return s.refuse(refusal)
+	}
+	printed, found := s.Host.Printed(request.ID, request.Offset, request.MaxBytes)
+	if !found {
+		printed = ending(record.Result, request)
+	}
+	return s.answer(struct {
+		OK    bool   `json:"ok"`
+		State string `json:"state"`
+		wire.Printed
+	}{answerOK, record.State, printed})
+}
+
+// ending is what a record itself has of the output.
+func ending(result any, request wire.Output) wire.Printed {
+	switch result := result.(type) {
+	case wire.PhaseResult:
+		return phase.Part([]byte(result.Tail), max(result.OutputBytes, int64(len(result.Tail))), request.Offset, request.MaxBytes)
+	case wire.HealthcheckResult:
+		return phase.Part([]byte(result.Tail), int64(len(result.Tail)), request.Offset, request.MaxBytes)
+	}
+	return wire.Printed{Base64: []byte{}}
 }
 
 func (s *Session) ack(payload []byte) error {

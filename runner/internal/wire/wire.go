@@ -14,7 +14,7 @@ import (
 )
 
 // Protocols are the versions this runner speaks: an operator of an earlier release, after a rollback, must find its own here.
-var Protocols = []int{1}
+var Protocols = []int{1, 2}
 
 // Agree picks the highest version that both sides speak; false if there is none.
 func Agree(offered []int) (int, bool) {
@@ -228,6 +228,31 @@ type HealthcheckResult struct {
 type Wait struct {
 	Op
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
+}
+
+// Output is the request of that name.
+type Output struct {
+	Op
+	Offset   int64 `json:"offset"`
+	MaxBytes int64 `json:"maxBytes"`
+}
+
+// maxOutputPart is what one answer to it may have.
+const maxOutputPart = 1 << 20
+
+// Check refuses what cannot be meant.
+func (o Output) Check() error {
+	if o.Offset < 0 || o.MaxBytes < 1 || o.MaxBytes > maxOutputPart {
+		return fmt.Errorf("offset %d (from 0), maxBytes %d (1 to %d)", o.Offset, o.MaxBytes, maxOutputPart)
+	}
+	return nil
+}
+
+// Printed is a part of what a phase printed. Size: of all that there is; From: where the part begins in it.
+type Printed struct {
+	Size   int64  `json:"size"`
+	From   int64  `json:"from"`
+	Base64 []byte `json:"base64"`
 }
 
 // Note is the request of that name.

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.cli.options import Target
-from multistep.cluster.edge import Object
+from multistep.cluster.edge import ExecStream, Object
 from multistep.cluster.resources import Resource
 from multistep.cluster.watch import WatchEvent
 from multistep.errors import Conflict, NotFound, Unavailable
+from tests.support.fake_runner import FakeRunner
 
 START = "2026-01-01T00:00:00Z"
 RESULTS = "service://multistep/multistep-operator:8080/results/default/t.tar"
@@ -80,6 +81,8 @@ class CliCluster:
     replace_before_patch: bool = False
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     namespace: str = "default"
+    runners: dict[str, FakeRunner] = field(default_factory=dict)  # by pod
+    exec_fails: Exception | None = None
 
     def put(self, kind: str, name: str, **fields: Any) -> Object:
         """Store an object."""
@@ -138,6 +141,14 @@ class CliCluster:
         if path not in self.served:
             raise NotFound(f"GET {path}", status=404)
         yield self.served[path]
+
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
+        if self.exec_fails:
+            raise self.exec_fails
+        try:
+            return self.runners[pod].stream()
+        except KeyError:
+            raise NotFound(f"pod {pod}", status=404, reason="NotFound") from None
 
     @asynccontextmanager
     async def connect(self, target: Target) -> AsyncIterator[CliCluster]:

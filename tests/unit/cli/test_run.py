@@ -301,7 +301,7 @@ def test_where_results_cannot_be(uri: str) -> None:
         locate(uri)
 
 
-@pytest.mark.parametrize(("status_code", "told"), [(200, ""), (404, "HTTP 404")])
+@pytest.mark.parametrize(("status_code", "told"), [(200, ""), (404, "there are no results at")])
 async def test_results_over_http(status_code: int, told: str) -> None:
     from aiohttp import web
     from aiohttp.test_utils import TestServer

@@ -7,13 +7,14 @@ import itertools
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from multistep.engine.operations import Directory, Source
 from multistep.errors import NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
 from multistep.pod.frames import DATA, END, MESSAGE, encode, encode_json
-from multistep.pod.session import Session
+from multistep.pod.session import Printed, Session
 from tests.support.fake_runner import FakeRunner, FakeStream
 
 Talk = Callable[[Session], Awaitable[object]]
@@ -73,7 +74,7 @@ async def test_a_runner_of_a_release_too_far_away_is_told_apart_from_a_broken_on
     runner = FakeRunner()
     runner.protocols = {7, 8}
     async with session(runner) as talk:
-        with pytest.raises(NoCommonProtocol, match=r"speaks protocols \[7, 8\], this operator 1"):
+        with pytest.raises(NoCommonProtocol, match=r"speaks protocols \[7, 8\], this operator 2, 1"):
             await talk.hello()
 
 
@@ -434,3 +435,27 @@ async def test_closing_never_raises() -> None:
     await talk.close()
     assert isinstance(stream, FakeStream)
     assert stream.closed
+
+
+async def test_what_a_phase_printed_is_read_in_parts_and_changes_nothing() -> None:
+    runner = FakeRunner(finish="manual")
+    async with session(runner) as talk:
+        await talk.hello(records=False)
+        with pytest.raises(RunnerError) as refused:
+            await talk.output("1/a/agent", 0, 10)
+        assert refused.value.code == "NotFound"
+        await talk.start({"id": "1/a/agent", "argv": ["x"]})
+        runner.printed["1/a/agent"] = b"\xff" * 15
+        assert await talk.output("1/a/agent", 10, 10) == Printed(15, 10, b"\xff" * 5, done=False)
+        runner.end("1/a/agent")
+        assert (await talk.output("1/a/agent", 15, 10)).done and not runner.ready
+
+
+@pytest.mark.parametrize("told", [{"base64": "?"}, {"base64": "eA" * 40}, {"base64": 1}, {"state": "x"}, {"size": "1"}])
+async def test_a_hostile_output_is_refused(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
+    runner = FakeRunner()
+    monkeypatch.setattr(runner, "_output", lambda *_: {"ok": True, "state": "done", "size": 1, "from": 0, "base64": "eA==", **told})
+    async with session(runner) as talk:
+        await talk.hello()
+        with pytest.raises(RunnerError):
+            await talk.output("1/a/agent", 0, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -86,6 +87,15 @@ def test_directories_are_those_of_started_steps_or_the_roots() -> None:
     assert harbor.directories(started.plan(), started.journal) == ["steps/scaffold/agent", "steps/scaffold/verifier"]
     single = BY_NAME["single-step"]
     assert harbor.directories(single.plan(), single.journal) == ["agent", "verifier", "artifacts"]
+
+
+def test_what_setup_and_healthcheck_printed_lies_beside_harbors_own_directories() -> None:
+    for name, place in (("early-stop", "steps/scaffold/"), ("single-step", "")):
+        sample = BY_NAME[name]
+        journal = copy.deepcopy(sample.journal)
+        journal.steps[0].printed |= {"setup": "made\n", "healthcheck": ""}
+        files = harbor.files(sample.plan(), sample.trial(), journal, BEGIN)
+        assert files[f"{place}setup.txt"] == b"made\n" and f"{place}healthcheck.txt" not in files
 
 
 def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:

@@ -97,3 +97,37 @@ async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volum
 
 async def _read(client: Client, volume: Volume) -> bytes:
     return await (await client.get(volume.uri("", KEY))).read()
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status", "body"),
+    [
+        ("steps/one/agent/a", "", 200, b"0123456789"),
+        ("steps/one/agent/a", "?offset=7&limit=2", 200, b"78"),
+        ("steps/one/agent/a", "?offset=-3", 200, b"789"),
+        ("steps/one/agent/a", "?offset=-99&limit=1", 200, b"0"),
+        ("steps/one/agent/a", "?offset=99", 200, b""),
+        ("steps/one/agent/a", "?limit=0", 400, None),
+        ("steps/one/agent/a", "?limit=9999999", 400, None),
+        ("steps/one/agent/a", "?offset=x", 400, None),
+        ("steps/one/agent", "", 404, None),
+        ("steps/one/agent/b", "", 404, None),
+        ("steps/one/agent/link", "", 404, None),
+        ("steps%2F..%2F..%2F..%2F.key", "", 404, None),
+        ("%2Fetc%2Fpasswd", "", 404, None),
+        (".attempt", "", 404, None),
+        ("a%00b", "", 404, None),
+    ],
+)
+async def test_a_part_of_one_file_can_be_read(
+    volume: Volume, client: Client, path: str, query: str, status: int, body: bytes | None
+) -> None:
+    await keep(volume, tar(member("0/a", b"0123456789"), member("0/link", kind=b"2", target="/etc/passwd")))
+    response = await client.get(f"{volume.uri('', KEY)}/files/{path}{query}")
+    assert response.status == status
+    assert body is None or await response.read() == body
+
+
+async def test_a_part_needs_the_token(volume: Volume, client: Client) -> None:
+    await keep(volume, tar(member("0/a", b"text")))
+    assert (await client.get(f"{volume.uri('', KEY)[:-1]}x/files/steps/one/agent/a")).status == 404

@@ -88,6 +88,16 @@ async def test_results_come_back_from_s3_byte_for_byte(s3: servers.S3, volume: V
     assert [each for each in s3.directory.rglob("bucket/some/*/*") if each.is_file()] == []
 
 
+async def test_parts_of_a_file_are_the_same_from_the_store(volume: Volume) -> None:
+    awkward(trial_path(volume))
+    shipped = Shipping(memory(), volume)
+    await shipped.ship(KEY)
+    for path in ("result.json", "steps/one/artifacts/binary", "steps/one/artifacts/größe 大.txt", "none", ".hidden", "a/../b", ""):
+        for offset, limit in ((0, 10), (5, 1 << 20), (-7, 3), (1 << 40, 1)):
+            there = await volume.part(KEY, path, offset=offset, limit=limit)
+            assert await shipped.part(KEY, path, offset=offset, limit=limit) == there, (path, offset)
+
+
 async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
     awkward(trial_path(volume))
     bucket = memory()

@@ -1,0 +1,184 @@
+"""`multistep logs`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import Target, kubeconfig_options, namespace_option
+
+if TYPE_CHECKING:
+    from ..api.trial import TrialStatus
+    from .cluster import Cluster
+    from .pieces import Wanted
+    from .printing import Form
+    from .reading import Reader
+
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
+_PATIENCE_SECONDS = 120.0  # with an API server that does not answer
+
+_EPILOG = """\b
+Examples:
+  multistep logs my-task-oracle-x7k2p
+  multistep logs -f my-task-oracle-x7k2p
+  multistep logs my-task-oracle-x7k2p --step 2 --phase agent --tail 20
+  multistep logs my-task-oracle-x7k2p --step implement --phase verifier > test.log
+
+While the pod is there its runner is asked, which needs the right to exec into it (get and create on pods/exec); afterwards
+the results are read. On a terminal everything but plain text is shown in visible form, so that no output can take the
+terminal over, and lines are cut at 16384 characters; a pipe and --raw get the bytes as they were. -o json is one JSON
+object for each line.
+
+\b
+Exit codes:
+  0  what there is was shown; with -f, the trial is Complete, without an exception or a failed gate
+  1  with -f: the trial is Complete, with one
+  2  there is no such trial, step or attempt; no right to read the logs; or bad usage
+  3  with -f: the trial is Failed, or was deleted
+  4  the cluster could not be reached
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("trial")
+@click.option("--step", metavar="N|NAME", help="Only this step, by its number from 1 or by its name.")
+@click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
+@click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="An earlier attempt; default: the latest, with -f all from then on."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the trial is over, over steps and attempts.")
+@click.option(
+    "--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each phase (of its last MiB)."
+)
+@click.option("--raw", is_flag=True, help="The bytes as they were printed, on a terminal, too.")
+@namespace_option
+@kubeconfig_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: an object for each line.")
+def logs(
+    trial: str,
+    step: str | None,
+    phase: str | None,
+    attempt: int | None,
+    follow: bool,
+    tail: int | None,
+    raw: bool,
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+) -> None:
+    """Show what the phases of TRIAL printed, while it runs and afterwards."""
+    from .pieces import Wanted
+
+    wanted = Wanted(attempt, step, phase, follow)
+    if code := asyncio.run(_logs(Target(kubeconfig, context, namespace), trial, wanted, _form(output, wanted, raw=raw), tail)):
+        raise click.exceptions.Exit(code)
+
+
+def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
+    from .printing import Escaped, Json, Raw
+
+    write = sys.stdout.buffer.write
+    if output == "json":
+        return Json(write)
+    return (Raw if raw or not sys.stdout.isatty() else Escaped)(write, titles=not wanted.one)
+
+
+async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:
+    from . import cluster
+    from .outcome import outcome
+    from .output import say
+    from .reading import Reader
+
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        reader = Reader(connected, namespace, wanted, form, tail)
+        status = await (_follow if wanted.follow else _once)(connected, namespace, trial, reader, wanted)
+    form.close()
+    if not reader.shown:
+        say(_nothing(trial, status))
+    return outcome(status).exit if wanted.follow else 0
+
+
+def _nothing(trial: str, status: TrialStatus) -> str:
+    from .outcome import is_over, outcome
+
+    if not is_over(status):
+        return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
+    return "nothing was printed" if status.results else f"nothing was kept: {outcome(status).why}"
+
+
+async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
+    from ..api.trial import parse_status
+    from .cluster import existing_trial
+
+    status = parse_status(await existing_trial(cluster, namespace, name))
+    _check_step(status, wanted, name)
+    await reader.look(status)
+    return status
+
+
+def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
+    from ..errors import UsageError
+    from .pieces import pieces
+
+    if wanted.step is not None and not pieces(status, wanted):
+        there = ", ".join(f"{number} {each.name}" for number, each in enumerate(status.steps, 1)) or "none"
+        raise UsageError(f"trial {name} has begun no step {wanted.step!r}; it has begun: {there}")
+
+
+async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
+    """Look again and again. What fails while the pod starts, ends or is cut off is tried again: nothing is shown twice."""
+    from ..errors import UsageError
+    from .outcome import is_over
+    from .output import say
+    from .reading import LATER
+
+    allowed, pause = True, _PAUSE_SECONDS
+    async for status in _versions(cluster, namespace, name):
+        before, over = reader.shown, is_over(status)
+        try:
+            if over or allowed:
+                await reader.look(status)
+        except LATER:
+            if over:
+                raise
+        except UsageError as error:
+            if over:
+                raise
+            say(f"{error}; waiting for that")
+            allowed = False
+        if over:
+            _check_step(status, wanted, name)
+            return status
+        pause = _PAUSE_SECONDS if reader.shown > before else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+    raise AssertionError("it goes on until the trial is over")
+
+
+async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[TrialStatus]:
+    """The trial's status, again and again; an API server that is away for a while is waited for."""
+    from ..api.trial import parse_status
+    from ..errors import Unavailable
+    from .cluster import existing_trial, find_trial
+    from .exits import TrialGone
+
+    found = await existing_trial(cluster, namespace, name)
+    uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
+    heard = clock()
+    while True:
+        yield parse_status(found)
+        try:
+            newer = await find_trial(cluster, namespace, name)
+            heard = clock()
+        except Unavailable:
+            if clock() - heard > _PATIENCE_SECONDS:
+                raise
+            continue
+        if newer is None or newer["metadata"]["uid"] != uid:
+            raise TrialGone(f"trial {name} in namespace {namespace} was deleted before it was over")
+        found = newer

@@ -1,0 +1,193 @@
+"""How what a trial printed is shown: harmless on a terminal, byte for byte in a pipe, as JSON for machines.
+
+Agents are hostile: a terminal obeys what is written to it. A pipe leads to a program that wants what there was, and to
+`less`, which escapes by itself; so does `kubectl logs` leave it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from .pieces import Piece
+
+MAX_LINE_CHARACTERS: Final = 16 * 1024
+MAX_TAIL_BYTES: Final = 1024 * 1024  # the server gives no more at once
+
+Write = Callable[[bytes], object]
+
+
+class Form(Protocol):
+    """Shows pieces, one after another."""
+
+    def begin(self, piece: Piece) -> None:
+        """What follows is of this piece, from a new line on."""
+
+    def show(self, data: bytes) -> None:
+        """More of it."""
+
+    def end(self) -> None:
+        """That was all of it."""
+
+    def close(self) -> None:
+        """Nothing more will be shown."""
+
+
+class Raw:
+    """As it was printed, whatever that is."""
+
+    def __init__(self, write: Write, *, titles: bool) -> None:
+        self._write, self._titles = write, titles
+        self._piece: Piece | None = None
+        self._at_begin = True
+
+    def begin(self, piece: Piece) -> None:
+        if piece != self._piece:
+            self._write(b"" if self._at_begin else b"\n")
+            if self._titles:
+                self._write(f"==> {escaped(piece.title)} <==\n".encode())
+            self._piece, self._at_begin = piece, True
+
+    def show(self, data: bytes) -> None:
+        self._write(data)
+        self._at_begin = data.endswith(b"\n") if data else self._at_begin
+
+    def end(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class Escaped:
+    """For a terminal: what is no plain text is shown in visible form, and very long lines are cut."""
+
+    def __init__(self, write: Write, *, titles: bool) -> None:
+        self._raw = Raw(write, titles=titles)
+        self._decoder = _decoder()
+        self._held = ""
+        self._column = 0
+
+    def begin(self, piece: Piece) -> None:
+        self._raw.begin(piece)
+
+    def show(self, data: bytes) -> None:
+        text = self._held + self._decoder.decode(data)
+        self._held = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix("\r").replace("\r\n", "\n")
+        self._raw.show("".join(self._bounded(text)).encode(errors="backslashreplace"))
+
+    def end(self) -> None:
+        rest = self._held + self._decoder.decode(b"", final=True)
+        self._decoder, self._held = _decoder(), ""
+        self._raw.show("".join(self._bounded(rest)).encode(errors="backslashreplace"))
+
+    def close(self) -> None:
+        self.end()
+
+    def _bounded(self, text: str) -> Iterator[str]:
+        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+            body = line.removesuffix("\n")
+            room = max(0, MAX_LINE_CHARACTERS - self._column)
+            yield escaped(body[:room])
+            self._column += len(body)
+            if line.endswith("\n"):
+                yield (
+                    f"[... {self._column - MAX_LINE_CHARACTERS} more characters]\n" if self._column > MAX_LINE_CHARACTERS else "\n"
+                )
+                self._column = 0
+
+
+class Json:
+    """One JSON object a line: attempt, step, phase, text; and of a line that was cut, how many characters are left out."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._decoder = _decoder()
+        self._piece: Piece | None = None
+        self._line = ""
+        self._length = 0
+
+    def begin(self, piece: Piece) -> None:
+        if piece != self._piece:
+            self._finish_line()
+            self._piece = piece
+
+    def show(self, data: bytes) -> None:
+        *lines, rest = self._decoder.decode(data).split("\n")
+        for line in lines:
+            self._take(line)
+            self._tell()
+        self._take(rest)
+
+    def end(self) -> None:
+        self._take(self._decoder.decode(b"", final=True))
+        self._decoder = _decoder()
+
+    def close(self) -> None:
+        """The last line may have no end."""
+        self._finish_line()
+
+    def _take(self, text: str) -> None:
+        self._line += text[: max(0, MAX_LINE_CHARACTERS - len(self._line))]
+        self._length += len(text)
+
+    def _finish_line(self) -> None:
+        if self._length:
+            self._tell()
+
+    def _tell(self) -> None:
+        assert self._piece is not None
+        left_out = self._length - len(self._line)
+        told = {
+            "attempt": self._piece.attempt,
+            "step": self._piece.step or None,
+            "phase": self._piece.phase,
+            "text": self._line.removesuffix("\r"),
+        }
+        self._write((json.dumps(told | ({"charactersLeftOut": left_out} if left_out else {})) + "\n").encode())
+        self._line, self._length = "", 0
+
+
+class Tail:
+    """Holds the last lines of what comes, until they are asked for; then lets everything through."""
+
+    def __init__(self, lines: int) -> None:
+        self._left = lines
+        self._held: deque[bytes] = deque()
+
+    def take(self, data: bytes) -> None:
+        """More of what there is already."""
+        for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
+            if self._held and not self._held[-1].endswith(b"\n"):
+                line = self._held.pop() + line
+            self._held.append(line)
+            while len(self._held) > self._left:
+                self._held.popleft()
+
+    def last(self) -> bytes:
+        """What was held."""
+        held, self._held = b"".join(self._held), deque()
+        return held
+
+
+def escaped(text: str) -> str:
+    """The text with everything visible that a terminal might obey or hide: ``^[`` for ESC, as less and cat -v have it."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    if char.isprintable() or char == "\t":
+        return char
+    code = ord(char)
+    if code < 0x20 or code == 0x7F:
+        return f"^{chr(code ^ 0x40)}"
+    return f"<U+{code:04X}>"
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("backslashreplace")

@@ -1,0 +1,127 @@
+"""`multistep logs` against real pods: followed while they run, read when they are gone, and what a terminal and a user may see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import yaml
+
+from multistep.cluster.resources import PODS
+from tests.e2e.given import Given, Step, in_agent, trial
+from tests.e2e.test_cli import multistep
+
+HOSTILE = "\\033]0;owned\\007\\377"
+SETUP = "echo prepared\n"
+WAIT = "while [ ! -e /tmp/go ]; do sleep 0.05; done\n"
+FIRST = f"#!/bin/bash\nprintf 'begun{HOSTILE}\\n'\n{WAIT}seq 1 30000\n"
+SECOND = "#!/bin/bash\necho second\n"
+TEST = "#!/bin/bash\necho judging\necho 1 > /logs/verifier/reward.txt\n"
+PRINTED = b"begun\x1b]0;owned\x07\xff\n" + b"".join(b"%d\n" % n for n in range(1, 30001))
+
+
+@asynccontextmanager
+async def following(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`multistep logs -f`, as a process."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "multistep.cli", "logs", "-f", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp_path: Path) -> None:
+    """One trial for all of it: its first agent waits until everybody has looked."""
+    manifest = trial(Step("a", solve=FIRST, test=TEST, setup=SETUP), Step("b", solve=SECOND, test=TEST), name="logs")
+    await given.applied(manifest)
+    options = ("logs", "-n", given.namespace)  # the trial's name, too
+    async with following(*options) as follower:
+        assert follower.stdout is not None
+        while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), 120)):
+            assert heard in (b"==> step 1 a, setup <==\n", b"prepared\n", b"==> step 1 a, agent <==\n")
+        await given.until("logs", in_agent)
+        only_agent = ("logs", *options, "--step", "1", "--phase", "agent")
+        terminal, refused = await asyncio.gather(on_a_terminal(*only_agent), as_a_viewer(given, tmp_path, "logs", *options))
+        assert terminal == b"begun^[]0;owned^G\\xff\r\n"
+        assert refused[0] == 2 and "pods/exec in namespace" in refused[2]
+        await touch(given, "logs", "/tmp/go")
+        rest, told = await asyncio.wait_for(follower.communicate(), 120)
+    assert follower.returncode == 0, told
+    assert heard + rest == (
+        PRINTED + b"==> step 1 a, verifier <==\njudging\n==> step 2 b, agent <==\nsecond\n==> step 2 b, verifier <==\njudging\n"
+    ), told
+    code, out, err = await multistep("logs", *options, "-o", "json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and lines[0] == {"attempt": 1, "step": "a", "phase": "setup", "text": "prepared"}, err
+    assert [line["text"] for line in lines if (line["step"], line["phase"]) == ("b", "agent")] == ["second"]
+    process = await asyncio.create_subprocess_exec(*command(*only_agent), stdout=asyncio.subprocess.PIPE)
+    assert (await process.communicate())[0] == PRINTED
+    assert (await multistep(*only_agent, "--tail", "2"))[1] == "29999\n30000\n"
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "multistep.cli", *arguments)
+
+
+async def touch(given: Given, name: str, path: str) -> None:
+    """Make a file in the trial's pod."""
+    pod = (await given.pods(name))[0]["metadata"]["name"]
+    stream = await given.client.open_exec(given.namespace, pod, "main", ("touch", path))
+    while await stream.receive():
+        pass
+    await stream.close()
+
+
+async def on_a_terminal(*arguments: str) -> bytes:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(*command(*arguments), stdout=theirs)
+    os.close(theirs)
+    written = b""
+    with suppress(OSError):  # the other end was closed
+        while data := await asyncio.to_thread(os.read, ours, 4096):
+            written += data
+    os.close(ours)
+    assert await process.wait() == 0
+    return written
+
+
+async def as_a_viewer(given: Given, tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
+    """The command by who may see trials, but not exec into pods."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "viewer", "namespace": given.namespace}}
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "viewer", "namespace": given.namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": given.namespace}],
+    }
+    await given.client.create(account)
+    await given.client.create(binding)
+    write_kubeconfig(tmp_path / "viewer", await token(given))
+    return await multistep(*arguments, "--kubeconfig", str(tmp_path / "viewer"))
+
+
+def write_kubeconfig(file: Path, token: str) -> None:
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
+    file.write_text(yaml.safe_dump(config))
+
+
+async def token(given: Given) -> str:
+    path = f"/api/v1/namespaces/{given.namespace}/serviceaccounts/viewer/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await given.client._http.send("create", PODS.plural, "POST", path, body=body)
+    return str(answer["status"]["token"])

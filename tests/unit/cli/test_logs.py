@@ -1,0 +1,307 @@
+"""`multistep logs`: of a runner, of results, over steps, attempts and broken streams; and what a terminal gets to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.trial import TrialStatus
+from multistep.cli import logs, printing
+from multistep.cli.pieces import Piece, Wanted, pieces
+from multistep.cli.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail, escaped
+from multistep.errors import ClusterError, StreamLost, UsageError
+from tests.support.fake_runner import FakeRunner
+
+from .conftest import Invoke
+from .fakes import RESULTS, RESULTS_PATH, CliCluster, status, step
+
+AGENT = Piece(1, 1, "a", "agent")
+POD: dict[str, Any] = {"podName": "t-1", "podUID": "pod-uid", "attempt": 1}
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_PAUSE_SECONDS", 0.0)
+
+
+def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:
+    """A phase that printed so much."""
+    runner.answer({"op": "start", "id": id})
+    runner.printed[id] = text
+    if done:
+        runner.end(id)
+
+
+def story(cluster: CliCluster, *told: dict[str, Any]) -> None:
+    """What the trial's status says, look after look; the last one stays."""
+    cluster.put("MultiStepTrial", "t", status=told[0])
+    left = iter(told)
+    get, last = cluster.get_trial, told[-1]
+
+    async def get_trial(namespace: str, name: str) -> dict[str, Any]:
+        found = await get(namespace, name)
+        return {**found, "status": next(left, last)}
+
+    cluster.get_trial = get_trial  # type: ignore[method-assign]
+
+
+def stored(cluster: CliCluster, path: str, data: bytes, offset: int = 0) -> None:
+    cluster.served[f"{RESULTS_PATH}/files/{path}?offset={offset}&limit={printing.MAX_TAIL_BYTES}"] = data
+
+
+RUNNING = status("Running", step("a", "Agent"), **POD)
+COMPLETE = status("Complete", step("a"), results=RESULTS, **POD)
+TWO_STEPS = status("Running", step("a"), step("b", "Agent"), **POD)
+
+
+def test_a_running_pod_is_asked_and_nothing_is_acknowledged(cluster: CliCluster, invoke: Invoke) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/setup", b"made\n")
+    running(runner, "1/a/agent", b"work\n", done=False)
+    story(cluster, RUNNING)
+    done = invoke("logs", "t")
+    assert (done.exit_code, done.stdout) == (0, "==> step 1 a, setup <==\nmade\n==> step 1 a, agent <==\nwork\n")
+    assert {each["op"] for each in runner.requests[2:]} == {"hello", "output"} and not runner.records["1/a/setup"]["acknowledged"]
+    assert runner.requests[2]["records"] is False and all(stream.closed for stream in runner.streams)
+
+
+def test_one_piece_has_no_title_and_all_of_its_bytes(cluster: CliCluster, invoke: Invoke) -> None:
+    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # more than one part
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", text, done=False)
+    story(cluster, RUNNING)
+    for name in ("1", "a"):
+        assert invoke("logs", "t", "--step", name, "--phase", "agent").stdout_bytes == text
+
+
+def test_the_results_are_read_when_the_pod_is_gone(cluster: CliCluster, invoke: Invoke) -> None:
+    story(cluster, COMPLETE)
+    stored(cluster, "steps/a/setup.txt", b"made\n")
+    stored(cluster, "steps/a/agent/command.txt", b"work")
+    stored(cluster, "steps/a/verifier/test-stdout.txt", b"fine\n")
+    done = invoke("logs", "t", "-f")
+    assert done.exit_code == 0 and "agent <==\nwork\n==> step 1 a, verifier <==\nfine\n" in done.stdout
+
+
+def test_a_single_step_and_an_earlier_attempt_are_found_where_they_are_stored(cluster: CliCluster, invoke: Invoke) -> None:
+    lost = {"number": 1, "steps": [step("", "Agent")]}
+    story(cluster, status("Complete", step(""), results=RESULTS, attempts=[lost], **(POD | {"attempt": 2})))
+    stored(cluster, "agent/oracle.txt", b"second\n")
+    stored(cluster, "attempts/1/agent/oracle.txt", b"first\n")
+    assert "second" in invoke("logs", "t").stdout and "first" not in invoke("logs", "t").stdout
+    assert "first" in invoke("logs", "t", "--attempt", "1").stdout
+    refused = invoke("logs", "t", "--attempt", "3")
+    assert refused.exit_code == 2 and "there is no attempt 3: the trial has 1, 2" in refused.stderr
+
+
+def test_following_goes_over_broken_streams_steps_and_the_pods_end_and_shows_nothing_twice(
+    cluster: CliCluster, invoke: Invoke
+) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    looks = iter(
+        [
+            lambda: running(runner, "1/a/agent", b"one\n", done=False),
+            lambda: setattr(cluster, "exec_fails", StreamLost("cut")),
+            lambda: setattr(cluster, "exec_fails", None),
+            lambda: running(runner, "1/a/agent", b"one\ntwo\n"),
+            lambda: running(runner, "1/b/agent", b"three\n", done=False),
+            cluster.runners.clear,
+        ]
+    )
+    story(
+        cluster,
+        RUNNING,
+        RUNNING,
+        RUNNING,
+        RUNNING,
+        TWO_STEPS,
+        TWO_STEPS,
+        status("Complete", *TWO_STEPS["steps"], results=RESULTS, **POD),
+    )
+    told = cluster.get_trial
+
+    async def get_trial(namespace: str, name: str) -> dict[str, Any]:
+        next(looks, lambda: None)()
+        return await told(namespace, name)
+
+    cluster.get_trial = get_trial  # type: ignore[method-assign]
+    stored(cluster, "steps/b/agent/oracle.txt", b"four\n", offset=6)
+    done = invoke("logs", "-f", "t", "--phase", "agent")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "==> step 1 a, agent <==\none\ntwo\n==> step 2 b, agent <==\nthree\nfour\n"
+
+
+def test_following_goes_on_with_the_next_attempt_and_says_what_is_lost(cluster: CliCluster, invoke: Invoke) -> None:
+    first, second = FakeRunner(), FakeRunner("pod-2")
+    running(first, "1/a/agent", b"first\n", done=False)
+    running(second, "2/a/agent", b"second\n", done=False)
+    cluster.runners |= {"t-1": first, "t-2": second}
+    lost = {"number": 1, "steps": [step("a", "Agent")]}
+    again: dict[str, Any] = {"attempts": [lost], "attempt": 2, "podName": "t-2", "podUID": "pod-2"}
+    story(
+        cluster,
+        RUNNING,
+        status("Running", step("a", "Agent"), **again),
+        status("Failed", step("a"), reason="BackoffLimit", **again),
+    )
+    done = invoke("logs", "-f", "t")
+    assert done.exit_code == 3
+    assert done.stdout == "==> step 1 a, agent <==\nfirst\n==> step 1 a, agent, attempt 2 <==\nsecond\n"
+    assert "attempt 1 is over" in done.stderr
+
+
+def test_without_the_right_to_exec_it_says_so_and_following_waits_for_the_results(cluster: CliCluster, invoke: Invoke) -> None:
+    cluster.runners["t-1"] = FakeRunner()
+    cluster.exec_fails = ClusterError("forbidden", status=403)
+    story(cluster, RUNNING)
+    done = invoke("logs", "t")
+    assert done.exit_code == 2 and "get and create on pods/exec in namespace 'default'" in done.stderr
+    story(cluster, RUNNING, RUNNING, COMPLETE)
+    stored(cluster, "steps/a/agent/oracle.txt", b"work\n")
+    done = invoke("logs", "-f", "t")
+    assert done.exit_code == 0 and done.stdout == "==> step 1 a, agent <==\nwork\n" and done.stderr.count("pods/exec") == 1
+
+
+def test_a_separate_verifier_is_asked_in_its_own_pod(cluster: CliCluster, invoke: Invoke) -> None:
+    cluster.runners |= {"t-1": FakeRunner(), "v-1": FakeRunner("v-uid")}
+    running(cluster.runners["v-1"], "1/a/verifier/verifier", b"judged\n", done=False)
+    story(cluster, status("Running", step("a", "Verifier"), verifier={"podName": "v-1", "podUID": "v-uid"}, **POD))
+    assert invoke("logs", "t", "--phase", "verifier").stdout == "==> step 1 a, verifier <==\njudged\n"
+
+
+def test_a_step_that_never_began_is_an_error_that_names_those_that_did(cluster: CliCluster, invoke: Invoke) -> None:
+    story(cluster, COMPLETE)
+    done = invoke("logs", "t", "--step", "zzz")
+    assert done.exit_code == 2 and "begun no step 'zzz'; it has begun: 1 a" in done.stderr
+
+
+def test_a_trial_without_a_pod_has_printed_nothing_yet(cluster: CliCluster, invoke: Invoke) -> None:
+    story(cluster, status("Pending", reason="Queued", message="no room"))
+    done = invoke("logs", "t")
+    assert (done.exit_code, done.stdout) == (0, "") and "is Pending: Queued: no room" in done.stderr
+
+
+def test_a_trial_that_is_deleted_meanwhile_is_exit_code_3(cluster: CliCluster, invoke: Invoke) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", b"x", done=False)
+    story(cluster, RUNNING)
+    told, looks = cluster.get_trial, iter([1, 2])
+
+    async def get_trial(namespace: str, name: str) -> dict[str, Any]:
+        if next(looks, None) is None:
+            cluster.objects.clear()
+        return await told(namespace, name)
+
+    cluster.get_trial = get_trial  # type: ignore[method-assign]
+    assert invoke("logs", "-f", "t").exit_code == 3
+
+
+def test_the_last_lines_only_then_what_comes(cluster: CliCluster, invoke: Invoke) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", b"".join(b"%d\n" % n for n in range(1000)) + b"rest", done=False)
+    story(cluster, RUNNING)
+    assert invoke("logs", "t", "--step", "1", "--phase", "agent", "--tail", "2").stdout == "999\nrest"
+    assert invoke("logs", "t", "--step", "1", "--phase", "agent", "--tail", "0").stdout == ""
+
+
+def test_json_is_one_object_a_line(cluster: CliCluster, invoke: Invoke) -> None:
+    story(cluster, COMPLETE)
+    stored(cluster, "steps/a/agent/oracle.txt", b"\x1b[31mred\r\n\xff\n" + b"x" * (MAX_LINE_CHARACTERS + 5))
+    lines = [json.loads(line) for line in invoke("logs", "t", "-o", "json").stdout.splitlines()]
+    assert [line["text"] for line in lines] == ["\x1b[31mred", "\\xff", "x" * MAX_LINE_CHARACTERS]
+    assert lines[0] == {"attempt": 1, "step": "a", "phase": "agent", "text": "\x1b[31mred"} and lines[2]["charactersLeftOut"] == 5
+
+
+def test_pieces_come_in_the_order_they_happen() -> None:
+    found = pieces(TrialStatus.model_validate(TWO_STEPS), Wanted())
+    assert [(each.step, each.phase) for each in found] == [
+        ("", "healthcheck"),
+        *((name, phase) for name in "ab" for phase in ("setup", "healthcheck", "agent", "verifier")),
+    ]
+    with pytest.raises(UsageError):
+        pieces(TrialStatus.model_validate(TWO_STEPS), Wanted(attempt=9))
+
+
+def chunked(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def on_terminal(data: bytes, size: int = 1 << 20) -> str:
+    out: list[bytes] = []
+    form = Escaped(out.append, titles=False)
+    form.begin(AGENT)
+    for chunk in chunked(data, size):
+        form.show(chunk)
+    form.close()
+    return b"".join(out).decode()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_a_terminal_gets_nothing_to_obey(size: int) -> None:
+    hostile = "\x1b]0;t\x07 \x9b31m \u202egnp.exe a\r\nb\rc\td é 日\n".encode() + b"\xff\xe6\n"
+    assert on_terminal(hostile, size) == "^[]0;t^G <U+009B>31m <U+202E>gnp.exe a\nb^Mc\td é 日\n\\xff\\xe6\n"
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_whatever_is_printed_a_terminal_gets_printable_text_only(data: bytes, size: int) -> None:
+    assert all(char.isprintable() or char in "\n\t" for char in on_terminal(data, size))
+    assert on_terminal(data, size) == on_terminal(data)
+
+
+def test_a_giant_line_is_cut_and_the_next_one_is_whole() -> None:
+    shown = on_terminal(b"x" * 5_000_000 + b"\nnext\n", 70_000)
+    assert shown == "x" * MAX_LINE_CHARACTERS + f"[... {5_000_000 - MAX_LINE_CHARACTERS} more characters]\nnext\n"
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_a_pipe_gets_the_bytes(data: bytes, size: int) -> None:
+    out: list[bytes] = []
+    form = Raw(out.append, titles=False)
+    form.begin(AGENT)
+    for chunk in chunked(data, size):
+        form.show(chunk)
+    form.close()
+    assert b"".join(out) == data
+
+
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_json_does_not_depend_on_how_the_bytes_come(data: bytes, size: int) -> None:
+    def shown(by: int) -> list[bytes]:
+        out: list[bytes] = []
+        form = Json(out.append)
+        form.begin(AGENT)
+        for chunk in chunked(data, by):
+            form.show(chunk)
+        form.end()
+        form.close()
+        return out
+
+    assert shown(size) == shown(1000)
+    assert all(json.loads(line)["phase"] == "agent" for line in shown(size))
+
+
+@given(st.lists(st.binary(max_size=20), max_size=10), st.integers(0, 5))
+def test_a_tail_is_the_last_lines_however_they_come(parts: list[bytes], lines: int) -> None:
+    tail = Tail(lines)
+    for each in parts:
+        tail.take(each)
+    whole = b"".join(parts).split(b"\n")
+    ended = [line + b"\n" for line in whole[:-1]] + ([whole[-1]] if whole[-1] else [])
+    assert tail.last() == b"".join(ended[-lines:] if lines else [])
+
+
+def test_titles_cannot_be_forged_by_a_steps_name() -> None:
+    assert escaped("a\x1b[2Jb") == "a^[[2Jb"
+
+
+def test_a_runner_of_an_earlier_release_is_waited_for(cluster: CliCluster, invoke: Invoke) -> None:
+    cluster.runners["t-1"] = FakeRunner()
+    cluster.runners["t-1"].protocols = {1}
+    story(cluster, RUNNING)
+    done = invoke("logs", "t")
+    assert done.exit_code == 2 and "earlier release" in done.stderr
