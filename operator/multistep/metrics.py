@@ -6,6 +6,7 @@ different values is bounded.
 
 from __future__ import annotations
 
+import math
 import platform
 import resource
 import threading
@@ -27,6 +28,7 @@ from .settings import Settings
 PHASES = ("Pending", "Running", "Suspended", "Complete", "Failed")
 OTHER = "other"
 """A label's value that stands for all those that have no series of their own."""
+UNFORESEEN = "Unforeseen"
 MAX_VALUE_CHARACTERS = 128
 
 _TRIAL = ("namespace", "task", "agent")
@@ -209,9 +211,11 @@ class Metrics:
             (self.exec_failures, ["stream", "runner", "pod"]),
             (self.transferred_bytes, ["up", "down"]),
             (self.missed_changes, ["trial", "pod"]),
+            (self.reconcile_failures, [UNFORESEEN]),
         ):
             for value in values:
                 metric.labels(value)
+        self.results_free.set(math.nan)  # until it is known; a replica that stands by never does
 
     def moved(self, direction: str, size: int) -> None:
         """Bytes went up to a pod, or came down."""
@@ -219,7 +223,7 @@ class Metrics:
 
     def failed(self, error: Exception) -> None:
         """A look ended with an error; one that nobody foresaw has no name of its own."""
-        self.reconcile_failures.labels(type(error).__name__ if isinstance(error, MultistepError) else "Unforeseen").inc()
+        self.reconcile_failures.labels(type(error).__name__ if isinstance(error, MultistepError) else UNFORESEEN).inc()
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
