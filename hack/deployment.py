@@ -21,6 +21,11 @@ NAMESPACE = "multistep-system"
 RELEASE = "multistep"
 CHART = ROOT / "charts" / "multistep"
 _READY_SECONDS = 180
+# All labels: this cluster is for looking closely, and its metrics are kept nowhere.
+_VARIABLES = [
+    {"name": "MULTISTEP_METRICS_LABELS", "value": json.dumps(["namespace", "task", "step", "agent", "key"])},
+    {"name": "MULTISTEP_METRICS_LABEL_SETS", "value": "5000"},
+]
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def ensure_namespace(cluster: Cluster) -> None:
 def _install(cluster: Cluster, program: str, name: str) -> None:
     repository, _, tag = name.rpartition(":")
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
-    values = ["--set", f"image.repository={repository},image.tag={tag}"]
+    values = ["--set", f"image.repository={repository},image.tag={tag}", "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
     # The CRD may have been applied by hand (`make run`, `kubectl apply -f crds/`).
     try:

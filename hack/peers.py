@@ -3,6 +3,7 @@
 Debian's packages are unpacked, not installed: installing them would start their services.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,16 +17,25 @@ from localkube.commands import capture, stream
 
 _PACKAGES = ("docker-registry", "prometheus")
 _S3_SERVER = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+_KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Where docker-registry, prometheus, promtool and versitygw are; lua5.4 and git are on the machine afterwards."""
+    """Where docker-registry, prometheus, promtool, versitygw and kube-state-metrics are; lua5.4 and git are on the machine then."""
     for program in ("lua5.4", "git"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
                 apt_install(program)
     unpacked = cached("peers", "-".join(("debian", *_PACKAGES)), _unpack)
-    return [unpacked / "usr" / "bin", cached("versitygw", _S3_SERVER.partition("@")[2].replace(".", "-"), _build_s3_server)]
+    return [
+        unpacked / "usr" / "bin",
+        cached("versitygw", _version(_S3_SERVER), _build_s3_server),
+        cached("kube-state-metrics", _version(_KUBE_STATE_METRICS), _build_kube_state_metrics),
+    ]
+
+
+def _version(module: str) -> str:
+    return module.partition("@")[2].replace(".", "-")
 
 
 def _unpack(directory: Path) -> None:
@@ -40,6 +50,16 @@ def _unpack(directory: Path) -> None:
 def _build_s3_server(directory: Path) -> None:
     with stage("an S3 server from source (a minute, once)"):
         stream([str(go()), "install", "-trimpath", _S3_SERVER], env=go_environment(GOBIN=str(directory)), cwd=ROOT)
+
+
+def _build_kube_state_metrics(directory: Path) -> None:
+    """In its own module: `go install` asks for the list of versions, which not every module proxy has."""
+    with stage("kube-state-metrics from source (2 to 4 minutes, once)"):
+        told = json.loads(
+            capture([str(go()), "mod", "download", "-json", _KUBE_STATE_METRICS], env=go_environment(), cwd=directory)
+        )
+        command = [str(go()), "build", "-C", told["Dir"], "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
+        stream([*command, "-o", str(directory / "kube-state-metrics"), "."], env=go_environment(), cwd=directory)
 
 
 def path(environment: Mapping[str, str]) -> str:

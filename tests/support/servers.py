@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import socket
 import sys
@@ -135,6 +136,25 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
         ]
         async with _running(place, command, host, directory / "log"):
             yield Server(host, directory / "data", directory / "log")
+
+
+@asynccontextmanager
+async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator[Server]:
+    """A kube-state-metrics that tells of custom resources only, by a configuration. It works by $KUBECONFIG."""
+    with tempfile.TemporaryDirectory(prefix="multistep-ksm-") as made:
+        directory, port, own_port = Path(made), _port(), _port()
+        command = [
+            "kube-state-metrics",
+            f"--kubeconfig={os.environ['KUBECONFIG']}",
+            "--custom-resource-state-only",
+            f"--custom-resource-state-config-file={config}",
+            f"--host={place.address}",
+            f"--port={port}",
+            f"--telemetry-host={place.address}",
+            f"--telemetry-port={own_port}",
+        ]
+        async with _running(place, command, f"{place.address}:{port}", directory / "log"):
+            yield Server(f"{place.address}:{port}", directory, directory / "log")
 
 
 @asynccontextmanager

@@ -1,0 +1,201 @@
+"""A real Prometheus scrapes the operator and kube-state-metrics while real trials run; what it has is what the statuses say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from tests.e2e.given import Given, Object, Step, in_agent, reward, trial
+from tests.e2e.replicas import NAMESPACE, SELECTOR
+from tests.support import servers
+
+FILES = Path(__file__).parents[2] / "charts" / "multistep" / "files"
+SCRAPE_SECONDS = 1
+BOTH = '#!/bin/sh\necho \'{"reward": 0.25, "style": 1}\' > /logs/verifier/reward.json\n'
+NOTHING = "#!/bin/sh\ntrue\n"
+
+TRIALS = {
+    "good": trial(Step("a", test=reward(0.5)), Step("b", test=BOTH), name="good"),
+    "bad": trial(Step("a", test=reward(0)), name="bad"),
+    "unverified": trial(Step("a", test=NOTHING), name="unverified"),
+    "interrupted": trial(Step("a", solve="#!/bin/sh\nsleep 3\n"), name="interrupted"),
+}
+
+
+@dataclass
+class Prometheus:
+    """Asked by its HTTP API."""
+
+    url: str
+    session: aiohttp.ClientSession
+
+    async def ask(self, path: str, **params: str) -> Any:
+        async with self.session.get(f"{self.url}/api/v1/{path}", params=params) as response:
+            told = await response.json()
+            assert told["status"] == "success", (params, told)
+            return told["data"]
+
+    async def query(self, expression: str) -> dict[tuple[str, ...], float]:
+        """Values by the labels' values, in the order of the labels' names."""
+        found = (await self.ask("query", query=expression))["result"]
+        return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
+
+
+@dataclass
+class Seen:
+    """What there is after the trials have ended. statuses: by trial; namespace: of the trials."""
+
+    prometheus: Prometheus
+    statuses: dict[str, Object]
+    namespace: str
+
+
+async def operators(given: Given) -> list[str]:
+    """The addresses of the replicas' metrics."""
+    pods = await given.client.list_pods(NAMESPACE, label_selector=SELECTOR)
+    return [f"{each['status']['podIP']}:8080" for each in pods if each["status"].get("podIP")]
+
+
+def configuration(targets: Iterable[str], states: str) -> Object:
+    return {
+        "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
+        "rule_files": [str(FILES / "alerts.yaml")],
+        "scrape_configs": [
+            {
+                "job_name": "multistep",
+                "static_configs": [{"targets": list(targets), "labels": {"namespace": NAMESPACE, "pod": "p"}}],
+            },
+            {"job_name": "states", "honor_labels": True, "static_configs": [{"targets": [states]}]},
+        ],
+    }
+
+
+async def run(given: Given) -> dict[str, Object]:
+    """The trials, one of which loses its pod."""
+
+    async def interrupted() -> Object:
+        await given.applied(TRIALS["interrupted"])
+        await given.until("interrupted", in_agent)
+        for pod in await given.pods("interrupted"):
+            await given.client.delete_pod(given.namespace, pod["metadata"]["name"], grace_period_seconds=0)
+        return await given.until("interrupted", lambda each: bool(each["status"].get("completionTime")))
+
+    others = [name for name in TRIALS if name != "interrupted"]
+    ended = await asyncio.gather(*(given.ended(TRIALS[name]) for name in others), interrupted())
+    return {each["metadata"]["name"]: each["status"] for each in ended}
+
+
+@pytest.fixture
+async def seen(given: Given) -> AsyncIterator[Seen]:
+    place = servers.node()
+    async with (
+        servers.kube_state_metrics(FILES / "kube-state-metrics.yaml", place) as states,
+        servers.prometheus(configuration(await operators(given), states.host), place) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        prometheus = Prometheus(server.url, session)
+        async with asyncio.timeout(60):
+            while await prometheus.query("sum(up)") != {(): 2}:  # so that increase() sees what begins with these trials
+                await asyncio.sleep(0.2)
+        statuses = await run(given)
+        async with asyncio.timeout(60):
+            while len(await prometheus.query(f'kube_multisteptrial_status_completion_time{{namespace="{given.namespace}"}}')) < len(
+                TRIALS
+            ):
+                await asyncio.sleep(0.2)
+        await asyncio.sleep(2 * SCRAPE_SECONDS)  # rates need two scrapes
+        yield Seen(prometheus, statuses, given.namespace)
+
+
+async def test_what_prometheus_has_is_what_the_statuses_say(seen: Seen) -> None:
+    await rewards_are_those_of_the_statuses(seen)
+    await series_of_single_trials_are_those_of_the_statuses(seen)
+    await times_failures_and_attempts_are_counted(seen)
+    await every_question_of_the_dashboard_has_an_answer(seen)
+    await the_alert_rules_are_evaluated_and_ask_for_what_there_is(seen)
+
+
+async def rewards_are_those_of_the_statuses(seen: Seen) -> None:
+    own = f'exported_namespace="{seen.namespace}"'
+    rewarded = {name: status["rewards"] for name, status in seen.statuses.items() if "rewards" in status}
+    assert rewarded == {"good": {"reward": 0.375, "style": 0.5}, "bad": {"reward": 0}, "interrupted": {"reward": 1}}
+    wanted = {(key, seen.statuses[name]["task"]): value for name, given in rewarded.items() for key, value in given.items()}
+    assert await seen.prometheus.query(f"sum by (task, key) (multistep_trial_reward_sum{{{own}}})") == wanted
+    assert await seen.prometheus.query(f"sum by (task, key) (multistep_trial_reward_count{{{own}}})") == dict.fromkeys(wanted, 1)
+    steps = {
+        (key, step["name"], status["task"]): value
+        for status in seen.statuses.values()
+        for step in status["steps"]
+        for key, value in (step.get("rewards") or {}).items()
+    }
+    assert len(steps) == 5
+    assert await seen.prometheus.query(f"sum by (task, step, key) (multistep_step_reward_sum{{{own}}})") == steps
+    assert await seen.prometheus.query(f"sum by (task, step, key) (multistep_step_reward_count{{{own}}})") == dict.fromkeys(
+        steps, 1
+    )
+
+
+async def series_of_single_trials_are_those_of_the_statuses(seen: Seen) -> None:
+    own = f'{{namespace="{seen.namespace}"}}'
+    statuses = seen.statuses
+    assert await seen.prometheus.query(f"sum by (trial, key) (kube_multisteptrial_status_reward{own})") == {
+        (key, name): value for name, status in statuses.items() for key, value in (status.get("rewards") or {}).items()
+    }
+    assert await seen.prometheus.query(f"sum by (trial, step) (kube_multisteptrial_status_step_reward{own})") == {
+        (step["name"], name): step["rewards"]["reward"]
+        for name, status in statuses.items()
+        for step in status["steps"]
+        if "rewards" in step
+    }
+    assert await seen.prometheus.query(f"sum by (trial, phase) (kube_multisteptrial_status_phase{own} == 1)") == {
+        (status["phase"], name): 1 for name, status in statuses.items()
+    }
+    assert await seen.prometheus.query(f"sum by (trial) (kube_multisteptrial_status_attempt{own})") == {
+        (name,): status["attempt"] for name, status in statuses.items()
+    }
+    assert await seen.prometheus.query(f"sum by (trial, class, reason, step) (kube_multisteptrial_status_failure{own})") == {
+        ("Verifier", "RewardFileNotFoundError", "a", "unverified"): 1
+    }
+
+
+async def times_failures_and_attempts_are_counted(seen: Seen) -> None:
+    own = f'exported_namespace="{seen.namespace}"'
+    assert await seen.prometheus.query(f"sum by (outcome, reason) (multistep_trials_finished_total{{{own}}})") == {
+        ("Complete",): 3,  # an empty label is none
+        ("Complete", "RewardFileNotFoundError"): 1,
+    }
+    for name, count in {"trial_queue_duration_seconds": 4, "pod_startup_duration_seconds": 5, "trial_duration_seconds": 4}.items():
+        assert await seen.prometheus.query(f"sum(multistep_{name}_count{{{own}}})") == {(): count}, name
+    assert (await seen.prometheus.query('sum(multistep_attempts_lost_total{reason="PodDeleted"})'))[()] >= 1
+    phases = await seen.prometheus.query(f"sum by (phase) (multistep_step_phase_duration_seconds_count{{{own}}})")
+    assert {key for (key,) in phases} == {"agent", "verifier", "artifacts"}
+
+
+async def every_question_of_the_dashboard_has_an_answer(seen: Seen) -> None:
+    panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    assert len(asked) > 30
+    for expression in asked:
+        for name, value in {"$__rate_interval": "5m", "$__range": "5m"}.items():
+            expression = expression.replace(name, value)
+        assert await seen.prometheus.query(expression), expression
+
+
+async def the_alert_rules_are_evaluated_and_ask_for_what_there_is(seen: Seen) -> None:
+    known = set(await seen.prometheus.ask("label/__name__/values"))
+    [group] = (await seen.prometheus.ask("rules"))["groups"]
+    assert [rule["name"] for rule in group["rules"]] == [
+        each["alert"] for each in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
+    ]
+    for rule in group["rules"]:
+        assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), rule
+        assert set(re.findall(r"multistep_\w+", rule["query"])) <= known, rule["name"]
