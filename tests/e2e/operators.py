@@ -33,7 +33,7 @@ def without_deployed() -> Iterator[None]:
 async def with_values(*values: str) -> AsyncIterator[None]:
     """The deployed operator with other values of its chart, each ``NAME=VALUE``; as it was, afterwards."""
     settings = [word for value in values for word in ("--set", value)]
-    await _helm("upgrade", RELEASE, str(CHART), "--reuse-values", *settings)
+    await _helm("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", *settings)
     try:
         yield
     finally:

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from multistep.cluster.resources import LEASES
 from tests.e2e.given import Given, Object, Step, finished, trial
-from tests.e2e.replicas import Replicas
+from tests.e2e.replicas import NAME, NAMESPACE, Replicas
 
 pytestmark = pytest.mark.alone
 
@@ -82,3 +83,10 @@ async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Repli
     assert ended["exitCode"] == 0
     assert "stopped, and holds no lease" in await two.last_words(leader)
     await assert_all_right(given, rewards)
+
+
+async def test_a_lease_that_somebody_deleted_is_made_again(given: Given) -> None:
+    replicas = Replicas(given.client)
+    await given.client.delete(LEASES, NAMESPACE, NAME)
+    await replicas.scale(1)  # as there was, and waits for one that leads
+    assert (await given.ended(trial(Step("a"))))["status"]["rewards"] == {"reward": 1.0}
