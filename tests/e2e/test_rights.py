@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from multistep.cluster.resources import NETWORK_POLICIES, TRIALS
 from multistep.errors import ClusterError
 from tests.e2e.given import IMAGE, Given, Object, Step, finished, holds, trial
 from tests.e2e.operators import SYSTEM, kubectl, with_values
+from tests.e2e.test_cli import multistep
+from tests.support.rights import of_rules
 
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:multistep"
 KEEPS_WORD = '#!/bin/sh\nprintf %s "$WORD" > /tmp/word\n'
@@ -32,6 +35,7 @@ async def limited(given: Given) -> AsyncIterator[None]:
 
 @pytest.mark.alone
 async def test_limited_to_a_namespace_it_runs_trials_there_and_can_do_nothing_elsewhere(given: Given, limited: None) -> None:
+    kubectl("label", "namespace", given.namespace, "pod-security.kubernetes.io/enforce=baseline")
     elsewhere = trial(Step("a"), name=given.namespace)
     await given.client.apply({**elsewhere, "metadata": {**elsewhere["metadata"], "namespace": "default"}})
     await given.applied(WORD)
@@ -77,11 +81,7 @@ async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Seq
     run("create", "role", "caller", "--resource=pods/exec", *(f"--verb={verb}" for verb in verbs))
     run("create", "rolebinding", "caller", "--role=caller", f"--serviceaccount={given.namespace}:caller")
     run("wait", "--for=condition=Ready", "pod/asleep", "--timeout=120s")
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(run("config", "view", "--raw", "--minify", "--flatten"))
-    run("config", "--kubeconfig", str(kubeconfig), "set-credentials", "caller", f"--token={run('create', 'token', 'caller')}")
-    run("config", "--kubeconfig", str(kubeconfig), "set-context", "--current", "--user=caller")
-    async with await Client.connect(kubeconfig=str(kubeconfig)) as client:
+    async with await Client.connect(kubeconfig=kubeconfig_of("caller", given.namespace, tmp_path)) as client:
         if verbs == ("get", "create"):
             stream = await client.open_exec(given.namespace, "asleep", "main", ["echo", "hello"])
             assert await stream.receive() == b"hello\n"
@@ -90,3 +90,52 @@ async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Seq
             with pytest.raises(ClusterError, match='"asleep" is forbidden') as error:
                 await client.open_exec(given.namespace, "asleep", "main", ["true"])
             assert error.value.status == 403
+
+
+def kubeconfig_of(account: str, namespace: str, directory: Path) -> str:
+    """The path of a service account's kubeconfig."""
+    file = directory / "kubeconfig"
+    file.write_text(kubectl("config", "view", "--raw", "--minify", "--flatten"))
+    token = kubectl("create", "token", account, "--namespace", namespace)
+    kubectl("config", "--kubeconfig", str(file), "set-credentials", account, f"--token={token}")
+    kubectl("config", "--kubeconfig", str(file), "set-context", "--current", f"--user={account}")
+    return str(file)
+
+
+# -- users
+
+
+@pytest.fixture
+def viewer(given: Given, tmp_path: Path) -> Iterator[str]:
+    """The kubeconfig of somebody with `view` in the namespace, and the right to read what the operator serves."""
+    run, account = partial(kubectl, "--namespace", given.namespace), f"--serviceaccount={given.namespace}:viewer"
+    run("create", "serviceaccount", "viewer")
+    run("create", "rolebinding", "viewer", "--clusterrole=view", account)
+    served = partial(kubectl, "--namespace", SYSTEM)
+    served("create", "role", given.namespace, "--verb=get", "--resource=services/proxy", "--resource-name=multistep:http")
+    served("create", "rolebinding", given.namespace, f"--role={given.namespace}", account)
+    yield kubeconfig_of("viewer", given.namespace, tmp_path)
+    served("delete", "role,rolebinding", given.namespace)
+
+
+async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
+    given: Given, viewer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = await given.ended(trial(Step("a"), name="seen"))
+    async with await Client.connect(kubeconfig=viewer) as client:
+        assert (await client.get_trial(given.namespace, "seen"))["status"] == done["status"]
+        for change in (client.delete_trial(given.namespace, "seen"), client.patch(TRIALS, given.namespace, "seen", {"spec": {}})):
+            with pytest.raises(ClusterError, match="forbidden"):
+                await change
+    monkeypatch.setenv("KUBECONFIG", viewer)
+    code, _, err = await multistep("results", "seen", str(tmp_path / "results"), "-n", given.namespace)
+    assert code == 0, err
+    assert (tmp_path / "results" / "steps" / "a" / "verifier" / "reward.txt").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("role", ["edit", "admin"])
+def test_who_may_edit_trials_may_not_write_their_status(role: str) -> None:
+    rules = json.loads(kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
+    of_trials = {right for right in of_rules(each for each in rules if "resources" in each) if right.group == "multistep.dev"}
+    assert {right.resource for right in of_trials} == {"multisteptrials"}
+    assert {right.verb for right in of_trials} >= {"get", "list", "watch", "create", "update", "patch", "delete"}

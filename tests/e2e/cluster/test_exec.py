@@ -152,7 +152,7 @@ async def test_a_slow_reader_holds_the_command_back(client: Client, pod: Pod) ->
 @pytest.mark.parametrize("way", ["in", "out"])
 async def test_throughput(client: Client, pod: Pod, way: str) -> None:
     size, before = 256 * MEBIBYTE, _peak_mebibytes()
-    started = time.monotonic()
+    started, worked = time.monotonic(), time.process_time()
     if way == "out":
         stream = await open_exec(client, pod, "head", "-c", str(size), "/dev/zero")
         got = 0
@@ -164,11 +164,11 @@ async def test_throughput(client: Client, pod: Pod, way: str) -> None:
             await stream.send(bytes(MEBIBYTE))
         await stream.send_eof()
         got = int(await read_all(stream))
-    seconds = time.monotonic() - started
+    seconds, work = time.monotonic() - started, time.process_time() - worked
     assert (got, stream.status) == (size, ExitStatus(0)), stream.last_words
     await stream.close()
-    print(f"{way}: {size / 1e6 / seconds:.0f} MB/s, {_peak_mebibytes() - before} MiB more at the peak")
-    assert size / 1e6 / seconds > 10  # measured 110 on two busy cores; a quadratic join makes it 0.9
+    print(f"{way}: {size / 1e6 / seconds:.0f} MB/s, {work:.1f} s of our own, {_peak_mebibytes() - before} MiB more at the peak")
+    assert work < 30  # our own work, whatever else the machine does; measured: 2 s, and with a quadratic join 280 s
     assert _peak_mebibytes() - before < 50
 
 
