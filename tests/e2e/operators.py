@@ -17,9 +17,15 @@ DEPLOYMENT = f"deployment/{RELEASE}"
 CHART = Path(__file__).parents[2] / "charts" / "multistep"
 
 
+def require_alone() -> None:
+    """Nobody else may be using the deployed operator now."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ, "other tests use the operator at the same time: give this one the mark `alone`"
+
+
 @contextmanager
 def without_deployed() -> Iterator[None]:
     """Nobody reconciles meanwhile."""
+    require_alone()
     _kubectl("scale", DEPLOYMENT, "--replicas=0")
     _kubectl("wait", "pod", "--for=delete", "-l", "app.kubernetes.io/name=multistep", "--timeout=60s")
     try:
@@ -32,6 +38,7 @@ def without_deployed() -> Iterator[None]:
 @asynccontextmanager
 async def with_values(*values: str) -> AsyncIterator[None]:
     """The deployed operator with other values of its chart, each ``NAME=VALUE``; as it was, afterwards."""
+    require_alone()
     settings = [word for value in values for word in ("--set", value)]
     await _helm("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", *settings)
     try:

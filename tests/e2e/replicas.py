@@ -12,6 +12,7 @@ from localkube.config import load_config
 from multistep.cluster.client import Client
 from multistep.cluster.resources import LEASES
 from multistep.errors import NotFound
+from tests.e2e.operators import require_alone
 
 NAMESPACE, NAME = "multistep-system", "multistep"
 SELECTOR = f"app.kubernetes.io/instance={NAME}"
@@ -28,6 +29,7 @@ class Replicas:
 
     async def scale(self, number: int) -> None:
         """So many replicas, all of them ready, and one of them leads."""
+        require_alone()
         await _run("kubectl", "-n", NAMESPACE, "scale", f"deployment/{NAME}", f"--replicas={number}")
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not await self._settled(number):
