@@ -1,0 +1,149 @@
+"""Trials as a GitOps tool has them: applied again and again by another field manager, while they run and afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+
+import yaml
+from markdown_it import MarkdownIt
+
+from multistep.cluster.client import Client
+from multistep.cluster.resources import CRDS, TRIALS
+from tests.docs import pages
+from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, trial
+from tests.support.gitops import judged
+
+MANAGER = "gitops"
+ROOT = pages.ROOT
+FOREIGN = {"argoproj.io", "kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.io"}  # whose CRDs are not here
+OPERATORS = "multistep"
+
+
+async def synced(client: Client, manifest: Object) -> Object:
+    """Applied as such tools do: server-side, never by force."""
+    return await client.apply(manifest, field_manager=MANAGER, force=False)
+
+
+# -- a trial's life
+
+
+@dataclass(frozen=True)
+class Life:
+    """A trial, and what tools make of it once it is so."""
+
+    manifest: Object
+    reached: Callable[[Object], bool]
+    verdict: tuple[str, str]
+
+
+LIVES = [
+    Life(trial(Step("a", solve="#!/bin/sh\nsleep 600\n"), name="running"), in_agent, ("InProgress", "Progressing")),
+    Life(trial(Step("a"), name="complete", podCleanup="Never"), finished, ("Current", "Healthy")),
+    Life(trial(name="failed", config={"schema_version": "none"}), finished, ("Failed", "Degraded")),
+    Life(trial(Step("a"), name="held", suspend=True), lambda found: holds(found, "Suspended"), ("InProgress", "Suspended")),
+]
+
+
+async def test_a_synced_trial_stays_in_sync_and_is_never_run_again(given: Given) -> None:
+    await asyncio.gather(*(stays_in_sync(given, life) for life in LIVES))
+    await a_trial_whose_pod_is_gone_is_not_run_again(given, "complete")
+
+
+async def stays_in_sync(given: Given, life: Life) -> None:
+    manifest = deepcopy(life.manifest)
+    manifest["metadata"]["namespace"] = given.namespace
+    new = await synced(given.client, manifest)
+    assert await judged(new) == ("InProgress", "Progressing"), "nobody saw it yet"
+    name = manifest["metadata"]["name"]
+    found = await given.until(name, life.reached, seconds=60)
+    assert await judged(found) == life.verdict, found["status"]
+    again = await synced(given.client, manifest)
+    assert again["spec"] == manifest["spec"], "nothing was defaulted into it"
+    assert again["metadata"]["generation"] == new["metadata"]["generation"] == 1
+    assert _times(again) == _times(new), "the second time, nothing was there to write"
+    owned = {each["manager"]: set(each["fieldsV1"]) for each in again["metadata"]["managedFields"]}
+    assert owned.keys() == {MANAGER, OPERATORS} and owned[OPERATORS] == {"f:status"}
+
+
+def _times(found: Object) -> list[str]:
+    """When the tool changed something."""
+    return [each["time"] for each in found["metadata"]["managedFields"] if each["manager"] == MANAGER]
+
+
+async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) -> None:
+    before = await given.get(name)
+    await given.client.delete_pod(given.namespace, f"{name}-1", grace_period_seconds=0)
+    await given.without_pods(name, seconds=20)
+    manifest = next(deepcopy(life.manifest) for life in LIVES if life.manifest["metadata"]["name"] == name)
+    manifest["metadata"]["namespace"] = given.namespace
+    await synced(given.client, manifest)
+    manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a change that may be made: it is looked at, and noted
+    await synced(given.client, manifest)
+    noted = await given.until(name, lambda found: found["status"]["observedGeneration"] == 2, seconds=20)
+    assert await judged(noted) == ("Current", "Healthy")
+    assert await given.pods(name) == []
+    kept = ("attempt", "attempts", "rewards", "steps", "completionTime", "podUID", "results")
+    assert {key: noted["status"].get(key) for key in kept} == {key: before["status"].get(key) for key in kept}
+
+
+# -- the manifests in docs/ and examples/
+
+
+def manifests() -> Iterator[tuple[str, Object]]:
+    """Every Kubernetes manifest that a reader may copy: files below docs/ and examples/, and blocks of pages."""
+    for path in sorted([*(ROOT / "docs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")]):
+        yield from _documents(str(path.relative_to(ROOT)), path.read_text())
+    for path in pages.paths():
+        for token in MarkdownIt().parse(path.read_text()):
+            if token.type == "fence" and token.info.split(" ")[0] == "yaml":
+                yield from _documents(f"{path.relative_to(ROOT)}:{(token.map or [0])[0] + 1}", token.content)
+
+
+def _documents(where: str, text: str) -> Iterator[tuple[str, Object]]:
+    for number, each in enumerate(yaml.safe_load_all(text)):
+        if isinstance(each, dict) and {"apiVersion", "kind"} <= each.keys():
+            yield f"{where}#{number}", each
+
+
+FOUND = dict(manifests())
+
+
+def _is_foreign(manifest: Object) -> bool:
+    return manifest["apiVersion"].partition("/")[0] in FOREIGN
+
+
+def test_there_are_manifests_to_try() -> None:
+    kinds = [each["kind"] for each in FOUND.values()]
+    assert kinds.count("MultiStepTrial") >= 3 and "ConfigMap" in kinds
+    assert {each["apiVersion"].partition("/")[0] for each in FOUND.values() if _is_foreign(each)} == FOREIGN
+
+
+async def test_every_manifest_applies_twice_and_the_second_time_changes_nothing(given: Given) -> None:
+    """Trials are suspended, as nobody wants their rewards; what the operator writes meanwhile must be in nobody's way."""
+    await asyncio.gather(*(applies_twice(given, where, each) for where, each in FOUND.items() if not _is_foreign(each)))
+
+
+async def applies_twice(given: Given, where: str, manifest: Object) -> None:
+    mine = deepcopy(manifest)
+    is_trial = mine["kind"] == TRIALS.kind
+    names = mine["metadata"]
+    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # two pages may use one name
+    if is_trial:
+        mine["spec"]["suspend"] = True
+    first = await synced(given.client, mine)
+    if is_trial:
+        first = await given.until(names["name"], lambda found: holds(found, "Suspended"), seconds=30)
+    second = await synced(given.client, mine)
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], where
+    assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where
+
+
+async def test_the_crd_applies_twice_unchanged(given: Given) -> None:
+    [file] = (ROOT / "crds").glob("*.yaml")
+    crd = yaml.safe_load(file.read_text())
+    there = await given.client.get(CRDS, None, crd["metadata"]["name"])
+    applied = await given.client.apply(crd, field_manager="helm", dry_run=True)
+    assert applied["spec"]["versions"] == there["spec"]["versions"]

@@ -1,0 +1,80 @@
+"""What GitOps tools make of a trial in every state that the operator writes, and before it has written any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.api.crd import openapi_schema
+from multistep.api.trial import MultiStepTrial, TrialStatus, parse_trial
+from multistep.engine import status
+from multistep.engine.journal import Journal, StepRun
+from tests.support.gitops import Object, argo_health, kstatus
+
+NOW = 1_700_000_000.0
+
+
+def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
+    made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
+    return parse_trial({**made, "status": status.to_json(former) if former else {}})
+
+
+def resource(content: Object, **metadata: Any) -> Object:
+    return {"metadata": {"name": "t", "generation": 3, **metadata}, "status": content}
+
+
+RUN = StepRun("a", started_at=10.0, completed_at=20.0, phase="artifacts", rewards={"reward": 0.5})
+JOURNAL = Journal([RUN], rewards={"reward": 0.5}, finished=True)
+RUNNING = status.running(trial(), Journal([RUN]), NOW)
+COMPLETE = status.complete(trial(RUNNING), JOURNAL, "uri", NOW)
+FAILED = status.failed(trial(RUNNING), "DeadlineExceeded", 'it took\n"too" long \\', NOW)
+STATES = {
+    "not seen yet": (openapi_schema()["properties"]["status"]["default"], "InProgress", "Progressing"),
+    "waiting": (status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW), "InProgress", "Progressing"),
+    "begun": (status.begun(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
+    "running": (RUNNING, "InProgress", "Progressing"),
+    "suspending": (status.running(trial(suspend=True), Journal([RUN]), NOW), "InProgress", "Progressing"),
+    "suspended": (status.suspended(trial(suspend=True), NOW), "InProgress", "Suspended"),
+    "paused": (status.paused(trial(RUNNING, suspend=True), Journal([RUN]), NOW), "InProgress", "Suspended"),
+    "another attempt": (status.lost(trial(RUNNING), "PodDeleted", "gone", NOW), "InProgress", "Progressing"),
+    "complete": (COMPLETE, "Current", "Healthy"),
+    "complete without a reward": (status.complete(trial(RUNNING), Journal([], finished=True), None, NOW), "Current", "Healthy"),
+    "failed": (FAILED, "Failed", "Degraded"),
+}
+
+
+def content_of(made: TrialStatus | Object) -> Object:
+    return status.to_json(made) if isinstance(made, TrialStatus) else made
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_trial_is_done_when_it_is_complete_and_not_before(name: str) -> None:
+    made, seen, health = STATES[name]
+    found = resource(content_of(made))
+    assert (kstatus(found), argo_health(found)[0]) == (seen, health)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_status_about_an_earlier_spec_is_never_the_last_word(name: str) -> None:
+    changed = resource(content_of(STATES[name][0]), generation=4)
+    assert (kstatus(changed), argo_health(changed)[0]) == ("InProgress", "Progressing")
+    assert kstatus(resource(content_of(STATES[name][0]), deletionTimestamp="2026-01-01T00:00:00Z")) == "Terminating"
+
+
+def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
+    noted = status.noted(trial(COMPLETE).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})}))
+    found = resource(status.to_json(noted), generation=4)
+    assert (kstatus(found), argo_health(found)[0]) == ("Current", "Healthy")
+
+
+def test_messages_tell_rewards_and_reasons_whatever_is_in_them() -> None:
+    assert argo_health(resource(content_of(COMPLETE)))[1] == "reward 0.5, ran 1 steps"
+    assert argo_health(resource(content_of(FAILED)))[1] == 'DeadlineExceeded: it took\n"too" long \\'
+    assert argo_health(resource(content_of(STATES["complete without a reward"][0])))[1].startswith("no reward, ran 0 steps")
+
+
+def test_without_conditions_kstatus_would_take_a_trial_for_done() -> None:
+    """Why the CRD says of a trial that nobody saw it yet."""
+    assert kstatus({"metadata": {"generation": 1}}) == "Current"
+    assert kstatus({"metadata": {"generation": 1}, "status": STATES["not seen yet"][0]}) == "InProgress"
