@@ -16,6 +16,7 @@ from hack.tools import apt_install, apt_update, go, go_environment
 from localkube.commands import capture, stream
 
 _PACKAGES = ("docker-registry", "prometheus")
+_PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 _S3_SERVER = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
@@ -36,6 +37,19 @@ def directories() -> list[Path]:
 
 def _version(module: str) -> str:
     return module.partition("@")[2].replace(".", "-")
+
+
+def monitoring_crds() -> list[Path]:
+    """The Prometheus operator's CRDs of what the chart may make, out of its module."""
+    directory = cached("monitoring-crds", _PROMETHEUS_OPERATOR.partition("@")[2].replace(".", "-"), _fetch_monitoring_crds)
+    return sorted(directory.glob("*.yaml"))
+
+
+def _fetch_monitoring_crds(directory: Path) -> None:
+    command = [str(go()), "mod", "download", "-json", _PROMETHEUS_OPERATOR]
+    module = Path(json.loads(capture(command, cwd=directory, env=go_environment()))["Dir"])
+    for kind in ("podmonitors", "prometheusrules"):
+        shutil.copy(module / "example" / "prometheus-operator-crd" / f"monitoring.coreos.com_{kind}.yaml", directory)
 
 
 def _unpack(directory: Path) -> None:

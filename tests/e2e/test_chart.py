@@ -1,0 +1,228 @@
+"""The chart, by the real helm on the real cluster: installed, tested, upgraded and rolled back while trials run, removed.
+
+The release is one of its own, limited to one namespace; the suite's operator is out of the way meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from hack import peers
+from hack.deployment import CHART
+from multistep.cluster.resources import CRDS, NAMESPACES
+from multistep.pod.session import PROTOCOLS
+from tests.e2e import operators
+from tests.e2e.given import Given, Object, Step, finished, trial
+from tests.support import next_release
+
+IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]
+CRD = "multisteptrials.multistep.dev"
+STEPS = ("one", "two", "three")
+RUNS = {"one": 1, "two": 1, "three": 1}
+
+# Each agent counts itself and waits until it may go on, so that nothing here depends on how long things take.
+SOLVE = "#!/bin/sh\necho run >> /tmp/{step}.runs\nwhile [ ! -e /tmp/{step}.go ]; do sleep 0.1; done\n"
+TEST = '#!/bin/sh\nruns=$(cat /tmp/{step}.runs | wc -l)\necho "{{\\"runs\\": $runs}}" > /logs/verifier/reward.json\n'
+
+# All that the chart can make. The policies bind nobody here: the cluster's network does not enforce them.
+EVERYTHING: Object = {
+    "crds": {"install": True},
+    "drain": "Wait",
+    "metrics": {"podMonitor": {"enabled": True, "interval": "30s"}, "rules": {"enabled": True}, "dashboard": {"enabled": True}},
+    "networkPolicies": {"enforced": True},
+    "networkPolicy": {
+        "enabled": True,
+        "from": [{"namespaceSelector": {}}],
+        "egress": {"enabled": True, "apiServer": {"cidrs": ["10.0.0.0/8"]}, "to": [{"ports": [{"port": 9000}]}]},
+        "trials": {"enabled": True},
+    },
+    "podDisruptionBudget": {"enabled": True},
+    "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+    "test": {"timeoutSeconds": 60},
+}
+
+
+async def run(*command: str, stdin: str = "") -> str:
+    """What a program prints; it must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate(stdin.encode())
+    assert process.returncode == 0, f"{' '.join(command)}: {out.decode()}{err.decode()}"
+    return out.decode()
+
+
+@dataclass
+class Release:
+    """A release in a namespace of its own, for the trials of one namespace."""
+
+    given: Given
+    values: Path
+    name: str = field(default_factory=lambda: f"r{secrets.token_hex(3)}")
+
+    @property
+    def namespace(self) -> str:
+        return f"{self.given.namespace}-system"
+
+    @property
+    def operator(self) -> str:
+        return f"{self.name}-multistep"
+
+    async def helm(self, *arguments: str) -> str:
+        return await run("helm", "--namespace", self.namespace, *arguments)
+
+    def to(self, image: str) -> list[str]:
+        """Arguments for a release of that image, waited for."""
+        repository, _, tag = image.rpartition(":")
+        chosen = ["--values", str(self.values), "--set", f"image.repository={repository},image.tag={tag}"]
+        return [self.name, str(CHART), *chosen, "--wait", "--timeout", "90s"]
+
+    async def images(self) -> set[str]:
+        """Of the operator's pods."""
+        found = await self.given.client.list_pods(self.namespace, label_selector=f"app.kubernetes.io/instance={self.name}")
+        return {each["spec"]["containers"][0]["image"] for each in found if not each["metadata"].get("deletionTimestamp")}
+
+    async def left(self) -> set[str]:
+        """What there is of the release in the whole cluster, of every kind that there is, and what else is in its namespace."""
+        kinds = {
+            scope: [
+                each
+                for each in (await run("kubectl", "api-resources", "--verbs=list", f"--namespaced={scope}", "-o", "name")).split()
+                if not each.startswith(("events", "endpoint", "pods.metrics", "nodes.metrics"))
+            ]
+            for scope in ("true", "false")
+        }
+        label = f"app.kubernetes.io/instance={self.name}"
+        found = await asyncio.gather(
+            run("kubectl", "get", ",".join(kinds["true"] + kinds["false"]), "-A", "-l", label, "-o", "name"),
+            run("kubectl", "get", ",".join(kinds["true"]), "-n", self.namespace, "-o", "name"),
+        )
+        return {line for each in found for line in each.split()} - {"configmap/kube-root-ca.crt", "serviceaccount/default"}
+
+
+@pytest.fixture
+async def monitoring(given: Given) -> AsyncIterator[None]:
+    """The Prometheus operator's own CRDs."""
+    files = [str(file) for file in await asyncio.to_thread(peers.monitoring_crds)]
+    arguments = [each for file in files for each in ("-f", file)]
+    await run("kubectl", "apply", "--server-side", *arguments)
+    await run("kubectl", "wait", "--for=condition=Established", "--timeout=30s", *arguments)
+    yield
+    await run("kubectl", "delete", "--wait=false", *arguments)
+
+
+@pytest.fixture
+async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterator[Release]:
+    """Not installed yet; the CRD and the suite's operator are as they were afterwards."""
+    values = tmp_path / "values.json"
+    values.write_text(json.dumps(EVERYTHING | {"namespaces": [given.namespace]}))
+    made = Release(given, values)
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}  # which the operator's pod and that of `helm test` have to meet
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace, "labels": labels}}
+    owner = (await given.client.get(CRDS, None, CRD))["metadata"]
+    with operators.without_deployed():
+        await given.client.create(namespace)
+        try:
+            yield made
+        finally:
+            with suppress(AssertionError):  # it was removed by the test
+                await made.helm("uninstall", made.name, "--wait")
+            await given.client.delete(NAMESPACES, None, made.namespace)
+            taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
+            await given.client.patch(CRDS, None, CRD, {"metadata": taken})
+
+
+def gated(name: str) -> Object:
+    """A trial of three steps, each of which waits until it may go on."""
+    steps = [Step(step, solve=SOLVE.format(step=step), test=TEST.format(step=step)) for step in STEPS]
+    return trial(*steps, name=name, config={"multi_step_reward_strategy": "final"})
+
+
+class Course:
+    """A trial under way, and the pod that it began in."""
+
+    def __init__(self, given: Given, name: str) -> None:
+        self.given, self.name, self.pod = given, name, ""
+
+    async def begins(self) -> None:
+        await self.given.applied(gated(self.name))
+        self.pod = (await self.reaches("one"))["status"]["podUID"]
+
+    async def reaches(self, step: str) -> Object:
+        def reached(found: Object) -> bool:
+            steps = (found.get("status") or {}).get("steps") or []
+            return bool(steps) and (steps[-1]["name"], steps[-1].get("phase")) == (step, "Agent")
+
+        return await self.given.until(self.name, reached, seconds=60)
+
+    async def may(self, *steps: str) -> None:
+        """These steps may end."""
+        await self._exec("touch", *(f"/tmp/{step}.go" for step in steps))
+
+    async def protocols(self) -> list[int]:
+        """That the runner in its pod speaks."""
+        told = (await self._exec("/multistep/runner", "version")).partition("protocols [")[2]
+        return [int(each) for each in told.strip(" ]\n").split()]
+
+    async def ended_undisturbed(self) -> None:
+        """Every phase once, in the pod that it began in, whoever was there to look."""
+        found = await self.given.until(self.name, finished, seconds=60)
+        status = found["status"]
+        assert (status["phase"], status["attempt"], status["attempts"]) == ("Complete", 1, [])
+        assert {each["name"]: each["rewards"]["runs"] for each in status["steps"]} == RUNS
+        assert status["podUID"] == self.pod
+        assert not any(each.get("exception") for each in status["steps"])
+
+    async def _exec(self, *command: str) -> str:
+        return await run("kubectl", "-n", self.given.namespace, "exec", f"{self.name}-1", "-c", "main", "--", *command)
+
+
+async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_and_no_trial_is_disturbed(
+    release: Release, tmp_path: Path
+) -> None:
+    given, directory = release.given, tmp_path / "next"
+    directory.mkdir()
+    building = asyncio.create_task(asyncio.to_thread(next_release.deliver, directory))
+    await every_object_is_taken_as_it_is(release)
+    await release.helm("install", *release.to(IMAGE), "--take-ownership")
+    assert await release.images() == {IMAGE}
+    assert "Succeeded" in await release.helm("test", release.name, "--timeout", "90s")
+
+    old = Course(given, "began-before")
+    await old.begins()
+    upgrade = await building
+    await release.helm("upgrade", *release.to(upgrade))
+    assert await release.images() == {upgrade}
+    await old.may("one")
+    await old.reaches("two")  # by the new operator, in the old one's pod
+
+    new = Course(given, "began-after")
+    await new.begins()
+    assert (await old.protocols(), await new.protocols()) == ([*PROTOCOLS], [*PROTOCOLS, next_release.NEW])
+    await release.helm("rollback", release.name, "1", "--wait", "--timeout", "90s")
+    assert await release.images() == {IMAGE}
+    await asyncio.gather(old.may(*STEPS), new.may(*STEPS))
+    await asyncio.gather(old.ended_undisturbed(), new.ended_undisturbed())
+
+    await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # which waits for pods, too
+    kept = {f"customresourcedefinition.apiextensions.k8s.io/{CRD}", f"persistentvolumeclaim/{release.operator}-results"}
+    assert await release.left() == kept
+    assert finished(await given.get("began-before"))
+
+
+async def every_object_is_taken_as_it_is(release: Release) -> None:
+    """By the API server, for whom a field that it does not know is an error here."""
+    rendered = await release.helm("template", *release.to(IMAGE)[:-3], "--set", "replicas=2", "--no-hooks")
+    mine = ["--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=helm"]
+    applied = await run("kubectl", "apply", "--server-side", *mine, "-f", "-", stdin=rendered)
+    for kind in ("podmonitor", "prometheusrule", "poddisruptionbudget", "networkpolicy", "configmap", "lease"):
+        assert f"\n{kind}" in f"\n{applied}", applied
