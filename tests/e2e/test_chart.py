@@ -18,11 +18,13 @@ import pytest
 
 from hack import peers
 from hack.deployment import CHART
-from multistep.cluster.resources import CRDS, NAMESPACES
+from multistep.cluster.resources import CRDS, LEASES, NAMESPACES
 from multistep.pod.session import PROTOCOLS
 from tests.e2e import operators
 from tests.e2e.given import Given, Object, Step, finished, trial
 from tests.support import next_release
+
+pytestmark = pytest.mark.alone
 
 IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]
 CRD = "multisteptrials.multistep.dev"
@@ -130,6 +132,7 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace, "labels": labels}}
     owner = (await given.client.get(CRDS, None, CRD))["metadata"]
     with operators.without_deployed():
+        await given.client.delete(LEASES, operators.SYSTEM, "multistep")
         await given.client.create(namespace)
         try:
             yield made
@@ -139,6 +142,8 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
             await given.client.delete(NAMESPACES, None, made.namespace)
             taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
             await given.client.patch(CRDS, None, CRD, {"metadata": taken})
+    # A lease that somebody deleted is made anew, without the chart's help.
+    assert (await given.client.get(LEASES, operators.SYSTEM, "multistep"))["metadata"].get("labels") is None
 
 
 def gated(name: str) -> Object:

@@ -361,6 +361,19 @@ def test_a_pod_monitor_scrapes_every_replica_and_has_the_labels_that_prometheus_
     assert port["name"] == "http"
 
 
+def test_the_rules_are_those_that_promtool_has_tried(render: Render) -> None:
+    rule = the(render({"metrics": {"rules": {"enabled": True, "labels": {"release": "prometheus"}}}}), "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    assert "{{ $value" in str(rule)  # which is for Prometheus, not for Helm
+
+
+def test_the_dashboard_is_brought_to_grafana_as_it_is(render: Render) -> None:
+    config = the(render({"metrics": {"dashboard": {"enabled": True}}}), "ConfigMap")
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert config["data"] == {"multistep.json": (CHART / "files" / "dashboard.json").read_text()}
+
+
 # -- helm test
 
 
