@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     them. The prefix must be this operator's alone. Credentials and endpoint: from the usual variables of the environment."""
     results_store_ca_file: Path | None = None
     """PEM certificates that the store's own is checked by; None: those of the system."""
+    results_direct_bytes: int | None = Field(default=64 * 2**20, ge=1)
+    """Files of at least so many bytes go from the pod straight to that store; None: all go through the operator."""
     results_url: str = "http://127.0.0.1:8080"
     """What status.results begins with; service://NAMESPACE/SERVICE:PORT is reached through the API server."""
     linger_seconds: float = Field(default=3.0, ge=0)

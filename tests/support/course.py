@@ -28,6 +28,8 @@ def end_of(world: World) -> dict[str, Any]:
         "starts": [dict(runner.starts) for runner in world.cluster.runners.values() if runner.starts],
         "pods": world.pods,
         "records": list(kept.records),
+        "pointers": kept.pointers,
+        "log": sorted(kept.log),
         "places": sorted(world.volume.results) if isinstance(world.volume, FakeVolume) else [],
     }
 

@@ -19,7 +19,7 @@ from tests.support.faults import Faults
 
 Json = dict[str, Any]
 Tree = bytes | Mapping[str, bytes]  # a file, or the files of a directory
-PHASES = ("start", "healthcheck")
+PHASES = ("start", "healthcheck", "send")  # what takes its time
 DEFAULTS: dict[str, Json] = {
     "start": {
         "exitCode": 0,
@@ -43,6 +43,7 @@ DEFAULTS: dict[str, Json] = {
         "error": None,
         "durationSeconds": 0.1,
     },
+    "send": {"size": 0, "sha256": "ab" * 32, "version": "v", "error": None},
     "reset": {"error": None},
     "upload": {},
 }
@@ -112,6 +113,8 @@ class FakeRunner:
             return self._known(op, id)
         if op == "output":
             return self._output(id, request)
+        if op == "survey":
+            return {"ok": True, "files": [{"source": index, **each} for index, each in self._large(request)]}
         if op == "download":
             return {"ok": True, "sources": [{"type": self._type(each["path"])} for each in request["sources"]]}
         return self._once(op, id, request)
@@ -126,7 +129,8 @@ class FakeRunner:
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for index, source in enumerate(request["sources"]):
-                for name, data in self._members(index, self.files.get(source["path"])):
+                for name, whole in self._members(index, self.files.get(source["path"])):
+                    data = b"" if name.partition("/")[2] in source.get("sent", ()) else whole
                     member = tarfile.TarInfo(name)
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
@@ -146,6 +150,19 @@ class FakeRunner:
         part = text[request["offset"] :][: request["maxBytes"]]
         about = {"state": self.records[id]["state"], "size": len(text), "from": request["offset"]}
         return {"ok": True, **about, "base64": base64.b64encode(part).decode()}
+
+    def _large(self, request: Json) -> list[tuple[int, Json]]:
+        """Files that are at the top of a source."""
+        found = [
+            (index, {"path": name, "size": len(data), "binary": b"\0" in data})
+            for index, source in enumerate(request["sources"])
+            for name, data in self._files(source["path"])
+        ]
+        return [(index, each) for index, each in found if each["size"] >= request["minBytes"]]
+
+    def _files(self, path: str) -> list[tuple[str, bytes]]:
+        tree = self.files.get(path)
+        return [] if tree is None else [("", tree)] if isinstance(tree, bytes) else list(tree.items())
 
     def _known(self, op: str, id: str) -> Json:
         if id not in self.records:

@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from multistep.engine.direct import Sent
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
 from multistep.errors import StoreError
+from multistep.store.keep import Pointer
+from multistep.store.shipping import Invitation
 from multistep.store.volume import Step, TrialKey
 from tests.support.faults import Faults
 
@@ -38,8 +41,10 @@ class Results:
     files: dict[str, bytes] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
     records: dict[tuple[int, str], list[Any]] = field(default_factory=dict)
+    log: set[str] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
     shipped: int = 0
+    pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
 
     def begin(self, attempt: int) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
@@ -61,13 +66,22 @@ class FakeVolume:
         yield FakeSpool()
 
     async def keep_step(
-        self, key: TrialKey, spool: FakeSpool, *, attempt: int, step: Step, types: Sequence[str], part: Part = "all"
+        self,
+        key: TrialKey,
+        spool: FakeSpool,
+        *,
+        attempt: int,
+        step: Step,
+        types: Sequence[str],
+        part: Part = "all",
+        sent: Mapping[str, Pointer] | None = None,
     ) -> Collected:
         place = step.name if part == "all" else f"{step.name}/{part}"
         with self._write(f"keep_step {place}"):
             found = self._of(key)
             found.begin(attempt)
             found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
+            found.pointers[place] = dict(sent or {})
         return Collected(tuple(types[len(LOGS[part]) :]), len(types), len(spool.data))
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
@@ -106,6 +120,24 @@ class FakeVolume:
 
     def uri(self, base: str, key: TrialKey) -> str:
         return f"{base}/results/{key}"
+
+    async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
+        found = self.results.get(key.uid)
+        return {f"{place}/{name}": each for place, made in (found.pointers if found else {}).items() for name, each in made.items()}
+
+    async def append_log(self, key: TrialKey, line: str) -> None:
+        with self._write("append_log"):
+            self._of(key).log.add(line)
+
+    direct = True
+
+    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
+        self.faults.point(f"store invite {number}")
+        return Invitation(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
+
+    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
+        self.faults.point(f"store sent {sent.number}")
+        return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
         """As multistep.store.shipping does: in place of what was shipped before, unless that is not here any more."""

@@ -17,7 +17,7 @@ from multistep.settings import Settings
 from multistep.sources.trial import Loaded, TrialLoader
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_runner import FakeRunner, Json
+from tests.support.fake_runner import FakeRunner, Json, Tree
 from tests.support.fake_volume import FakeVolume, Results
 from tests.support.faults import Faults, Killed
 from tests.support.played import rewarded
@@ -62,7 +62,7 @@ class World:
     durations: seconds a phase takes, by "STEP/OPERATION" (else it ends as soon as somebody waits for it). results: of
     phases, by the same. events: what becomes of the news that a pod changed. wrap: puts something around the cluster.
     happens: what somebody else does, by seconds since the start. plans: by trial uid, as another world read them (tasks
-    do not change, and reading one takes as long as ten calls). stored: results go to an object store.
+    do not change, and reading one takes as long as ten calls). stored: results go to an object store; files: in pods, by path.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -78,6 +78,7 @@ class World:
     happens: Mapping[float, Callable[[World], None]] = field(default_factory=dict)
     plans: dict[str, Loaded] = field(default_factory=dict)
     stored: bool = False
+    files: Mapping[str, Tree] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.now = START
@@ -185,7 +186,7 @@ class World:
         runner = TimedRunner(
             pod["metadata"]["uid"],
             results={f"{attempt}/{id}": result for attempt in range(1, 6) for id, result in results.items()},
-            files={"/logs/agent": {"log.txt": b"agent"}, "/app/out": b"out"},
+            files={"/logs/agent": {"log.txt": b"agent"}, "/app/out": b"out", **self.files},
             clock=lambda: self.now,
         )
         runner.is_over = lambda id: runner.records[id]["startedAt"] + self._duration(id) <= self.now

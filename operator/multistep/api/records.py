@@ -22,7 +22,7 @@ MAX_RECORDS = 10_000
 MAX_INTEGER = 2**53  # what JSON numbers hold exactly
 
 DISK_FULL = "DiskFull"  # code of a fault: no space was left for it
-OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note"})
+OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send"})
 
 
 @dataclass(frozen=True)
@@ -198,47 +198,47 @@ class Fields:
     def text(self, name: str, limit: int = MAX_TEXT_CHARACTERS) -> str:
         value = self._value.get(name)
         if not isinstance(value, str):
-            raise self._wrong(name, "a text")
+            raise self.wrong(name, "a text")
         if len(value) > limit:
-            raise self._wrong(name, f"a text of at most {limit} characters")
+            raise self.wrong(name, f"a text of at most {limit} characters")
         return value
 
     def one_of(self, name: str, choices: frozenset[str] | set[str]) -> str:
         value = self.text(name)
         if value not in choices:
-            raise self._wrong(name, "one of " + ", ".join(sorted(choices)))
+            raise self.wrong(name, "one of " + ", ".join(sorted(choices)))
         return value
 
     def boolean(self, name: str) -> bool:
         value = self._value.get(name)
         if not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
+            raise self.wrong(name, "true or false")
         return value
 
     def integer(self, name: str) -> int:
         value = self._value.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INTEGER:
-            raise self._wrong(name, "an integer")
+            raise self.wrong(name, "an integer")
         return value
 
     def number(self, name: str) -> float:
         value = self._value.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(name, "a number")
+            raise self.wrong(name, "a number")
         if not -MAX_INTEGER <= value <= MAX_INTEGER or math.isnan(value):
-            raise self._wrong(name, "a number within bounds")
+            raise self.wrong(name, "a number within bounds")
         return float(value)
 
     def mapping(self, name: str) -> Mapping[str, Any]:
         value = self._value.get(name)
         if not isinstance(value, Mapping):
-            raise self._wrong(name, "an object")
+            raise self.wrong(name, "an object")
         return MappingProxyType(dict(value))
 
     def sequence(self, name: str, limit: int) -> list[Any]:
         value = self._value.get(name)
         if not isinstance(value, list) or len(value) > limit:
-            raise self._wrong(name, f"a list of at most {limit}")
+            raise self.wrong(name, f"a list of at most {limit}")
         return value
 
     def texts(self, name: str, limit: int) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ class Fields:
             return ()
         values = self.sequence(name, limit)
         if not all(isinstance(each, str) and len(each) <= MAX_TEXT_CHARACTERS for each in values):
-            raise self._wrong(name, "a list of texts")
+            raise self.wrong(name, "a list of texts")
         return tuple(values)
 
     def optional_text(self, name: str, limit: int = MAX_TEXT_CHARACTERS) -> str | None:
@@ -269,7 +269,7 @@ class Fields:
         fault = Fields(value, f"{self._what}.{name}")
         return Fault(code=fault.text("code", 64), message=fault.text("message"))
 
-    def _wrong(self, name: str, wanted: str) -> RunnerError:
+    def wrong(self, name: str, wanted: str) -> RunnerError:
         return _nonsense(f"{self._what}: {name} is not {wanted}")
 
 

@@ -118,10 +118,12 @@ class Note:
 
 @dataclass(frozen=True)
 class Source:
-    """A path to be collected. exclude: tar patterns, for directories."""
+    """A path to be collected. exclude: tar patterns, for directories; sent: files of it ("" for itself) that come without
+    their contents."""
 
     path: str
     exclude: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

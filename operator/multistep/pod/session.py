@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 from multistep.api.records import Fields, Hello, Record
+from multistep.engine.direct import Large
 from multistep.engine.operations import Directory, Source
 from multistep.errors import NoCommonProtocol, PodError, RunnerError, StreamLost
 from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
@@ -158,6 +159,16 @@ class Session:
                 await self._send_body(chunks)
                 answer = await self._answer()
         return _record(answer, id, "upload")
+
+    async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
+        """Files of at least so many bytes among what a download of the sources would bring. Since protocol 2."""
+        request = {"op": "survey", "sources": [_source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
+        found = Fields(await self._ask(request), "survey").sequence("files", limit)
+        return tuple(Large.from_json(each, len(sources)) for each in found)
+
+    async def send(self, spec: Mapping[str, Any]) -> Record:
+        """Begin to send a file to an address. spec: the request's fields but ``op``. Since protocol 2."""
+        return await self._ask_record("send", spec)
 
     async def download(self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None) -> DownloadResult:
         """Give the tar stream of sources to sink, chunk by chunk. max_bytes: beyond it the session is given up.
@@ -376,4 +387,5 @@ def _directory(directory: Directory) -> dict[str, Any]:
 
 
 def _source(source: Source) -> dict[str, Any]:
-    return {"path": source.path, "exclude": list(source.exclude)}
+    request: dict[str, Any] = {"path": source.path, "exclude": list(source.exclude)}
+    return {**request, "sent": list(source.sent)} if source.sent else request

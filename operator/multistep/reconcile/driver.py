@@ -24,7 +24,11 @@ from ..pod.perform import perform, upload
 from ..pod.session import Session
 from ..settings import Settings
 from ..sources.trial import Loaded
+from ..store import harbor
+from ..store.keep import Pointer
+from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
+from .direct import Direct, Gathering, told_as_sent
 
 Report = Callable[[Journal, str], Awaitable[None]]
 Dismiss = Callable[[StepPlan], Awaitable[None]]
@@ -76,6 +80,7 @@ class _Ride:
     sessions: dict[Place, Session]
     records: dict[str, Record] = field(default_factory=dict)
     workdir: str = ""
+    protocol: int = 1
 
     @property
     def key(self) -> TrialKey:
@@ -88,8 +93,13 @@ class _Ride:
 class Driver:
     """Opens sessions and rides them."""
 
-    def __init__(self, cluster: Cluster, volume: Volume, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, cluster: Cluster, volume: Volume, settings: Settings, metrics: Metrics, shipping: Shipping | None = None
+    ) -> None:
         self._cluster = cluster
+        self._direct = None
+        if shipping is not None and shipping.direct and settings.results_direct_bytes is not None:
+            self._direct = Direct(shipping, volume, settings.results_direct_bytes, settings.linger_seconds)
         self._volume = volume
         self._settings = settings
         self._metrics = metrics
@@ -104,7 +114,7 @@ class Driver:
                 return Left(forgotten=True)
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
-            ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session})
+            ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             # A verifier's records are believed of its own pod and of the store: an agent may have got hold of its own pod.
             ride.records = {each.id: await _acknowledged(session, each) for each in hello.records if not in_verifier(each.id)}
             if loaded.plan.separate:
@@ -138,7 +148,7 @@ class Driver:
                 continue
             record = await self._advance_or_tell(ride, progress)
             ride.records[record.id] = record
-            if progress.running is not None and not record.done:
+            if not record.done and (progress.running is not None or record.id != progress.next.id):
                 await ride.hooks.report(progress.journal, ride.isolation)
                 break
         return Left(progress.journal)
@@ -192,13 +202,27 @@ class Driver:
         """Bring the files into the store, then write down that they are there: a repeated collection replaces the first."""
         step, attempt = ride.step(operation.step), ride.scope.attempt
         start = time.monotonic()
+        sources, sent = operation.sources, dict[str, Pointer]()
+        if self._direct is not None and self._may_send(ride, operation):
+            gathering = Gathering(ride.key, attempt, operation, _has_secrets(ride.loaded))
+            reached = await self._direct.go_on(session, gathering, ride.records)
+            if reached.running is not None:
+                return reached.running
+            sent = await self._direct.pointers(gathering, reached)
+            sources = told_as_sent(sources, sent)
         async with self._volume.spool(ride.key) as spool:
-            found = await session.download(operation.sources, spool.write)
-            kept = await self._volume.keep_step(ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part)
+            found = await session.download(sources, spool.write)
+            kept = await self._volume.keep_step(
+                ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent
+            )
         self._metrics.collected_bytes.inc(found.size)
         seconds = round(time.monotonic() - start, 3)  # the note's own times are those of its writing, after all that
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         return await session.note(operation.id, data)
+
+    def _may_send(self, ride: _Ride, operation: Collect) -> bool:
+        """Not what a separate verifier is given from the volume, nor out of a pod whose network is limited."""
+        return ride.protocol >= 2 and operation.part == "all" and ride.loaded.plan.network is None
 
     async def _release(self, ride: _Ride, session: Session, operation: Release) -> Record:
         """The verifier's records go to the store, for they tell the verdict; then its pod may go, too."""
@@ -211,6 +235,10 @@ class Driver:
         await ride.hooks.dismiss(step)
         ride.pods = Pods(ride.pods.agent)
         return await session.note(operation.id, {})
+
+
+def _has_secrets(loaded: Loaded) -> bool:
+    return bool(harbor.secrets(loaded.env, loaded.task.config))
 
 
 async def _acknowledged(session: Session, record: Record) -> Record:

@@ -8,6 +8,7 @@ from ..api.trial import MultiStepTrial, TrialStatus
 from ..engine import status as engine_status
 from ..engine.journal import Journal
 from ..engine.rewards import StepException
+from ..errors import StoreError
 from ..settings import Settings
 from ..sources.trial import Loaded
 from ..store import harbor
@@ -46,6 +47,8 @@ class Finisher:
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))
+        if self._shipping is None and await self._volume.pointers(key):
+            raise StoreError(f"{key}: files of it went to an object store, which is not set any more: set results_store again")
         uri = self._volume.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
 

@@ -51,7 +51,7 @@ class Reconciler:
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, remote, policies_enforced=enforced),
-            driver=Driver(self.cluster, self.volume, self.settings, self.metrics),
+            driver=Driver(self.cluster, self.volume, self.settings, self.metrics, self.shipping),
             finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,
             settings=self.settings,

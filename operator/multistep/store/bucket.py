@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import certifi
 import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
@@ -49,8 +50,9 @@ class Stored:
 class Bucket:
     """check: called before each change; raises if this process may not make it. Errors of the store are StoreErrors."""
 
-    def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None, ca: str = "") -> None:
         self._store = store
+        self.ca = ca  # certificates (PEM) that pods may know the store by
         self._check = check
         self.url = url.rstrip("/")
 
@@ -63,14 +65,15 @@ class Bucket:
             raise StoreError(f"results_store = {url!r}: it has to be one of {', '.join(f'{each}NAME/PREFIX' for each in SCHEMES)}")
         # An endpoint is http only when it was written so. A whole object may take long; silence may not.
         options: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=1), "read_timeout": _SILENCE}
+        try:
+            ca = certifi.contents() if ca_file is None else ca_file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"results_store_ca_file = {str(ca_file)!r} cannot be read: {error}") from None
         if ca_file is not None:
-            try:
-                options["root_certificate"] = ca_file.read_bytes()
-            except OSError as error:
-                raise StoreError(f"results_store_ca_file = {str(ca_file)!r} cannot be read: {error.strerror}") from None
+            options["root_certificate"] = ca
         with _as_store_error(url, "opening"):
             retry: Any = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
-            return cls(from_url(url, client_options=options, retry_config=retry), url, check)  # type: ignore[call-overload]
+            return cls(from_url(url, client_options=options, retry_config=retry), url, check, ca)  # type: ignore[call-overload]
 
     @property
     def can_sign(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from ..api.task import ArtifactConfig
 from ..engine.artifacts import Placement, manifest, place
@@ -22,17 +23,31 @@ MAX_MEMBERS = 200_000  # of one collection; their names are held in memory to fi
 MAX_NOTES = 100
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
+_NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
 # Claims artifacts/manifest.json before any entry can; the models refuse this destination, so it is nobody else's.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 
 @dataclass(frozen=True)
+class Pointer:
+    """Where the contents of a file are that went straight to the object store: its name there, relative to the trial's, and
+    what the store had under it when the file was collected. sha256: as the pod told it."""
+
+    object: str
+    size: int
+    sha256: str
+    version: str
+
+
+@dataclass(frozen=True)
 class Kept:
-    """What was unpacked. notes: a line for each thing that was left out; members: where each entry's files are."""
+    """What was unpacked. notes: a line for each thing that was left out; members: where each entry's files are;
+    pointers: by path, for those that are empty here."""
 
     collected: Collected
     notes: Sequence[str] = ()
     members: Sequence[Members] = ()
+    pointers: Mapping[str, Pointer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,10 +83,17 @@ class _Notes:
         return [*self.lines, f"left out {self.more} more files"] if self.more else self.lines
 
 
-def keep(fd: int, target: Path, artifacts: Sequence[ArtifactConfig], types: Sequence[str], part: Part = "all") -> Kept:
+def keep(
+    fd: int,
+    target: Path,
+    artifacts: Sequence[ArtifactConfig],
+    types: Sequence[str],
+    part: Part = "all",
+    sent: Mapping[str, Pointer] = _NONE_SENT,
+) -> Kept:
     """Unpack into directories of target, which is new: agent and verifier as part says, and artifacts, unless it is "verifier".
 
-    types: of all sources, logs first. Raises StoreError.
+    types: of all sources, logs first; sent: by name in the stream, where they are empty. Raises StoreError.
     """
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
@@ -82,13 +104,15 @@ def keep(fd: int, target: Path, artifacts: Sequence[ArtifactConfig], types: Sequ
     sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
     found = _found(fd, sources)
     placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
-    notes = _unpack(fd, target, sources, [*places, *(f"artifacts/{each.destination}" for each in placements)])
+    places += [f"artifacts/{each.destination}" for each in placements]
+    notes, pointers = _unpack(fd, target, sources, places, sent)
     if part == "verifier":
         return Kept(Collected(), notes.all())
     count, size = _measure(target / "artifacts")
+    size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
     (target / "artifacts" / _MANIFEST).write_text(json.dumps(manifest(placements, shown), indent=2) + "\n")
-    return Kept(Collected(shown, count, size), notes.all(), _members(placements, found, shown))
+    return Kept(Collected(shown, count, size), notes.all(), _members(placements, found, shown), pointers)
 
 
 def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
@@ -148,18 +172,23 @@ def _found(fd: int, sources: _Sources) -> list[list[str]]:
     return found[sources.logs :]
 
 
-def _unpack(fd: int, target: Path, sources: _Sources, places: Sequence[str]) -> _Notes:
-    notes = _Notes()
+def _unpack(
+    fd: int, target: Path, sources: _Sources, places: Sequence[str], sent: Mapping[str, Pointer]
+) -> tuple[_Notes, dict[str, Pointer]]:
+    notes, pointers = _Notes(), dict[str, Pointer]()
     with TreeWriter(target) as tree:
         for number, member in enumerate(members(fd)):
             try:
                 if number >= MAX_MEMBERS:
                     raise Skipped(f"there are more than {MAX_MEMBERS} files")
                 index, path = sources.wanted(member)
-                tree.add(f"{places[index]}/{path}", member, fd)
+                place = "/".join(safe_parts(f"{places[index]}/{path}"))
+                tree.add(place, member, fd)
+                if member.name in sent and member.kind == "file" and not member.size:
+                    pointers[place] = sent[member.name]
             except Skipped as why:
                 notes.add(sources.name_of(member), member.name, str(why))
-    return notes
+    return notes, pointers
 
 
 def _measure(directory: Path) -> tuple[int, int]:

@@ -11,15 +11,17 @@ import asyncio
 import hashlib
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
+from ..engine.direct import URL_SECONDS, Sent
 from ..errors import StoreError
 from . import manifest
 from .archive import END, header
 from .bucket import PART_BYTES, Bucket, Stored
+from .keep import Pointer
 from .manifest import Line
 from .volume import Found, Spool, TrialKey, Volume, is_result
 
@@ -57,11 +59,12 @@ class Shipping:
         if former is not None and not sent:
             raise StoreError(f"{self.url(key)} has results of this trial already, and they are not those on the volume")
         await self._bucket.put(f"{TRIALS}/{key}", b"")
+        pointers = await self._volume.pointers(key)
         async with self._volume.spool(key) as lines:
             await lines.write(manifest.head({"namespace": key.namespace, "name": key.name, "uid": key.uid}))
             async with aclosing(self._volume.listing(key)) as batches:
                 async for batch in batches:
-                    for line in await _all(self._ship(key, each, sent) for each in batch):
+                    for line in await _all(self._ship(key, each, sent, pointers) for each in batch):
                         await lines.write(line.encode() if line else b"")
             await self._put_manifest(key, lines, former)
         return self.url(key)
@@ -76,11 +79,13 @@ class Shipping:
                 whole = b"".join([chunk async for chunk in chunks])
                 await self._bucket.put_if(_manifest(key), whole, former.version if former else None)
 
-    async def _ship(self, key: TrialKey, found: Found, sent: frozenset[bytes]) -> Line | None:
+    async def _ship(self, key: TrialKey, found: Found, sent: frozenset[bytes], pointers: Mapping[str, Pointer]) -> Line | None:
         """One file, directory or link."""
         line = _line(found)
         if line is None or line.kind != "file":
             return line
+        if not line.size and (there := pointers.get(line.path)) is not None:
+            return replace(line, **asdict(there))
         async with self._small if line.size <= _SMALL_BYTES else self._large:
             return await self._ship_file(key, line, sent)
 
@@ -139,17 +144,44 @@ class Shipping:
         yield END
 
     async def _member(self, key: TrialKey, line: Line) -> AsyncGenerator[bytes, None]:
+        if line.version and (there := await self._bucket.head(f"{key}/{line.object}")) != _expected(key, line, there):
+            yield _remark(line, "it is not what was collected: somebody who knew the address that it was sent to changed it")
+            return
         yield header(line.path, _TYPES[line.kind], line.mode, line.mtime, size=line.size, target=line.target)
         if not line.size:
             return
         digest = _Digest()
-        contents = self._bucket.get(f"{key}/{line.object}", line.version or None)
+        contents = self._bucket.get(f"{key}/{line.object}", line.version)
         async with aclosing(contents), aclosing(digest.of(contents)) as chunks:
             async for chunk in chunks:
                 yield chunk
-        if (digest.size, digest.sha256) != (line.size, line.sha256):
+        if (digest.size, digest.sha256) != (line.size, line.sha256) and not line.version:
             raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest is another")
         yield bytes(-line.size % tarfile.BLOCKSIZE)
+        if digest.sha256 != line.sha256:
+            yield _remark(line, f"the pod that sent it told another digest: {line.sha256}")
+
+    # -- what goes straight from pods
+
+    @property
+    def direct(self) -> bool:
+        """Whether requests can be signed for pods."""
+        return self._bucket.can_sign
+
+    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
+        """An address that a pod may put one file to."""
+        await self._bucket.put(f"{TRIALS}/{key}", b"")
+        url = await self._bucket.sign_put(f"{key}/{_direct(attempt, step, number)}", URL_SECONDS)
+        headers = {"x-ms-blob-type": "BlockBlob"} if self._bucket.url.startswith("az://") else {}
+        return Invitation(url, headers, self._bucket.ca if url.startswith("https://") else "")
+
+    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
+        """What a pod says it sent, if it is there."""
+        name = _direct(attempt, step, sent.number)
+        there = await self._bucket.head(f"{key}/{name}")
+        if there is None or there.size != sent.file.size or there.version.strip('"') != sent.version.strip('"'):
+            return None
+        return Pointer(name, there.size, sent.sha256, there.version)
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
         """At most limit bytes of one file; None if it is not there. offset: a negative one counts from its end."""
@@ -199,6 +231,15 @@ class Shipping:
             await self._bucket.delete(names)
 
 
+@dataclass(frozen=True)
+class Invitation:
+    """To put one object. url: a secret; ca: PEM certificates by which the store is known, "" without TLS."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str]
+    ca: str = field(repr=False)
+
+
 class _Digest:
     """What passed through."""
 
@@ -229,6 +270,20 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 def _manifest(key: TrialKey) -> str:
     return f"{key}/{manifest.NAME}"
+
+
+def _direct(attempt: int, step: int, number: int) -> str:
+    return f"sent/{attempt}/{step}/{number}"
+
+
+def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
+    return Stored(f"{key}/{line.object}", line.size, line.version, there.time if there else 0.0)
+
+
+def _remark(line: Line, text: str) -> bytes:
+    """A file beside the one that something is wrong with: the rest of the results is none the worse for it."""
+    data = f"{line.path!a}: {text}\n".encode()
+    return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + bytes(-len(data) % 512)
 
 
 def _sent(line: Line) -> bytes:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
@@ -27,7 +28,7 @@ from . import directory
 from .access import KEY_FILE, load_or_make_key, token
 from .archive import picked_chunks, tar_chunks
 from .directory import TrialDirectory
-from .keep import Kept, Members, keep
+from .keep import Kept, Members, Pointer, keep
 from .redact import Redactor
 from .threads import Threads, as_store_error
 from .tree import Entry, open_below, pread_all, walk
@@ -37,7 +38,7 @@ T = TypeVar("T")
 _SPOOL_BUFFER_BYTES = 1024 * 1024
 _LINES_BYTES = 64 * 1024
 _BATCH = 100
-_MEMBERS, _RECORDS = "members", "records"  # what is kept of steps beside their results
+_MEMBERS, _RECORDS, _POINTERS = "members", "records", "pointers"  # what is kept of steps beside their results
 _OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
@@ -170,16 +171,30 @@ class Volume:
             return tempfile.TemporaryFile(dir=self.root, prefix=directory.SPOOL)
 
     async def keep_step(
-        self, key: TrialKey, spool: Spool, *, attempt: int, step: Step, types: Sequence[str], part: Part = "all"
+        self,
+        key: TrialKey,
+        spool: Spool,
+        *,
+        attempt: int,
+        step: Step,
+        types: Sequence[str],
+        part: Part = "all",
+        sent: Mapping[str, Pointer] | None = None,
     ) -> Collected:
         """Unpack a step's logs and artifacts into their place, over an older collection of the same step and part.
 
         part: agent (with the artifacts) and verifier come one after another when a step is verified apart.
         types: of all sources of the download, logs first, as the runner answered; Collected has the artifact entries' only.
+        sent: by name in the download, what is in the object store already.
         StoreError: the stream makes no sense, the disk is full, or a later attempt has begun.
         """
         await spool.flush()
-        return await self._run(key, f"keeping step {step.name!r}", lambda to: _keep_step(to, spool, attempt, step, types, part))
+        keep = partial(_keep_step, spool=spool, attempt=attempt, step=step, types=types, part=part, sent=sent or {})
+        return await self._run(key, f"keeping step {step.name!r}", keep)
+
+    async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
+        """The files whose contents went straight to the object store, by path in the results."""
+        return await self._run(key, "reading pointers", _pointers)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
         """What is kept of one artifact entry of part "agent", as a tar stream: a directory's contents, or one file."""
@@ -328,10 +343,22 @@ class Volume:
             return await self._threads.run(function, TrialDirectory(self._path(key), self._check))
 
 
-def _keep_step(to: TrialDirectory, spool: Spool, attempt: int, step: Step, types: Sequence[str], part: Part) -> Collected:
+def _keep_step(
+    to: TrialDirectory,
+    *,
+    spool: Spool,
+    attempt: int,
+    step: Step,
+    types: Sequence[str],
+    part: Part,
+    sent: Mapping[str, Pointer],
+) -> Collected:
     to.begin(attempt)
     with to.work() as work:
-        kept: Kept = keep(spool.fileno(), work, () if part == "verifier" else step.artifacts, types, part)
+        kept: Kept = keep(spool.fileno(), work, () if part == "verifier" else step.artifacts, types, part, sent)
+        if kept.pointers or to.kept(_POINTERS, attempt):
+            pointers = {f"{_place(step)}{path}": asdict(each) for path, each in kept.pointers.items()}
+            to.keep(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
         if part == "agent":
             members = [asdict(each) for each in kept.members]
             to.keep(_MEMBERS, attempt, step.index, json.dumps(members).encode())
@@ -386,6 +413,15 @@ def _part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
         return b"".join(pread_all(fd, begin, limit)) if stat.S_ISREG(info.st_mode) else None
     finally:
         os.close(fd)
+
+
+def _pointers(to: TrialDirectory) -> dict[str, Pointer]:
+    current, found = to.attempt(), dict[str, Pointer]()
+    for attempt in range(1, current + 1):
+        top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
+        for data in to.kept(_POINTERS, attempt).values():
+            found |= {f"{top}{path}": Pointer(**each) for path, each in json.loads(data).items()}
+    return found
 
 
 def _redact(to: TrialDirectory, redactor: Redactor) -> None:

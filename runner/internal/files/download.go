@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -25,6 +26,7 @@ const (
 type Download struct {
 	sources    []source
 	archive    *tar.Writer
+	sent       []string // of the source that is on its way
 	changed    []string
 	unreadable []string
 	buffer     []byte
@@ -35,6 +37,7 @@ type source struct {
 	file    *os.File
 	root    *os.Root
 	exclude []string
+	sent    []string
 	failed  bool
 }
 
@@ -42,7 +45,9 @@ type source struct {
 func OpenDownload(wanted []wire.Source) *Download {
 	download := &Download{buffer: make([]byte, copyBytes)}
 	for _, want := range wanted {
-		download.sources = append(download.sources, openSource(want))
+		source := openSource(want)
+		source.sent = want.Sent
+		download.sources = append(download.sources, source)
 	}
 	return download
 }
@@ -110,8 +115,9 @@ func (d *Download) sendSource(name string, source source) error {
 	case source.failed:
 		d.unreadable = list(d.unreadable, name)
 	case source.file != nil:
-		return d.sendFile(name, source.file)
+		return d.sendFile(name, source.file, slices.Contains(source.sent, ""))
 	case source.root != nil:
+		d.sent = source.sent
 		return d.sendDirectory(directory{source.root, name, "", source.exclude, 0})
 	}
 	return nil
@@ -134,7 +140,7 @@ func (d *Download) sendDirectory(dir directory) error {
 	}
 	defer opened.Close()
 	if info, err := opened.Stat(); err == nil {
-		if err := d.header(dir.member+"/", tar.TypeDir, info, ""); err != nil {
+		if err := d.header(dir.member+"/", tar.TypeDir, info, "", 0); err != nil {
 			return err
 		}
 	}
@@ -169,12 +175,12 @@ func (d *Download) sendEntry(dir directory, name string) error {
 		file, _, err := paths.OpenRegular(dir.root, name)
 		if err == nil {
 			defer file.Close()
-			return d.sendFile(member, file)
+			return d.sendFile(member, file, slices.Contains(d.sent, rel))
 		}
 	case err == nil && info.Mode()&fs.ModeSymlink != 0:
 		leadsTo, err := dir.root.Readlink(name)
 		if err == nil {
-			return d.header(member, tar.TypeSymlink, info, leadsTo)
+			return d.header(member, tar.TypeSymlink, info, leadsTo, 0)
 		}
 	case err == nil:
 		return nil // a socket, a fifo, a device
@@ -198,17 +204,20 @@ func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
 	return d.sendDirectory(dir)
 }
 
-// sendFile sends as many bytes as the file had when it was opened: zeros where it shrank.
-func (d *Download) sendFile(member string, file *os.File) error {
+// sendFile sends as many bytes as the file had when it was opened: zeros where it shrank. One that was sent before has none.
+func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 	info, err := file.Stat()
 	if err != nil {
 		d.unreadable = list(d.unreadable, member)
 		return nil
 	}
-	if err := d.header(member, tar.TypeReg, info, ""); err != nil {
+	left := info.Size()
+	if sent {
+		left = 0
+	}
+	if err := d.header(member, tar.TypeReg, info, "", left); err != nil {
 		return err
 	}
-	left := info.Size()
 	for left > 0 {
 		n, err := file.Read(d.buffer[:min(int64(len(d.buffer)), left)])
 		if n == 0 || err != nil {
@@ -238,17 +247,14 @@ func (d *Download) pad(member string, left int64) error {
 	return nil
 }
 
-func (d *Download) header(member string, kind byte, info fs.FileInfo, leadsTo string) error {
+func (d *Download) header(member string, kind byte, info fs.FileInfo, leadsTo string, size int64) error {
 	header := &tar.Header{
-		Typeflag: kind, Name: member, Linkname: leadsTo, Mode: unixMode(info.Mode()),
+		Typeflag: kind, Name: member, Linkname: leadsTo, Size: size, Mode: unixMode(info.Mode()),
 		ModTime: info.ModTime().Truncate(time.Second), // a fraction would cost a kilobyte each
 		Format:  tar.FormatPAX,
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		header.Uid, header.Gid = int(stat.Uid), int(stat.Gid)
-	}
-	if kind == tar.TypeReg {
-		header.Size = info.Size()
 	}
 	return d.archive.WriteHeader(header)
 }

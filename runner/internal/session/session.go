@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"multistep.dev/runner/internal/frames"
@@ -131,6 +132,10 @@ func (s *Session) dispatch(op wire.Op, payload []byte) error {
 		return s.upload(payload)
 	case "download":
 		return s.download(payload)
+	case "survey":
+		return s.survey(payload)
+	case "send":
+		return s.sendFile(payload)
 	}
 	return s.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
 }
@@ -194,7 +199,7 @@ func (s *Session) hello(payload []byte) error {
 	s.protocol = agreed
 	own, told := s.Host.Users.Own(), []records.Record{}
 	if request.Records == nil || *request.Records {
-		told = s.Store.All()
+		told = s.known()
 	}
 	return s.answer(struct {
 		OK         bool             `json:"ok"`
@@ -211,6 +216,15 @@ func (s *Session) hello(payload []byte) error {
 		answerOK, s.protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
 		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), told,
 	})
+}
+
+// known are the records that a caller of this protocol understands: what else was done is none of its operations.
+func (s *Session) known() []records.Record {
+	all := s.Store.All()
+	if s.protocol < 2 {
+		all = slices.DeleteFunc(all, func(each records.Record) bool { return each.Op == "send" })
+	}
+	return all
 }
 
 func (s *Session) start(payload []byte) error {

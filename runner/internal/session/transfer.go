@@ -9,6 +9,7 @@ import (
 	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/records"
+	"multistep.dev/runner/internal/send"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -120,10 +121,8 @@ func (s *Session) download(payload []byte) error {
 	if err := wire.Decode(payload, &request); err != nil {
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 	}
-	for _, source := range request.Sources {
-		if source.Path == "" || wire.CheckPaths([]string{source.Path}) != nil {
-			return s.refuse(wire.Errorf(wire.CodeProtocol, "the source %.200q is no absolute path", source.Path))
-		}
+	if refusal := checkSources(request.Sources); refusal != nil {
+		return s.refuse(refusal)
 	}
 	download := files.OpenDownload(request.Sources)
 	defer download.Close()
@@ -134,6 +133,47 @@ func (s *Session) download(payload []byte) error {
 		return err
 	}
 	return s.sendBody(download)
+}
+
+func checkSources(sources []wire.Source) *wire.Error {
+	for _, source := range sources {
+		if source.Path == "" || wire.CheckPaths([]string{source.Path}) != nil {
+			return wire.Errorf(wire.CodeProtocol, "the source %.200q is no absolute path", source.Path)
+		}
+	}
+	return nil
+}
+
+func (s *Session) survey(payload []byte) error {
+	var request wire.Survey
+	if err := wire.Decode(payload, &request); err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	if refusal := checkSources(request.Sources); refusal != nil {
+		return s.refuse(refusal)
+	}
+	return s.answer(struct {
+		OK    bool             `json:"ok"`
+		Files []wire.LargeFile `json:"files"`
+	}{answerOK, files.Large(request.Sources, request.MinBytes, request.Limit)})
+}
+
+func (s *Session) sendFile(payload []byte) error {
+	var request wire.Send
+	if ok, err := s.decode(payload, &request); !ok {
+		return err
+	}
+	if refusal := checkSources([]wire.Source{{Path: request.Source}}); refusal != nil || request.Size < 0 {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "nothing of %d bytes can be sent from %.200q", request.Size, request.Source))
+	}
+	return s.begin(request.Op, func() any {
+		file, err := files.OpenOne(request.Source, request.Path)
+		if err != nil {
+			return wire.SendResult{Error: wire.Errorf("Send", "%v", err)}
+		}
+		defer file.Close()
+		return send.Run(request, file)
+	})
 }
 
 // sendBody sends a download. What went wrong with the files is told at its end; only a broken stream is an error here.

@@ -14,6 +14,7 @@ import (
 )
 
 // Protocols are the versions this runner speaks: an operator of an earlier release, after a rollback, must find its own here.
+// 2 has output, survey, send, and sent files in a download.
 var Protocols = []int{1, 2}
 
 // Agree picks the highest version that both sides speak; false if there is none.
@@ -297,6 +298,43 @@ type UploadResult struct {
 type Source struct {
 	Path    string   `json:"path"`
 	Exclude []string `json:"exclude"`
+	Sent    []string `json:"sent"` // files of it ("" for itself) that are told without their contents
+}
+
+// Survey is the request of that name.
+type Survey struct {
+	Op
+	Sources  []Source `json:"sources"`
+	MinBytes int64    `json:"minBytes"`
+	Limit    int      `json:"limit"`
+}
+
+// LargeFile is one that a survey found. Binary: it has a NUL in its beginning.
+type LargeFile struct {
+	Source int    `json:"source"`
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	Binary bool   `json:"binary"`
+}
+
+// Send is the request of that name.
+type Send struct {
+	Op
+	Source         string            `json:"source"`
+	Path           string            `json:"path"`
+	Size           int64             `json:"size"`
+	URL            string            `json:"url"`
+	Headers        map[string]string `json:"headers"`
+	CA             string            `json:"ca"`
+	TimeoutSeconds float64           `json:"timeoutSeconds"`
+}
+
+// SendResult is its result.
+type SendResult struct {
+	Size    int64  `json:"size"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version"`
+	Error   *Error `json:"error"`
 }
 
 // Download is the request of that name.

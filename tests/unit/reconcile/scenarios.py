@@ -68,6 +68,17 @@ SCENARIOS = {
     "results in an object store": Scenario(
         {"trial": _trial(), "stored": True, "durations": WAITS}, reward=0.75, living=True, fully=True
     ),
+    "large files straight to the store": Scenario(
+        {
+            "trial": _trial(artifacts=[{"source": "/big"}, {"source": "/small"}]),
+            "stored": True,
+            "settings": {"results_direct_bytes": 100},
+            "files": {"/big": {"one": b"\0" * 100, "two": b"x" * 101}, "/small": b"\0"},
+            "durations": {"a/collect-send-0": 50.0, "b/collect-send-1": 30.0},
+        },
+        reward=0.75,
+        living=True,
+    ),
     "made again as root": Scenario({"trial": _trial(), "user": 1000}, reward=0.75),
     "verified apart": Scenario(
         {"trial": _trial(APART), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}, reward=0.75, living=True, fully=True

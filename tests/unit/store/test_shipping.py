@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from obstore.store import MemoryStore
 
+from multistep.engine.direct import Large, Sent
 from multistep.errors import NotLeading, StoreError
 from multistep.store import server, shipping
 from multistep.store.bucket import Bucket
+from multistep.store.keep import Pointer
 from multistep.store.manifest import object_name
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 from tests.support import servers
 
-from .helpers import KEY, trial_path
+from .helpers import KEY, Step, entries, member, tar, trial_path
 
 OTHER = TrialKey("default", "trial-1", "11111111-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
 
@@ -176,6 +182,64 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
     with pytest.raises(StoreError, match="has results of this trial already"):
         await shipped.ship(KEY)
     assert await tar_of(shipped) == wanted
+
+
+async def collected_directly(volume: Volume, s3: servers.S3, told: str | None = None) -> tuple[Shipping, bytes, Pointer]:
+    """A step whose only artifact a pod put into the store itself. told: another digest than is right."""
+    data = bytes(range(256)) * 1000
+    shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
+    invitation = await shipped.invite(KEY, 1, 0, 0)
+    assert "ignature" not in repr(invitation)
+    async with aiohttp.ClientSession() as session, session.put(invitation.url, data=data) as answer:
+        version = answer.headers["ETag"]
+        assert answer.status == 200
+    digest = told or hashlib.sha256(data).hexdigest()
+    large = Large(2, "", len(data))
+    assert await shipped.sent(KEY, 1, 0, Sent(0, large, digest, "another")) is None
+    assert await shipped.sent(KEY, 1, 0, Sent(1, large, digest, version)) is None
+    pointer = await shipped.sent(KEY, 1, 0, Sent(0, large, digest, version))
+    assert pointer is not None
+    step = Step(artifacts=entries("/app/large"))
+    async with volume.spool(KEY) as spool:
+        await spool.write(tar(member("2", b"", mode=0o640)))
+        types = ("directory", "directory", "file")
+        kept = await volume.keep_step(KEY, spool, attempt=1, step=step, types=types, sent={"2": pointer})
+    assert (kept.count, kept.bytes) == (1, len(data))
+    return shipped, data, pointer
+
+
+async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: servers.S3, volume: Volume) -> None:
+    shipped, data, pointer = await collected_directly(volume, s3)
+    assert await volume.pointers(KEY) == {"steps/one/artifacts/large": pointer}
+    await volume.begin_attempt(KEY, 2)
+    await volume.finish(KEY, {"result.json": b"{}"})
+    await shipped.ship(KEY)
+    found = unpacked(await tar_of(shipped))
+    assert found["attempts/1/steps/one/artifacts/large"] == data and found["result.json"] == b"{}"
+
+
+async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_nothing(s3: servers.S3, volume: Volume) -> None:
+    shipped, _, pointer = await collected_directly(volume, s3)
+    await volume.finish(KEY, {"result.json": b"{}"})
+    await shipped.ship(KEY)
+    (s3.directory / "bucket/x" / str(KEY) / pointer.object).unlink()
+    await Bucket.open("s3://bucket/x").put(f"{KEY}/{pointer.object}", b"forged")
+    found = unpacked(await tar_of(shipped))
+    assert "steps/one/artifacts/large" not in found and found["result.json"] == b"{}"
+    assert b"is not what was collected" in found["steps/one/artifacts/large.remark.txt"]
+
+
+async def test_a_pod_that_told_another_digest_is_found_out(s3: servers.S3, volume: Volume) -> None:
+    shipped, data, _ = await collected_directly(volume, s3, told="ab" * 32)
+    await shipped.ship(KEY)
+    found = unpacked(await tar_of(shipped))
+    assert found["steps/one/artifacts/large"] == data
+    assert b"told another digest" in found["steps/one/artifacts/large.remark.txt"]
+
+
+def unpacked(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {each.name: opened.read() for each in archive if (opened := archive.extractfile(each)) is not None}
 
 
 async def test_a_replica_that_does_not_lead_changes_nothing(volume: Volume) -> None:

@@ -1,0 +1,99 @@
+"""Has large files sent from the pod straight to the object store (engine.direct decides), and checks that they came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..api.records import Record
+from ..engine import direct
+from ..engine.direct import Large, Reached, Send, Survey
+from ..engine.operations import Collect, Source
+from ..pod.session import Session
+from ..store.keep import Pointer
+from ..store.shipping import Shipping
+from ..store.volume import TrialKey, Volume
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """One collection of a trial. secret: values are redacted in its text files, which therefore go through the operator."""
+
+    key: TrialKey
+    attempt: int
+    collect: Collect
+    secret: bool
+
+
+@dataclass(frozen=True)
+class Direct:
+    """least_bytes: of a file that is sent; linger_seconds: how long a session waits for one."""
+
+    shipping: Shipping
+    volume: Volume
+    least_bytes: int
+    linger_seconds: float
+
+    async def go_on(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
+        """Until all is sent that can be, or a file takes its time: then the result has a running record."""
+        while (reached := direct.reached(gathering.collect, records)).next is not None:
+            record = await self._advance(session, gathering, reached)
+            if record.done and not record.acknowledged:
+                await session.ack(record.id)
+            records[record.id] = record
+            if reached.running is not None and not record.done:
+                return replace(reached, running=record)
+        return reached
+
+    async def _advance(self, session: Session, gathering: Gathering, reached: Reached) -> Record:
+        if reached.running is not None:
+            return await session.wait(reached.running.id, self.linger_seconds)
+        match reached.next:
+            case Send() as send:
+                return await self._send(session, gathering, send)
+            case Survey(id):
+                found = await session.survey(gathering.collect.sources, min_bytes=self.least_bytes, limit=direct.MOST_FILES)
+                return await session.note(id, {"files": [each.to_json() for each in found if self._may_go(gathering, each)]})
+        raise AssertionError("nothing is next")
+
+    def _may_go(self, gathering: Gathering, file: Large) -> bool:
+        return file.size <= direct.MOST_BYTES and (file.binary or not gathering.secret)
+
+    async def _send(self, session: Session, gathering: Gathering, send: Send) -> Record:
+        invitation = await self.shipping.invite(gathering.key, gathering.attempt, gathering.collect.step, send.number)
+        request = {
+            "id": send.id,
+            "source": gathering.collect.sources[send.file.source].path,
+            "path": send.file.path,
+            "size": send.file.size,
+            "url": invitation.url,
+            "headers": dict(invitation.headers),
+            "ca": invitation.ca,
+            "timeoutSeconds": send.seconds,
+        }
+        return await session.send(request)
+
+    async def pointers(self, gathering: Gathering, reached: Reached) -> dict[str, Pointer]:
+        """Those that the store has as the pod told, by name in the download; trial.log tells of the others."""
+        found: dict[str, Pointer] = {}
+        for sent in reached.sent:
+            pointer = await self.shipping.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
+            if pointer is None:
+                await self._tell(gathering, f"{sent.file.member}: the store does not have it as the pod sent it")
+            else:
+                found[sent.file.member] = pointer
+        if reached.failure:
+            await self._tell(gathering, reached.failure)
+        return found
+
+    async def _tell(self, gathering: Gathering, why: str) -> None:
+        line = f"{gathering.collect.id}: a large file came through the operator, not straight to the store: {why}"
+        await self.volume.append_log(gathering.key, line)
+
+
+def told_as_sent(sources: Sequence[Source], sent: Mapping[str, Pointer]) -> tuple[Source, ...]:
+    """The sources with what need not come again."""
+    names = [member.partition("/")[::2] for member in sent]
+    return tuple(
+        replace(source, sent=tuple(path for index, path in names if index == str(number))) for number, source in enumerate(sources)
+    )

@@ -1,0 +1,207 @@
+"""Results in an object store: a real S3 server beside the cluster, and the operator that is deployed, told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http.client
+import json
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import obstore
+import pytest
+import pytest_asyncio
+from obstore.store import S3Store
+
+from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, trial
+from tests.e2e.test_cli import multistep
+from tests.e2e.test_orphans import metrics, set_operator
+from tests.support import servers
+
+MIB = 1024 * 1024
+LARGE_BYTES = int(os.environ.get("MULTISTEP_TEST_LARGE_MIB", "512")) * MIB
+RETENTION = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "1", "MULTISTEP_RESULTS_RETENTION_SECONDS": "1"}
+AWKWARD = r"""#!/bin/bash
+cd /logs/artifacts
+head -c 3000000 /dev/urandom > binary
+: > empty
+mkdir -p nothing deep/er
+printf 'grüße' > 'größe 大.txt'
+printf x > $'not-\xff-utf-8'
+printf x > $'line\nbreak'
+ln -s ../binary deep/link
+chmod 755 binary
+"""
+SOLVE_LARGE = f"""#!/bin/bash
+cd /logs/artifacts
+head -c {16 * MIB} /dev/urandom > /tmp/piece
+for _ in $(seq {LARGE_BYTES // (16 * MIB)}); do cat /tmp/piece; done > large
+sha256sum large > sum
+"""
+
+
+@dataclass(frozen=True)
+class Store:
+    """An S3 server that the operator is told of."""
+
+    server: servers.S3
+
+    def of(self, found: Object) -> Path:
+        """Where a trial's objects are."""
+        metadata: dict[str, str] = found["metadata"]
+        return self.server.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
+
+    def objects(self, found: Object) -> set[str]:
+        """Of a trial, by name below its own."""
+        top = self.of(found)
+        return {str(each.relative_to(top)) for each in top.rglob("*") if each.is_file()}
+
+
+@contextmanager
+def operator_with(variables: Mapping[str, str]) -> Iterator[None]:
+    set_operator(*(f"{name}={value}" for name, value in variables.items()))
+    try:
+        yield
+    finally:
+        set_operator(*(f"{name}-" for name in variables))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[servers.S3]:
+    async with servers.s3(servers.node()) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def store(server: servers.S3) -> Iterator[Store]:
+    variables = {"MULTISTEP_RESULTS_STORE": "s3://bucket/e2e", **RETENTION, **server.environment}
+    with operator_with(variables):
+        yield Store(server)
+
+
+def not_writable(found: Object) -> bool:
+    return bool(condition(found, "Reconciling")["reason"] == "ResultsNotWritable")
+
+
+async def on_volume(given: Given, found: Object) -> bool:
+    """Whether the operator's volume has anything of a trial."""
+    metadata = found["metadata"]
+    path = f"/var/lib/multistep/{metadata['namespace']}/{metadata['name']}/{metadata['uid']}"
+    command = ["kubectl", "-n", "multistep-system", "exec", "deployment/multistep", "--", "test", "-e", path]
+    return (await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True)).returncode == 0
+
+
+async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_was_away(
+    given: Given, store: Store, tmp_path: Path
+) -> None:
+    bucket = store.server.directory / "bucket"
+    name = "awkward"
+    await given.applied(trial(Step("a", solve=f"{AWKWARD}sleep 6\n"), name=name))
+    await given.until(name, in_agent)
+    bucket.rename(bucket.with_name("away"))
+    bucket.write_text("no bucket")
+    waiting = await given.until(name, not_writable, seconds=60)
+    assert "s3://bucket/e2e" in condition(waiting, "Reconciling")["message"]
+    bucket.unlink()
+    bucket.with_name("away").rename(bucket)
+    done = await given.until(name, finished)
+
+    assert condition(done, "Complete")["status"] == "True"
+    objects = store.objects(done)
+    assert {
+        "manifest.jsonl",
+        "files/result.json",
+        "files/steps/a/artifacts/binary",
+        "files/steps/a/artifacts/größe 大.txt",
+    } <= objects
+    assert done["status"]["resultsStore"] == f"s3://bucket/e2e/{given.namespace}/{name}/{done['metadata']['uid']}"
+    assert not await on_volume(given, done)
+    code, _, err = await multistep("results", name, str(tmp_path / "out"), "-n", given.namespace)
+    assert code == 0, err
+    artifacts = tmp_path / "out/steps/a/artifacts"
+    stored = store.of(done) / "files"
+    assert (artifacts / "binary").read_bytes() == (stored / "steps/a/artifacts/binary").read_bytes()
+    assert (artifacts / "binary").stat().st_size == 3_000_000 and os.access(artifacts / "binary", os.X_OK)
+    assert (artifacts / "empty").read_bytes() == b"" and (artifacts / "nothing").is_dir()
+    assert (artifacts / "größe 大.txt").read_text() == "grüße"
+    assert (artifacts / os.fsdecode(b"not-\xff-utf-8")).read_text() == (artifacts / "line\nbreak").read_text() == "x"
+    assert str((artifacts / "deep/link").readlink()) == "../binary"
+
+    await given.deleted(name)
+    async with asyncio.timeout(60):
+        while store.objects(done):
+            await asyncio.sleep(0.3)
+
+
+async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: Store) -> None:
+    """What is asked of the operator for it is little memory; and it takes little longer than copying the file there."""
+    await given.ended(trial(Step("a"), name="warm"))  # what is loaded at the first trial is no cost of the large one
+    name = "large"
+    await given.applied(trial(Step("a", solve=SOLVE_LARGE), name=name))
+    await given.until(name, in_agent)
+    before = peak = await memory(given)
+    began = 0.0
+    while not finished(found := await given.get(name)):
+        began = began or (0.0 if in_agent(found) else time.monotonic())
+        peak = max(peak, await memory(given))
+        await asyncio.sleep(0.1)
+    seconds = time.monotonic() - began
+
+    sent = [each for each in store.objects(found) if each.startswith("sent/")]
+    assert len(sent) == 1 and found["status"]["steps"][0]["artifacts"]["bytes"] > LARGE_BYTES, (
+        found["status"],
+        store.objects(found),
+    )
+    large = store.of(found) / sent[0]
+    told = [json.loads(line) for line in (store.of(found) / "manifest.jsonl").read_text().splitlines()]
+    [line] = [each for each in told if each.get("path") == "steps/a/artifacts/large"]
+    wanted = (store.of(found) / "files/steps/a/artifacts/sum").read_text().split()[0]
+    assert (line["size"], line["sha256"], line["object"]) == (LARGE_BYTES, wanted, sent[0])
+    assert await asyncio.to_thread(digest_of, large) == wanted
+    assert "signature" not in (store.of(found) / "files/trial.log").read_text().lower()
+    plain = await asyncio.to_thread(copy_plainly, store.server, large)
+    speeds = [f"{taken:.1f} s ({LARGE_BYTES / MIB / taken:.0f} MiB/s)" for taken in (seconds, plain)]
+    print(
+        f"\n{LARGE_BYTES // MIB} MiB from the end of the agent to the end of the trial: {speeds[0]}; "
+        f"a plain copy to the same server: {speeds[1]}; "
+        f"the operator's memory rose by {(peak - before) / MIB:.1f} MiB, from {before / MIB:.0f}"
+    )
+    assert peak - before < 16 * MIB
+    if LARGE_BYTES >= 2048 * MIB:  # else what each trial takes is most of it
+        assert seconds < 2 * plain
+
+
+async def memory(given: Given) -> float:
+    """Bytes of the operator's that are resident."""
+    [line] = [each for each in (await metrics(given.client)).splitlines() if each.startswith("process_resident_memory_bytes ")]
+    return float(line.split()[1])
+
+
+def digest_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def copy_plainly(server: servers.S3, file: Path) -> float:
+    """Seconds that one PUT takes from this machine."""
+    client = S3Store(
+        server.bucket, endpoint=server.url, access_key_id=server.access_key, secret_access_key=server.secret_key,
+        region=server.region, client_options={"allow_http": True},
+    )  # fmt: skip
+    address = urlsplit(obstore.sign(client, "PUT", "plain", timedelta(hours=1)))
+    connection = http.client.HTTPConnection(address.netloc, blocksize=MIB)
+    with file.open("rb") as opened:
+        began = time.monotonic()
+        headers = {"Content-Length": str(file.stat().st_size)}
+        connection.request("PUT", f"{address.path}?{address.query}", body=opened, headers=headers)
+        answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    return time.monotonic() - began
