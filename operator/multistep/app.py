@@ -33,6 +33,7 @@ from .store import server
 from .store.bucket import Bucket
 from .store.shipping import Shipping
 from .store.volume import Volume
+from .traces import Traces, exporter
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class App:
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
         self._end = end
         self.reconciler: Reconciler
+        self.traces: Traces | None = None
         self._stack = AsyncExitStack()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
@@ -64,11 +66,19 @@ class App:
         """Connect to the cluster and stand by; work begins when the lease is won."""
         settings, stack = self.settings, self._stack
         gate = Gate(waited=self.metrics.throttled_seconds.inc)
+        if (to := exporter(settings.otlp_endpoint)) is not None:
+            self.traces = Traces(to, self.metrics)
         self._client = client = await stack.enter_async_context(await Client.connect(gate=gate, observe=self._count_request))
         self.lease = await self._make_lease()
         fenced = Fenced(client, self.lease.check)
         self.reconciler = Reconciler(
-            fenced, self.volume, settings, self.metrics, wake=lambda key: self.queue.add(key), shipping=self.shipping
+            fenced,
+            self.volume,
+            settings,
+            self.metrics,
+            wake=lambda key: self.queue.add(key),
+            ended=self.traces.ended if self.traces else lambda _: None,
+            shipping=self.shipping,
         )
         self.queue = WorkQueue(
             self.reconciler.reconcile,
@@ -86,6 +96,8 @@ class App:
         stack.push_async_callback(self._end_tasks)
         stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.queue.stop, within_seconds=settings.stop_seconds)
+        if self.traces is not None:
+            self._begin("traces", self.traces.run())
         self._begin("lease", self._keep_lease())
         self._begin("work", self._work())
         self._begin("relist", repeat("comparing lists with watches", settings.relist_seconds, self.relist.compare))

@@ -185,6 +185,9 @@ class Metrics:
         self.pods_starting = gauge("pods_starting", "Pods that are starting, as far as they count.")
         self.waiting = gauge("trials_waiting_for_turn", "Trials that wait until fewer pods start, or fewer execs are open.", "what")
 
+        # traces
+        self.traces = counter("traces", "Trials whose trace was sent, could not be sent yet, or was left out.", "outcome")
+
         # results
         self.collected_bytes = counter("collected_bytes", "Bytes of logs and artifacts that went to the results store.")
         self.store_failures = counter("store_failures", "Looks that ended because results could not be written or read.")

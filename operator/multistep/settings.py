@@ -94,6 +94,8 @@ class Settings(BaseSettings):
     """Labels that metrics of trials and steps have; the others are left out, as users invent their values (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Of how many different sets of such values a metric has series; what comes later is counted as "other"."""
+    otlp_endpoint: str = ""
+    """Where traces of trials are sent by OTLP over HTTP (http://collector:4318); empty: nowhere, unless OTEL_ variables say so."""
     task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]
     """From where tasks may be fetched besides the cluster itself."""
     task_allowed_hosts: list[str] = []

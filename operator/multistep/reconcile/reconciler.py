@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
@@ -30,7 +31,8 @@ from .turns import Key
 
 @dataclass
 class Reconciler:
-    """What the queue calls. clock: seconds since the epoch; wake: adds a key to the queue; shipping: to an object store."""
+    """What the queue calls. clock: seconds since the epoch; wake: adds a key to the queue; ended: told of trials that are over;
+    shipping: to an object store."""
 
     cluster: Cluster
     volume: Volume
@@ -38,6 +40,7 @@ class Reconciler:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     wake: Wake = lambda _: None
+    ended: Callable[[MultiStepTrial], object] = lambda _: None
     shipping: Shipping | None = None
 
     def __post_init__(self) -> None:
@@ -56,7 +59,7 @@ class Reconciler:
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,
-            tally=Tally(self.metrics),
+            tally=Tally(self.metrics, self.clock, ended=self.ended),
             clock=self.clock,
             left_at=self.left_at,
             nonsense={},

@@ -7,9 +7,9 @@ a process wrote right before it died may be missing, and nothing is counted twic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from ..api.trial import MultiStepTrial, StepStatus, TrialStatus
 from ..engine import failures
@@ -17,39 +17,56 @@ from ..engine.decisions import PodFacts
 from ..metrics import Metrics
 from .turns import Key
 
+RECENT_SECONDS: Final = 600.0
+
 
 @dataclass(frozen=True)
 class Mark:
-    """How much of a trial is counted. uid: the trial's; lost: attempts; attempt: the current one; steps: that ended in it."""
+    """How much of a trial is counted. uid: the trial's; lost: attempts; attempt: the current one; steps: that ended in it; over:
+    it has ended."""
 
     uid: str
     lost: int
     attempt: int
     steps: int
+    over: bool
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
         """All that its status tells."""
         status = trial.status
-        return cls(trial.metadata.uid, len(status.attempts), status.attempt or 1, len(_ended(status.steps)))
+        return cls(trial.metadata.uid, len(status.attempts), status.attempt or 1, len(_ended_steps(status.steps)), _over(status))
 
 
 class Tally:
-    """What was counted of each trial that is not over."""
+    """What was counted of each trial. ended: told of each trial that has ended, and of those that had, less than RECENT_SECONDS
+    before they were first seen: nobody may have been told. clock: seconds since the epoch."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        *,
+        ended: Callable[[MultiStepTrial], object] = lambda _: None,
+    ) -> None:
         self._metrics = metrics
+        self._clock = clock
+        self._ended = ended
         self._marks: dict[Key, Mark] = {}
 
     def saw(self, trial: MultiStepTrial) -> None:
         """A trial was read or written: count what is new."""
         key = trial.metadata.namespace, trial.metadata.name
         self._metrics.phases.saw(key, trial.status.phase)
-        mark = self._marks.pop(key, None)
-        if mark is not None and mark.uid == trial.metadata.uid:
+        mark, now = self._marks.get(key), Mark.of(trial)
+        self._marks[key] = now
+        if mark is None or mark.uid != now.uid:
+            if now.over and self._is_recent(trial):
+                self._ended(trial)
+        elif not mark.over:
             self._count(trial, mark)
-        if trial.status.phase not in ("Complete", "Failed"):
-            self._marks[key] = Mark.of(trial)
+            if now.over:
+                self._ended(trial)
 
     def gone(self, key: Key) -> None:
         """A trial is there no more."""
@@ -66,13 +83,17 @@ class Tally:
         if pod.scheduled_at is not None:
             self._metrics.startup_seconds.of(**names).observe(max(0.0, pod.started_at - pod.scheduled_at))
 
+    def _is_recent(self, trial: MultiStepTrial) -> bool:
+        end = trial.status.completion_time
+        return end is not None and self._clock() - end.timestamp() < RECENT_SECONDS
+
     def _count(self, trial: MultiStepTrial, mark: Mark) -> None:
         status, names = trial.status, _names(trial)
         for lost in status.attempts[mark.lost :]:
             self._metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
         for step in _new_steps(status, mark):
             self._count_step(step, names)
-        if status.phase in ("Complete", "Failed"):
+        if _over(status):
             self._count_end(status, names)
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
@@ -106,12 +127,16 @@ def _names(trial: MultiStepTrial) -> dict[str, str]:
     return {"namespace": trial.metadata.namespace, "task": trial.status.task or "", "agent": trial.spec.agent.name}
 
 
-def _ended(steps: list[StepStatus]) -> list[StepStatus]:
+def _over(status: TrialStatus) -> bool:
+    return status.phase in ("Complete", "Failed")
+
+
+def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
     return [each for each in steps if each.completion_time]
 
 
 def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
     """Steps that ended since, of the attempt that was current then, of those between, and of the one that is now."""
     attempts = {each.number: each.steps for each in status.attempts} | {status.attempt or 1: status.steps}
-    since = [(number, _ended(steps)) for number, steps in sorted(attempts.items()) if number >= mark.attempt]
+    since = [(number, _ended_steps(steps)) for number, steps in sorted(attempts.items()) if number >= mark.attempt]
     return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from multistep.api.trial import parse_trial
 from multistep.errors import Unavailable
+from multistep.metrics import Metrics
+from multistep.reconcile.tally import RECENT_SECONDS, Tally
 from multistep.settings import Settings
 from multistep.sources.trial import Loaded
 from tests.support.faults import Faults, Killed
@@ -130,3 +133,27 @@ async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() 
 @pytest.mark.parametrize("labels", [["step"], []])
 def test_the_setting_takes_what_there_is(labels: list[Any]) -> None:
     assert Settings(metrics_labels=labels).metrics_labels == labels
+
+
+async def test_a_trial_that_ended_is_told_of_once_and_again_after_a_restart_if_it_was_not_long_ago() -> None:
+    world, told = given(), list[str]()
+    await world.run()
+    trial = parse_trial(world.object)
+
+    def fresh(later: float) -> Tally:
+        return Tally(Metrics(), lambda: world.now + later, ended=lambda each: told.append(each.metadata.uid))
+
+    running = trial.model_copy(update={"status": trial.status.model_copy(update={"phase": "Running"})})
+    tally = fresh(RECENT_SECONDS)
+    for each in (running, trial, trial):
+        tally.saw(each)
+    assert told == ["trial-uid"]
+    restarted = fresh(RECENT_SECONDS / 2)
+    for _ in range(2):
+        restarted.saw(trial)
+    assert told == ["trial-uid"] * 2
+    fresh(RECENT_SECONDS).saw(trial)
+    assert told == ["trial-uid"] * 2
+    another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
+    restarted.saw(another)  # of the same name
+    assert told == ["trial-uid"] * 2 + ["another"]

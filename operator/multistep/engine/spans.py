@@ -1,0 +1,110 @@
+"""A trial that is over as a trace: spans for the trial, its attempts, their steps, and the steps' phases. Pure.
+
+Ids are made of the trial's uid, so whoever makes the spans once more makes the same. Times are the status': whole seconds,
+but for the phases' durations; phases follow one another from their step's start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ..api.trial import AttemptStatus, MultiStepTrial, StepStatus, TrialStatus
+
+Value = str | int | float
+
+
+@dataclass(frozen=True)
+class Span:
+    """One span. id: 16 hex digits; parent: another's, "" for the trial's own; times: seconds since the epoch; error: if any."""
+
+    id: str
+    parent: str
+    name: str
+    start: float
+    end: float
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    error: str = ""
+
+
+def trace_id(uid: str) -> str:
+    """32 hex digits: a trial's uid without its hyphens, so that whoever knows the trial finds its trace."""
+    digits = uid.replace("-", "").lower()
+    known = len(digits) == 32 and set(digits) <= set("0123456789abcdef") and set(digits) != {"0"}
+    return digits if known else hashlib.sha256(uid.encode()).hexdigest()[:32]
+
+
+def spans(trial: MultiStepTrial) -> list[Span]:
+    """The spans of a trial that is over, the trial's own first."""
+    status, end = trial.status, _seconds(trial.status.completion_time)
+    start = _seconds(trial.metadata.creation_timestamp) or _seconds(status.start_time) or end
+    if start is None or end is None:
+        return []
+    error = status.failure.reason if status.failure else ""
+    root = Span(_id(trial), "", f"trial {trial.metadata.name}", start, max(start, end), _of_trial(trial), error)
+    return [root, *(span for attempt in _attempts(status) for span in _of_attempt(trial, attempt, root))]
+
+
+def _attempts(status: TrialStatus) -> list[AttemptStatus]:
+    """Those that were lost, and the last one, if any began after them."""
+    lost = status.attempts
+    if status.attempt is None or any(each.number == status.attempt for each in lost):
+        return lost
+    last = AttemptStatus(
+        number=status.attempt,
+        pod_name=status.pod_name,
+        node_name=status.node_name,
+        start_time=lost[-1].end_time if lost else status.start_time,
+        end_time=status.completion_time,
+        steps=status.steps,
+    )
+    return [*lost, last]
+
+
+def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, root: Span) -> Iterator[Span]:
+    start = _seconds(attempt.start_time) or root.start
+    end = max(start, _seconds(attempt.end_time) or root.end)
+    told = {"k8s.pod.name": attempt.pod_name, "k8s.node.name": attempt.node_name, "multistep.reason": attempt.reason}
+    id, attributes = _id(trial, attempt.number), {name: value for name, value in told.items() if value}
+    yield Span(id, root.id, f"attempt {attempt.number}", start, end, attributes, attempt.reason or "")
+    for step in attempt.steps:
+        yield from _of_step(trial, attempt.number, step, id, (start, end))
+
+
+def _of_step(trial: MultiStepTrial, attempt: int, step: StepStatus, parent: str, within: tuple[float, float]) -> Iterator[Span]:
+    start = _seconds(step.start_time) or within[0]
+    phases = {name: each for name, each in (step.durations.model_dump() if step.durations else {}).items() if each is not None}
+    end = max(_seconds(step.completion_time) or within[1], start + sum(phases.values()))
+    id, error = _id(trial, attempt, step.name), step.exception.type if step.exception else ""
+    yield Span(id, parent, f"step {step.name}", start, end, {"multistep.step": step.name, **_rewards(step.rewards)}, error)
+    for phase, seconds in phases.items():
+        failed = step.exception is not None and step.exception.phase == phase
+        yield Span(_id(trial, attempt, step.name, phase), id, phase, start, start + seconds, error=error if failed else "")
+        start += seconds
+
+
+def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:
+    return {
+        "k8s.namespace.name": trial.metadata.namespace,
+        "multistep.trial": trial.metadata.name,
+        "multistep.task": trial.status.task or "",
+        "multistep.agent": trial.spec.agent.name,
+        "multistep.phase": trial.status.phase or "",
+        **_rewards(trial.status.rewards),
+    }
+
+
+def _rewards(rewards: Mapping[str, int | float] | None) -> dict[str, Value]:
+    """As numbers with a fraction, whatever their kind: an attribute has one type."""
+    return {f"multistep.reward.{key}": float(value) for key, value in (rewards or {}).items()}
+
+
+def _id(trial: MultiStepTrial, *path: object) -> str:
+    named = "/".join([trial.metadata.uid, *map(str, path)])
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return time.timestamp() if time else None

@@ -1,0 +1,124 @@
+"""A trial as a trace: whose spans are whose, and that they are the same whoever makes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.engine.spans import Span, spans, trace_id
+
+UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(1000 + seconds, UTC).isoformat()
+
+
+def trial(uid: str = UID, **status: Any) -> MultiStepTrial:
+    metadata = {"name": "t", "namespace": "ns", "uid": uid, "creationTimestamp": at(0)}
+    return parse_trial(
+        {"metadata": metadata, "spec": {"task": {"inline": {"config": {}}}, "agent": {"name": "oracle"}}, "status": status}
+    )
+
+
+LOST = {
+    "number": 1,
+    "podName": "t-1",
+    "startTime": at(5),
+    "endTime": at(20),
+    "reason": "Evicted",
+    "steps": [{"name": "a", "startTime": at(8)}],
+}
+STEPS = [
+    {
+        "name": "a",
+        "startTime": at(30),
+        "completionTime": at(42),
+        "durations": {"setup": 0.5, "agent": 10.25, "verifier": 1.0},
+        "rewards": {"reward": 1, "style": 0.5},
+    },
+    {
+        "name": "b",
+        "startTime": at(42),
+        "completionTime": at(50),
+        "durations": {"agent": 8.5},
+        "exception": {"type": "AgentTimeoutError", "message": "m", "phase": "agent"},
+    },
+]
+DONE: dict[str, Any] = {
+    "phase": "Complete",
+    "task": "task",
+    "attempt": 2,
+    "podName": "t-2",
+    "nodeName": "n",
+    "startTime": at(5),
+    "completionTime": at(51),
+    "attempts": [LOST],
+    "steps": STEPS,
+    "rewards": {"reward": 1},
+    "failure": {"class": "Agent", "reason": "AgentTimeoutError", "step": "b"},
+}
+
+
+def shape(found: list[Span]) -> list[tuple[str, str, float, float, str]]:
+    """Name, parent's name, times since the creation, error."""
+    names = {each.id: each.name for each in found}
+    return [(each.name, names.get(each.parent, ""), each.start - 1000, each.end - 1000, each.error) for each in found]
+
+
+def test_a_trial_is_made_of_attempts_these_of_steps_and_steps_of_phases() -> None:
+    assert shape(spans(trial(**DONE))) == [
+        ("trial t", "", 0, 51, "AgentTimeoutError"),
+        ("attempt 1", "trial t", 5, 20, "Evicted"),
+        ("step a", "attempt 1", 8, 20, ""),
+        ("attempt 2", "trial t", 20, 51, ""),
+        ("step a", "attempt 2", 30, 42, ""),
+        ("setup", "step a", 30, 30.5, ""),
+        ("agent", "step a", 30.5, 40.75, ""),
+        ("verifier", "step a", 40.75, 41.75, ""),
+        ("step b", "attempt 2", 42, 50.5, "AgentTimeoutError"),
+        ("agent", "step b", 42, 50.5, "AgentTimeoutError"),
+    ]
+
+
+def test_rewards_are_attributes_and_no_reward_is_none() -> None:
+    first, *others = spans(trial(**DONE))
+    assert first.attributes == {
+        "k8s.namespace.name": "ns",
+        "multistep.trial": "t",
+        "multistep.task": "task",
+        "multistep.agent": "oracle",
+        "multistep.phase": "Complete",
+        "multistep.reward.reward": 1.0,
+    }
+    steps = {each.name: each.attributes for each in others if each.name.startswith("step")}
+    assert steps["step a"] == {"multistep.step": "a", "multistep.reward.reward": 1.0, "multistep.reward.style": 0.5}
+    assert steps["step b"] == {"multistep.step": "b"}
+
+
+def test_ids_are_the_same_each_time_and_differ_within_and_between_trials() -> None:
+    found = [each.id for each in spans(trial(**DONE))]
+    assert found == [each.id for each in spans(trial(**DONE))]
+    assert len(set(found)) == len(found) and all(len(each) == 16 for each in found)
+    assert not set(found) & {each.id for each in spans(trial(uid="another", **DONE))}
+
+
+@pytest.mark.parametrize("uid", ["another", "", "00000000-0000-0000-0000-000000000000", "x" * 32])
+def test_the_trace_is_found_by_the_trials_uid_and_any_other_uid_has_a_trace_too(uid: str) -> None:
+    assert trace_id(UID) == UID.replace("-", "")
+    assert len(trace_id(uid)) == 32 and int(trace_id(uid), 16) > 0
+
+
+def test_a_trial_that_failed_with_its_last_attempt_has_no_other_and_one_without_a_pod_has_none() -> None:
+    lost = trial(phase="Failed", attempt=1, startTime=at(5), completionTime=at(21), attempts=[LOST])
+    assert [each.name for each in spans(lost)] == ["trial t", "attempt 1", "step a"]
+    assert [each.name for each in spans(trial(phase="Failed", completionTime=at(1)))] == ["trial t"]
+
+
+def test_times_that_are_missing_are_those_of_what_is_around_and_a_trial_that_is_not_over_is_no_trace() -> None:
+    found = spans(trial(phase="Complete", attempt=1, completionTime=at(9), steps=[{"name": "a"}]))
+    assert shape(found) == [("trial t", "", 0, 9, ""), ("attempt 1", "trial t", 0, 9, ""), ("step a", "attempt 1", 0, 9, "")]
+    assert spans(trial(phase="Running", startTime=at(1))) == []

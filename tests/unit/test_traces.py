@@ -1,0 +1,134 @@
+"""Traces reach a real OTLP receiver, and no trial waits for one that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from multistep.api.trial import parse_trial
+from multistep.engine.spans import spans, trace_id
+from multistep.errors import UsageError
+from multistep.metrics import Metrics
+from multistep.traces import MOST_WAITING, Traces, exporter
+from tests.support.world import REWARDS, World
+
+
+@dataclass
+class Receiver:
+    """An OTLP receiver. refuse: how many requests it refuses first, for good."""
+
+    url: str = ""
+    refuse: int = 0
+    requests: list[ExportTraceServiceRequest] = field(default_factory=list)
+
+    async def take(self, request: web.Request) -> web.Response:
+        if self.refuse:
+            self.refuse -= 1
+            return web.Response(status=400)
+        self.requests.append(ExportTraceServiceRequest.FromString(await request.read()))
+        return web.Response()
+
+    @property
+    def spans(self) -> list[Any]:
+        return [span for each in self.requests for of in each.resource_spans for scope in of.scope_spans for span in scope.spans]
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    found, app = Receiver(), web.Application()
+    app.router.add_post("/v1/traces", found.take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield found
+    await runner.cleanup()
+
+
+async def ended(**options: Any) -> World:
+    """A trial that is over, in a cluster in memory."""
+    world = World(results={f"{step}/verifier": result for step, result in REWARDS.items()}, **options)
+    await world.run()
+    return world
+
+
+async def until(done: Any) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
+async def no_pause(_: float) -> None:
+    """Time does not matter here."""
+
+
+async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) -> None:
+    world, metrics = await ended(), Metrics()
+    to = exporter(receiver.url)
+    assert to is not None
+    traces = Traces(to, metrics)
+    traces.ended(parse_trial(world.object))
+    task = asyncio.create_task(traces.run())
+    await until(lambda: receiver.spans)
+    task.cancel()
+    wanted = spans(parse_trial(world.object))
+    assert len(wanted) > 10
+    assert {each.trace_id.hex() for each in receiver.spans} == {trace_id(parse_trial(world.object).metadata.uid)}
+    assert [(each.span_id.hex(), each.parent_span_id.hex(), each.name) for each in receiver.spans] == [
+        (each.id, each.parent, each.name) for each in wanted
+    ]
+    assert [(each.start_time_unix_nano, each.end_time_unix_nano) for each in receiver.spans] == [
+        (round(each.start * 1e9), round(each.end * 1e9)) for each in wanted
+    ]
+    attributes = {each.key: each.value for each in receiver.spans[0].attributes}
+    assert attributes["multistep.reward.reward"].double_value == 0.5
+    resource = {each.key: each.value.string_value for each in receiver.requests[0].resource_spans[0].resource.attributes}
+    assert resource["service.name"] == "multistep"
+
+
+async def test_what_is_refused_is_sent_again(receiver: Receiver) -> None:
+    receiver.refuse, metrics, world = 2, Metrics(), await ended()
+    to = exporter(receiver.url)
+    assert to is not None
+    traces = Traces(to, metrics, sleep=no_pause)
+    traces.ended(parse_trial(world.object))
+    task = asyncio.create_task(traces.run())
+    await until(lambda: metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "sent"}))
+    task.cancel()
+    assert metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "failed"}) == 2
+    assert len(receiver.requests) == 1
+
+
+async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_out_and_counted() -> None:
+    to, metrics, world = exporter("http://127.0.0.1:1"), Metrics(), await ended()
+    assert to is not None
+    traces = Traces(to, metrics)
+    for _ in range(MOST_WAITING + 3):
+        traces.ended(parse_trial(world.object))
+    assert metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "dropped"}) == 3
+
+
+def test_nothing_is_sent_unless_the_setting_or_the_variables_of_opentelemetry_say_so() -> None:
+    assert exporter("", {}) is None
+    assert exporter("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}) is not None
+
+
+def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.startswith("opentelemetry"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UsageError, match=r"multistep\[otel\]"):
+        exporter("http://collector:4318")
