@@ -113,6 +113,9 @@ def _install(cluster: Cluster, program: str, name: str) -> None:
     repository, _, tag = name.rpartition(":")
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
     values = ["--set", f"image.repository={repository},image.tag={tag}", "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
+    if isinstance(cluster.target, targets.Local):  # the tests' registries and servers on its node have no TLS
+        hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
+        values += ["--set-json", f"settings.taskInsecureHosts={hosts}"]
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
     # The CRD may have been applied by hand (`make run`, `kubectl apply -f crds/`).
     try:

@@ -1,4 +1,4 @@
-"""Git repositories by HTTP, as git's own http-backend serves them: ``python -m tests.support.git_server ADDRESS:PORT DIRECTORY``.
+"""Git repositories by HTTP, as git's own http-backend serves them: ``git_server.py ADDRESS:PORT DIRECTORY``.
 
 Below /git/ without a password, below /private/ for a user with one, below /files/ plain files.
 """

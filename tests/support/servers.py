@@ -117,7 +117,7 @@ async def git(place: Place = HERE) -> AsyncIterator[Server]:
     with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:
         directory, host = Path(made) / "served", f"{place.address}:{_port()}"
         directory.mkdir()
-        command = [sys.executable, "-m", "tests.support.git_server", host, str(directory)]
+        command = [sys.executable, str(ROOT / "tests" / "support" / "git_server.py"), host, str(directory)]
         async with _running(place, command, host, Path(made) / "log"):
             yield Server(host, directory, Path(made) / "log")
 

@@ -40,7 +40,10 @@ class TrialImage:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """What a MultiStepTrial is made of. variables: entries of spec.variables; config_maps: the bundle's, in order."""
+    """What a MultiStepTrial is made of. variables: entries of spec.variables; config_maps: the bundle's, in order.
+
+    source: where the task is instead, as spec.task has it.
+    """
 
     name: str
     task_name: str
@@ -55,6 +58,7 @@ class TrialRequest:
     on_agent_error: str | None = None
     verify: bool = True
     keep: bool = False
+    source: Manifest | None = None
 
 
 def new_trial_name(task: str, agent: str) -> str:
@@ -97,8 +101,9 @@ def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
 
 def trial_manifest(request: TrialRequest) -> Manifest:
     """The MultiStepTrial; what is as by default is left out."""
+    bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
     spec: Manifest = {
-        "task": {"name": request.task_name, "bundle": {"configMaps": list(request.config_maps), "digest": request.digest}},
+        "task": {"name": request.task_name, **(request.source or bundle)},
         "agent": {"name": request.agent, **({"command": list(request.command)} if request.command else {})},
         **_optional(
             environment=_environment(request.image),

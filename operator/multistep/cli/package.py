@@ -14,11 +14,17 @@ Examples:
   multistep package my-task --agent oracle | kubectl apply -f -
   multistep package my-task --image registry.example/me/my-task:1 --name my-task-1 > trial.yaml
   multistep package my-task --agent command -- ./agent.sh --fast | kubectl apply -f -
+  multistep package my-task --to oci://registry.example/tasks/my-task:1 --source-secret registry | kubectl apply -f -
+  multistep package my-task --to s3://my-bucket/tasks --source-secret my-bucket > trial.yaml
 
 The task's files travel in immutable ConfigMaps, which many trials of the same task may share. Nobody owns them: they and
 the trials carry the label multistep.dev/bundle=DIGEST, and
   kubectl delete multisteptrial,configmap -l multistep.dev/bundle=DIGEST
 removes all of them. (What `multistep run` makes goes with its trial.)
+
+With --to they go to a registry or bucket instead, and the trial names them by digest; what is there already is not sent
+again. Credentials are those of `docker login`, and the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+AWS_ENDPOINT_URL (with AWS_ALLOW_HTTP=true where that is http://); the operator's are in the Secret of --source-secret.
 
 Nothing is validated here but that TASK has a task.toml; `multistep check` does that, and so does the operator. A task
 with nothing but a Dockerfile gets the image name that `multistep build` gives it: build first.
@@ -29,13 +35,29 @@ with nothing but a Dockerfile gets the image name that `multistep build` gives i
 @task_argument
 @namespace_option
 @image_options
+@click.option("--to", metavar="URL", help="Push the task to oci://HOST/REPOSITORY[:TAG] or s3://BUCKET/PREFIX.")
+@click.option("--source-secret", metavar="SECRET", help="With --to: the Secret that the operator is to fetch it with.")
+@click.option("--plain-http", is_flag=True, help="With --to oci://: the registry has no TLS.")
 @trial_options
-def package(task: Path, namespace: str | None, image: str | None, runner_in_image: bool, **options: Any) -> None:
+def package(
+    task: Path,
+    namespace: str | None,
+    image: str | None,
+    runner_in_image: bool,
+    to: str | None,
+    source_secret: str | None,
+    plain_http: bool,
+    **options: Any,
+) -> None:
     """Write the manifests of a trial of the task in directory TASK to stdout."""
+    from ..errors import UsageError
     from .manifests import to_yaml
     from .output import say
     from .submit import TrialOptions, existing_image, make_request, make_submission
     from .tasks import TaskDirectory
+
+    if (source_secret or plain_http) and not to:
+        raise UsageError("--source-secret and --plain-http are for --to")
 
     directory = TaskDirectory.open(task)
     if directory.toml_error:
@@ -44,5 +66,13 @@ def package(task: Path, namespace: str | None, image: str | None, runner_in_imag
     if chosen is not None and image is None:
         say(f"the trial expects image {chosen.reference}, which `multistep build {task}` makes")
     request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
+    if to:
+        from dataclasses import replace
+
+        from .publish import publish
+
+        published = publish(directory, to, plain_http=plain_http, secret=source_secret)
+        say(f"{'pushed' if published.sent else 'is there already:'} {published.place}")
+        request = replace(request, source=published.source)
     submission = make_submission(directory, request, {}, shared=True)
     click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

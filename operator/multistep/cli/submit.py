@@ -80,7 +80,8 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: dict[str
 
     shared: the ConfigMaps are named after the task and may serve many trials; else after the trial, which will own them.
     """
-    parts = bundle_config_maps(task.packed, task.name if shared else request.name, request.digest, request.namespace)
+    stem = task.name if shared else request.name
+    parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
     dependencies = list(parts)
     variables = list(request.variables)
     if values:

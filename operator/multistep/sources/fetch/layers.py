@@ -91,10 +91,10 @@ class Layers:
             self._budget.take(0)
             return _Node("link", 0o777, target=member.linkname)
         if member.islnk():
-            self._budget.take(0)
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to what is not in the task: {member.linkname!r}")
+            self._budget.take(target.size)  # it is a file of its own in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
