@@ -129,7 +129,7 @@ async def test_every_manifest_applies_twice_and_the_second_time_changes_nothing(
 async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     mine = deepcopy(manifest)
     is_trial = mine["kind"] == TRIALS.kind
-    names = mine["metadata"]
+    names, resource = mine["metadata"], await given.client.resource_of(mine)
     names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # two pages may use one name
     if is_trial:
         mine["spec"]["suspend"] = True
@@ -139,6 +139,8 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     second = await synced(given.client, mine)
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], where
     assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where
+    if not resource.namespaced:  # it does not go with the namespace
+        await given.client.delete(resource, None, names["name"])
 
 
 async def test_the_crd_applies_twice_unchanged(given: Given) -> None:
