@@ -38,6 +38,11 @@ class Prometheus:
     url: str
     session: aiohttp.ClientSession
 
+    async def is_ready(self) -> bool:
+        """It listens before it answers."""
+        async with self.session.get(f"{self.url}/-/ready") as response:
+            return response.status == 200
+
     async def ask(self, path: str, **params: str) -> Any:
         async with self.session.get(f"{self.url}/api/v1/{path}", params=params) as response:
             told = await response.json()
@@ -104,6 +109,8 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
     ):
         prometheus = Prometheus(server.url, session)
         async with asyncio.timeout(60):
+            while not await prometheus.is_ready():
+                await asyncio.sleep(0.2)
             while await prometheus.query("sum(up)") != {(): 2}:  # so that increase() sees what begins with these trials
                 await asyncio.sleep(0.2)
         statuses = await run(given)
