@@ -15,6 +15,7 @@ from multistep.cluster.client import Client
 from multistep.cluster.resources import CONFIG_MAPS, SECRETS
 from multistep.errors import NotFound
 from tests.e2e.given import Given, Object, Step, trial
+from tests.e2e.operators import require_alone
 from tests.e2e.test_cli import EXAMPLE, multistep
 
 pytestmark = pytest.mark.alone
@@ -30,6 +31,7 @@ def kubectl(*arguments: str) -> None:
 
 
 def set_operator(*variables: str) -> None:
+    require_alone()
     kubectl("set", "env", *OPERATOR, *variables)
     kubectl("rollout", "status", *OPERATOR, "--timeout=120s")
 

@@ -26,6 +26,8 @@ from tests.e2e.test_cli import multistep
 from tests.e2e.test_orphans import metrics, set_operator
 from tests.support import servers
 
+pytestmark = pytest.mark.alone
+
 MIB = 1024 * 1024
 LARGE_BYTES = int(os.environ.get("MULTISTEP_TEST_LARGE_MIB", "512")) * MIB
 RETENTION = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "1", "MULTISTEP_RESULTS_RETENTION_SECONDS": "1"}
