@@ -28,6 +28,7 @@ from .volume import Found, Spool, TrialKey, Volume, is_result
 T = TypeVar("T")
 
 TRIALS, GONE = "_trials", "_gone"  # no namespace can be called so
+_DIRECT = "sent"  # among a trial's objects: what its pods put there themselves
 _SENT = "sent"  # what the volume's note of what was sent is called
 _SMALL_BYTES = 1024 * 1024  # up to here a file is sent as one piece
 _SMALL_AT_ONCE = 8
@@ -127,6 +128,15 @@ class Shipping:
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
         """The same tar stream that the volume gave. StoreError when an object is not what the manifest says."""
+        async with aclosing(self._lines(key)) as lines:
+            async for line in lines:
+                async with aclosing(self._member(key, Line.decode(line))) as pieces:
+                    async for piece in pieces:
+                        yield piece
+        yield END
+
+    async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
+        """Those of the manifest, but for its head, by way of the disk: whoever reads them may be slow."""
         async with self._volume.spool(key) as spool:
             async with aclosing(self._bucket.get(_manifest(key))) as chunks:
                 async for chunk in chunks:
@@ -136,12 +146,9 @@ class Shipping:
                 async for batch in batches:
                     if first:
                         manifest.check_head(batch[0])
-                    for data in batch[1:] if first else batch:
-                        async with aclosing(self._member(key, Line.decode(data))) as pieces:
-                            async for piece in pieces:
-                                yield piece
+                    for line in batch[1:] if first else batch:
+                        yield line
                     first = False
-        yield END
 
     async def _member(self, key: TrialKey, line: Line) -> AsyncGenerator[bytes, None]:
         if line.version and (there := await self._bucket.head(f"{key}/{line.object}")) != _expected(key, line, there):
@@ -187,7 +194,23 @@ class Shipping:
         """At most limit bytes of one file; None if it is not there. offset: a negative one counts from its end."""
         if not is_result(path):
             return None
-        return await self._bucket.get_part(f"{key}/{manifest.object_name(path)}", offset, limit)
+        own = await self._bucket.get_part(f"{key}/{manifest.object_name(path)}", offset, limit)
+        if own is not None or (line := await self._sent_line(key, path)) is None:
+            return own
+        if (there := await self._bucket.head(f"{key}/{line.object}")) is None or there != _expected(key, line, there):
+            raise StoreError(f"{path!a} is not what was collected: somebody who knew the address that it was sent to changed it")
+        return await self._bucket.get_part(there.name, offset, limit)
+
+    async def _sent_line(self, key: TrialKey, path: str) -> Line | None:
+        """What the manifest says of a file that a pod sent itself; most trials have none, and it is not read for them."""
+        async with aclosing(self._bucket.list(f"{key}/{_DIRECT}")) as found:
+            if await anext(found, None) is None:
+                return None
+        async with aclosing(self._lines(key)) as lines:
+            async for data in lines:
+                if f'"{_DIRECT}/'.encode() in data and (line := Line.decode(data)).path == path:
+                    return line
+        return None
 
     # -- retention
 
@@ -273,7 +296,7 @@ def _manifest(key: TrialKey) -> str:
 
 
 def _direct(attempt: int, step: int, number: int) -> str:
-    return f"sent/{attempt}/{step}/{number}"
+    return f"{_DIRECT}/{attempt}/{step}/{number}"
 
 
 def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:

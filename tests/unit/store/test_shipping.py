@@ -218,6 +218,24 @@ async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: s
     assert found["attempts/1/steps/one/artifacts/large"] == data and found["result.json"] == b"{}"
 
 
+async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cleared(s3: servers.S3, volume: Volume) -> None:
+    """A log may be as large as that, and `multistep logs` reads files one by one."""
+    shipped, data, pointer = await collected_directly(volume, s3)
+    await shipped.ship(KEY)
+    await volume.remove(KEY)
+    app = web.Application()
+    server.add_routes(app, volume, shipped)
+    async with TestClient(TestServer(app)) as client:
+        file = f"{volume.uri('', KEY)}/files/steps/one/artifacts/large"
+        assert await (await client.get(file, params={"offset": "1000", "limit": "500"})).read() == data[1000:1500]
+        assert await (await client.get(file, params={"offset": "-9"})).read() == data[-9:]
+        assert (await client.get(f"{file}r")).status == 404
+        (s3.directory / "bucket/x" / str(KEY) / pointer.object).unlink()
+        await Bucket.open("s3://bucket/x").put(f"{KEY}/{pointer.object}", b"forged")
+        changed = await client.get(file)
+        assert changed.status == 503 and "is not what was collected" in await changed.text()
+
+
 async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_nothing(s3: servers.S3, volume: Volume) -> None:
     shipped, _, pointer = await collected_directly(volume, s3)
     await volume.finish(KEY, {"result.json": b"{}"})
