@@ -64,6 +64,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail (printf "%s: %q is no quantity: write a number and a unit, such as 10Gi or 500Mi" $field $size) -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.results.store -}}
+{{- if and .url (not (regexMatch "^(s3|gs|az)://[^/]" .url)) -}}
+{{- fail (printf "results.store.url: %q is no object store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX" .url) -}}
+{{- end -}}
+{{- if and .endpoint (not (regexMatch "^https?://[^/]" .endpoint)) -}}
+{{- fail (printf "results.store.endpoint: %q is no address: write https://HOST:PORT" .endpoint) -}}
+{{- end -}}
+{{- range $name, $value := omit . "url" -}}
+{{- if and $value (not $.Values.results.store.url) -}}
+{{- fail (printf "results.store.%s: there is no store: set results.store.url, too" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name := list "endpoint" "region" -}}
+{{- if and (get $.Values.results.store $name) (not (hasPrefix "s3://" $.Values.results.store.url)) -}}
+{{- fail (printf "results.store.%s: it is for s3:// alone, and results.store.url is %q" $name $.Values.results.store.url) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if not (regexMatch "^([0-9]+(ms|s|m|h))*$" .Values.metrics.podMonitor.interval) -}}
 {{- fail (printf "metrics.podMonitor.interval: %q is no duration: write 30s or 1m, or nothing" .Values.metrics.podMonitor.interval) -}}
 {{- end -}}

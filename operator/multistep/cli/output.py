@@ -97,7 +97,15 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None) -
     lines += [_told("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
     reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
     why = f": {clean(found.why)}" if found.why else ""
-    return Group(*lines, Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+    lines.append(Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+    if status.results_store:
+        lines.append(Text(stored_text(status.results_store)))
+    return Group(*lines)
+
+
+def stored_text(url: str) -> str:
+    """Where the results are in the operator's object store."""
+    return f"its results are in the object store: {clean(url)}"
 
 
 def attempt_text(attempt: AttemptStatus) -> str:

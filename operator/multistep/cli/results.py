@@ -38,7 +38,7 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
     from ..errors import UsageError
     from . import cluster
     from .fetch import fetch_results
-    from .output import bytes_text, say
+    from .output import bytes_text, say, stored_text
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
@@ -49,5 +49,8 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
                 f"results may still be on the operator's volume, in {namespace}/{trial}/, but only its status said how to read "
                 "them: ask whoever runs the operator (docs/operations.md, Results)"
             )
-        unpacked = await fetch_results(connected, trial, parse_status(found), directory)
+        status = parse_status(found)
+        unpacked = await fetch_results(connected, trial, status, directory)
     say(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")
+    if status.results_store:
+        say(stored_text(status.results_store))

@@ -5,7 +5,7 @@ Credentials, region and endpoint come from the environment as the store's own to
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -129,7 +129,7 @@ class Bucket:
                 return None
         raise AssertionError
 
-    async def list(self, prefix: str) -> AsyncIterator[Stored]:
+    async def list(self, prefix: str) -> AsyncGenerator[Stored, None]:
         """All objects whose names begin with a path."""
         with self._errors("listing", prefix):
             async for batch in obstore.list(self._store, prefix, chunk_size=_LIST_CHUNK):

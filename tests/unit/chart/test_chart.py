@@ -152,6 +152,28 @@ def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Rend
         assert Settings().results_retention_seconds == seconds
 
 
+def test_an_object_store_is_told_with_its_credentials_and_certificates(render: Render) -> None:
+    store = {"url": "s3://b/p", "credentialsSecret": "keys", "endpoint": "https://s3:9000", "region": "r", "caConfigMap": "ca"}
+    objects = render({"results": {"store": store}})
+    variables, container = variables_of(objects), container_of(objects)
+    assert (variables["MULTISTEP_RESULTS_STORE"], variables["AWS_ENDPOINT_URL"], variables["AWS_REGION"]) == (
+        "s3://b/p",
+        "https://s3:9000",
+        "r",
+    )
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "results-store-ca"]
+    assert variables["MULTISTEP_RESULTS_STORE_CA_FILE"] == f"{mount['mountPath']}/ca.crt" and mount["readOnly"]
+    [volume] = [each for each in the(objects, "Deployment")["spec"]["template"]["spec"]["volumes"] if each["name"] == mount["name"]]
+    assert volume["configMap"] == {"name": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+
+
+def test_without_an_object_store_nothing_is_said_of_one(render: Render) -> None:
+    objects = render()
+    assert not [name for name in variables_of(objects) if "STORE" in name or name.startswith("AWS")]
+    assert "envFrom" not in container_of(objects) and "results-store" not in json.dumps(the(objects, "Deployment"))
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -167,6 +189,17 @@ def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Rend
         ({"results": {"persistence": {"size": "much"}}}, 'results.persistence.size: "much" is no quantity: .* such as 10Gi'),
         ({"tmp": {"sizeLimit": "1 GB"}}, 'tmp.sizeLimit: "1 GB" is no quantity'),
         ({"metrics": {"podMonitor": {"interval": "30"}}}, 'interval: "30" is no duration: write 30s'),
+        ({"results": {"store": {"url": "http://minio/b"}}}, 'store.url: "http://minio/b" is no object store: write s3://BUCKET'),
+        (
+            {"results": {"store": {"url": "s3://b", "endpoint": "minio:9000"}}},
+            'endpoint: "minio:9000" is no address: write https://',
+        ),
+        ({"results": {"store": {"credentialsSecret": "s"}}}, "credentialsSecret: there is no store: set results.store.url, too"),
+        (
+            {"results": {"store": {"url": "gs://b", "region": "r"}}},
+            'region: it is for s3:// alone, and results.store.url is "gs://b"',
+        ),
+        ({"settings": {"resultsStore": "s3://b"}}, "'resultsStore'.*must be one of"),
         ({"networkPolicy": {"trials": {"enabled": True}}}, "networkPolicy.trials.enabled: name the namespaces"),
     ],
 )

@@ -251,6 +251,13 @@ def test_show(invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("show", "other").exit_code == 2
 
 
+def test_where_an_object_store_has_the_results_is_told(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    cluster.put("MultiStepTrial", "t", status={**GOOD, "resultsStore": "s3://b/p/evals/t/1"})
+    told = "its results are in the object store: s3://b/p/evals/t/1\n"
+    assert invoke("show", "t").stdout.endswith(told)
+    assert invoke("results", "t", tmp_path / "out").stderr.endswith(told)
+
+
 def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     cluster.put("MultiStepTrial", "t", status=dict(GOOD))
     result = invoke("results", "t", tmp_path / "out")
