@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hack import deployment, image
+from hack import deployment, image, peers
 from hack.deployment import Cluster
 from hack.places import ROOT, VENV
 from hack.stages import Failure, say, stage
@@ -51,7 +51,8 @@ def bench() -> None:
     with stage(f"multistep build {_EXAMPLE}"):
         example = capture([str(VENV / "bin" / "multistep"), "build", _EXAMPLE], env=cluster.environment, cwd=ROOT).strip()
     operator = f"{image.repository()}:{image.tag()}"
-    _run(["python", "-m", "tests.bench", "--image", example, "--runner-in-image", "--operator-image", operator], cluster)
+    command = ["python", "-m", "tests.bench", "--image", example, "--runner-in-image", "--operator-image", operator]
+    _run(command, cluster, PATH=peers.path(cluster.environment))
 
 
 def chaos() -> None:
@@ -86,10 +87,10 @@ def _free_port() -> Iterator[int]:
     yield port
 
 
-def _run(command: Sequence[str], cluster: Cluster) -> None:
-    """Run one of the programs of .venv."""
+def _run(command: Sequence[str], cluster: Cluster, **variables: str) -> None:
+    """Run one of the programs of .venv. variables: more of the environment."""
     program = [str(VENV / "bin" / command[0]), *command[1:]]
-    code = subprocess.run(program, env=cluster.environment, cwd=ROOT, check=False).returncode
+    code = subprocess.run(program, env=cluster.environment | variables, cwd=ROOT, check=False).returncode
     if code:
         raise Failure(f"`{' '.join(command)}` ended with exit code {code}")
 

@@ -2,7 +2,8 @@
 
 Prints, for 1 and for 30 trials of the example: wall time, that of idle pods of the same shape (image, init container,
 grace period) and of bare pods, the ratios, and per trial execs, API requests, status writes and operator CPU. Then what
-files into a pod and back cost in time and in memory.
+files into a pod and back cost in time and in memory, and a large artifact on its way into an object store: the bench fails
+where that is slower or takes more of the operator's memory than was promised.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
+from tests.bench import store
 from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials, transfer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
@@ -51,8 +53,8 @@ def bare_pod(shape: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "idle", "labels": {"bench": "idle"}}, "spec": spec}
 
 
-async def run(image: str, operator_image: str, runner_in_image: bool) -> None:
-    """All measurements, in a namespace of their own."""
+async def run(image: str, operator_image: str, runner_in_image: bool, *, store_only: bool) -> bool:
+    """All measurements, in a namespace of their own. Whether what was promised holds."""
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     packed = pack(EXAMPLE)
@@ -72,8 +74,10 @@ async def run(image: str, operator_image: str, runner_in_image: bool) -> None:
             for config_map in maps:
                 await client.create(config_map)
             shape = idle_pod(trial, image, operator_image)
-            await _measure(client, namespace, trial, shape)
-            await _measure_transfers(client, namespace, shape)
+            if not store_only:
+                await _measure(client, namespace, trial, shape)
+                await _measure_transfers(client, namespace, shape)
+            return await _measure_store(client, namespace)
         finally:
             await client.delete(await client.resource_of(space), None, namespace)
 
@@ -106,6 +110,22 @@ async def _measure_transfers(client: Client, namespace: str, shape: Object) -> N
     Console(width=160).print(table)
 
 
+async def _measure_store(client: Client, namespace: str) -> bool:
+    print("bench: a large artifact into an object store ...", file=sys.stderr, flush=True)
+    cost = await store.artifact(client, namespace)
+    table = Table("artifact MiB", "s", "MB/s", "plain copy s (before, after)", "of its speed", "operator's memory rose by MiB")
+    plain = f"{cost.plain_seconds:.1f} ({', '.join(f'{each:.1f}' for each in cost.plain)})"
+    times = [f"{cost.seconds:.1f}", f"{store.SIZE / cost.seconds / 1e6:.0f}", plain, f"{cost.ratio:.2f}"]
+    table.add_row(str(store.SIZE // 2**20), *times, f"{cost.grown_bytes / 2**20:.1f}")
+    console = Console(width=160)
+    console.print(table)
+    wanted = (
+        f"at least {store.LEAST_RATIO:g} of a plain copy's speed, and less than {store.MOST_GROWN_BYTES // 2**20} MiB of memory"
+    )
+    console.print(f"{'holds' if cost.holds else 'DOES NOT HOLD'}: {wanted}")
+    return cost.holds
+
+
 def _costs(before: Counters, after: Counters, count: int) -> list[str]:
     return [
         f"{(after.execs - before.execs) / count:.1f}",
@@ -124,8 +144,11 @@ def main() -> None:
         "--operator-image", required=True, help="the operator's image, which brings the runner where the image has none"
     )
     parser.add_argument("--runner-in-image", action="store_true", help="the image holds the runner: no init container")
+    parser.add_argument("--store-only", action="store_true", help="nothing but the artifact into the object store")
     options = parser.parse_args()
-    asyncio.run(run(options.image, options.operator_image, options.runner_in_image))
+    work = run(options.image, options.operator_image, options.runner_in_image, store_only=options.store_only)
+    if not asyncio.run(work):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import http.client
 import json
 import os
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import obstore
 import pytest
 import pytest_asyncio
-from obstore.store import S3Store
 
 from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, trial
 from tests.e2e.test_cli import multistep
@@ -29,7 +23,7 @@ from tests.support import servers
 pytestmark = pytest.mark.alone
 
 MIB = 1024 * 1024
-LARGE_BYTES = int(os.environ.get("MULTISTEP_TEST_LARGE_MIB", "512")) * MIB
+LARGE_BYTES = 256 * MIB  # `make bench` measures with 2 GiB
 RETENTION = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "1", "MULTISTEP_RESULTS_RETENTION_SECONDS": "1"}
 AWKWARD = r"""#!/bin/bash
 cd /logs/artifacts
@@ -106,7 +100,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
 ) -> None:
     bucket = store.server.directory / "bucket"
     name = "awkward"
-    await given.applied(trial(Step("a", solve=f"{AWKWARD}sleep 6\n"), name=name))
+    await given.applied(trial(Step("a", solve=f"{AWKWARD}echo said\nsleep 6\n"), name=name))
     await given.until(name, in_agent)
     bucket.rename(bucket.with_name("away"))
     bucket.write_text("no bucket")
@@ -126,6 +120,8 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
     } <= objects
     assert done["status"]["resultsStore"] == f"s3://bucket/e2e/{given.namespace}/{name}/{done['metadata']['uid']}"
     assert not await on_volume(given, done)
+    code, out, err = await multistep("logs", name, "-n", given.namespace, "--step", "1", "--phase", "agent")
+    assert (code, out) == (0, "said\n"), err
     code, _, err = await multistep("results", name, str(tmp_path / "out"), "-n", given.namespace)
     assert code == 0, err
     artifacts = tmp_path / "out/steps/a/artifacts"
@@ -144,18 +140,15 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
 
 
 async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: Store) -> None:
-    """What is asked of the operator for it is little memory; and it takes little longer than copying the file there."""
+    """What is asked of the operator for it is little memory."""
     await given.ended(trial(Step("a"), name="warm"))  # what is loaded at the first trial is no cost of the large one
     name = "large"
     await given.applied(trial(Step("a", solve=SOLVE_LARGE), name=name))
     await given.until(name, in_agent)
     before = peak = await memory(given)
-    began = 0.0
     while not finished(found := await given.get(name)):
-        began = began or (0.0 if in_agent(found) else time.monotonic())
         peak = max(peak, await memory(given))
         await asyncio.sleep(0.1)
-    seconds = time.monotonic() - began
 
     sent = [each for each in store.objects(found) if each.startswith("sent/")]
     assert len(sent) == 1 and found["status"]["steps"][0]["artifacts"]["bytes"] > LARGE_BYTES, (
@@ -169,16 +162,7 @@ async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: 
     assert (line["size"], line["sha256"], line["object"]) == (LARGE_BYTES, wanted, sent[0])
     assert await asyncio.to_thread(digest_of, large) == wanted
     assert "signature" not in (store.of(found) / "files/trial.log").read_text().lower()
-    plain = await asyncio.to_thread(copy_plainly, store.server, large)
-    speeds = [f"{taken:.1f} s ({LARGE_BYTES / MIB / taken:.0f} MiB/s)" for taken in (seconds, plain)]
-    print(
-        f"\n{LARGE_BYTES // MIB} MiB from the end of the agent to the end of the trial: {speeds[0]}; "
-        f"a plain copy to the same server: {speeds[1]}; "
-        f"the operator's memory rose by {(peak - before) / MIB:.1f} MiB, from {before / MIB:.0f}"
-    )
     assert peak - before < 16 * MIB
-    if LARGE_BYTES >= 2048 * MIB:  # else what each trial takes is most of it
-        assert seconds < 2 * plain
 
 
 async def memory(given: Given) -> float:
@@ -190,20 +174,3 @@ async def memory(given: Given) -> float:
 def digest_of(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def copy_plainly(server: servers.S3, file: Path) -> float:
-    """Seconds that one PUT takes from this machine."""
-    client = S3Store(
-        server.bucket, endpoint=server.url, access_key_id=server.access_key, secret_access_key=server.secret_key,
-        region=server.region, client_options={"allow_http": True},
-    )  # fmt: skip
-    address = urlsplit(obstore.sign(client, "PUT", "plain", timedelta(hours=1)))
-    connection = http.client.HTTPConnection(address.netloc, blocksize=MIB)
-    with file.open("rb") as opened:
-        began = time.monotonic()
-        headers = {"Content-Length": str(file.stat().st_size)}
-        connection.request("PUT", f"{address.path}?{address.query}", body=opened, headers=headers)
-        answer = connection.getresponse()
-    assert answer.status == 200, answer.read()
-    return time.monotonic() - began

@@ -1,0 +1,164 @@
+"""A large artifact on its way into an object store, against a plain copy of as many bytes to the same server in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.store import S3Store
+
+from multistep.cluster.client import Client
+from tests.e2e.given import Step, finished, in_agent, trial
+from tests.e2e.test_store import MIB, Store, digest_of, operator_with
+from tests.support import servers
+
+SIZE = 2048 * MIB
+LEAST_RATIO = 0.5  # of a plain copy's speed
+MOST_GROWN_BYTES = 16 * MIB  # of the operator's memory
+_PIECE = 16 * MIB
+_LOOK_SECONDS = 0.1
+_DEADLINE_SECONDS = 900.0
+_RSS, _PEAK = "VmRSS", "VmHWM"
+# What the agent itself leaves to the disk is no part of the copy.
+_SOLVE = f"""#!/bin/bash
+cd /logs/artifacts
+head -c {_PIECE} /dev/urandom > /tmp/piece
+for _ in $(seq {SIZE // _PIECE}); do cat /tmp/piece; done > large
+sync large
+"""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """seconds: from the end of the agent to the end of the trial; plain: of a copy, mean of one before and one after it.
+
+    grown_bytes: how far the operator's high-water mark was above what it held when the agent ended.
+    """
+
+    seconds: float
+    plain: tuple[float, float]
+    grown_bytes: int
+
+    @property
+    def plain_seconds(self) -> float:
+        return sum(self.plain) / len(self.plain)
+
+    @property
+    def ratio(self) -> float:
+        """1: as fast as the plain copy."""
+        return self.plain_seconds / self.seconds
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is what was promised."""
+        return self.ratio >= LEAST_RATIO and self.grown_bytes < MOST_GROWN_BYTES
+
+
+async def artifact(client: Client, namespace: str) -> Cost:
+    """Measure it, with the operator in the cluster told of a real S3 server meanwhile."""
+    async with servers.s3(servers.node()) as server:
+        variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
+        with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, operator_with(variables):
+            await asyncio.to_thread(_fill, Path(file.name))
+            await _ended(
+                client, namespace, trial(Step("a"), name="warm")
+            )  # what is loaded at the first is no cost of the large one
+            before = await asyncio.to_thread(copy_plainly, server, Path(file.name))
+            seconds, grown = await _send(client, namespace, Store(server))
+            after = await asyncio.to_thread(copy_plainly, server, Path(file.name))
+    return Cost(seconds, (before, after), grown)
+
+
+async def _send(client: Client, namespace: str, store: Store) -> tuple[float, int]:
+    """Seconds, and bytes that the operator's memory rose by. Raises RuntimeError if the file did not come as it was."""
+    created = await client.create(_in(trial(Step("a", solve=_SOLVE), name="large"), namespace))
+    await _until(client, created, in_agent)
+    await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # its high-water mark is from now on
+    held = await _memory(_RSS)
+    await _until(client, created, lambda found: not in_agent(found))
+    began = time.monotonic()
+    done = await _until(client, created, finished)
+    seconds = time.monotonic() - began
+    grown = await _memory(_PEAK) - held
+    lines = [json.loads(line) for line in (store.of(done) / "manifest.jsonl").read_text().splitlines()]
+    [line] = [each for each in lines if each.get("path") == "steps/a/artifacts/large"]
+    digest = await asyncio.to_thread(digest_of, store.of(done) / line["object"])
+    if not line["object"].startswith("sent/") or (line["size"], line["sha256"]) != (SIZE, digest):
+        raise RuntimeError(f"it did not go straight to the store, or is not what it was: {line}, {digest}")
+    return seconds, grown
+
+
+async def _ended(client: Client, namespace: str, manifest: Object) -> Object:
+    return await _until(client, await client.create(_in(manifest, namespace)), finished)
+
+
+async def _until(client: Client, created: Object, reached: Any) -> Object:
+    metadata = created["metadata"]
+    async with asyncio.timeout(_DEADLINE_SECONDS):
+        while True:
+            there = {each["metadata"]["uid"]: each for each in await client.list_trials(metadata["namespace"])}
+            found = there[metadata["uid"]]
+            if reached(found):
+                return found
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _in(manifest: Object, namespace: str) -> Object:
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}
+
+
+async def _memory(field: str) -> int:
+    """Bytes, of the operator's process."""
+    status = await _operator("cat", "/proc/1/status")
+    [line] = [each for each in status.splitlines() if each.startswith(f"{field}:")]
+    return int(line.split()[1]) * 1024
+
+
+async def _operator(*command: str) -> str:
+    """What a command in its container prints."""
+    kubectl = ("kubectl", "-n", "multistep-system", "exec", "deployment/multistep", "--", *command)
+    process = await asyncio.create_subprocess_exec(*kubectl, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} in the operator's container: exit code {process.returncode}")
+    return out.decode()
+
+
+def _fill(file: Path) -> None:
+    piece = os.urandom(_PIECE)
+    with file.open("wb") as opened:
+        for _ in range(SIZE // _PIECE):
+            opened.write(piece)
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def copy_plainly(server: servers.S3, file: Path) -> float:
+    """Seconds that one PUT takes from this machine."""
+    client = S3Store(
+        server.bucket, endpoint=server.url, access_key_id=server.access_key, secret_access_key=server.secret_key,
+        region=server.region, client_options={"allow_http": True},
+    )  # fmt: skip
+    address = urlsplit(obstore.sign(client, "PUT", "plain", timedelta(hours=1)))
+    connection = http.client.HTTPConnection(address.netloc, blocksize=MIB)
+    with file.open("rb") as opened:
+        began = time.monotonic()
+        headers = {"Content-Length": str(file.stat().st_size)}
+        connection.request("PUT", f"{address.path}?{address.query}", body=opened, headers=headers)
+        answer = connection.getresponse()
+        answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"the store answered {answer.status}")
+    return time.monotonic() - began
