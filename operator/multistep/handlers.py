@@ -13,6 +13,7 @@ import kopf
 from .api.trial import GROUP, PLURAL, VERSION
 from .app import App
 from .cluster import pods
+from .loglines import set_up
 from .settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Stopping:
 
 def main() -> None:
     """The operator's process."""
+    set_up("INFO")  # what is wrong with the settings is part of the log, too
     settings = Settings()
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event it saw
+    set_up(settings.log_level, settings.log_format)
     asyncio.run(operate(settings))

@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from .loglines import Form
+
 # Where clouds tell machines their credentials, and the operator's own endpoints.
 BLOCKED_NETWORKS = (
     "0.0.0.0/8",
@@ -112,6 +114,8 @@ class Settings(BaseSettings):
     """Where fetched tasks are kept; all of it can be lost."""
     task_cache_bytes: int = Field(default=1 << 30, ge=0)
     """How many bytes of them; while one is fetched it takes up to 1.5 GiB more."""
+    log_format: Form = "auto"
+    """The log's form. json: an object a line; text: for people; auto: text on a terminal, else json."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """How much is logged."""
 

@@ -8,13 +8,14 @@ import os
 import pty
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from multistep.cluster.resources import PODS
-from tests.e2e.given import Given, Step, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, Given, Step, in_agent, trial
 from tests.e2e.test_cli import multistep
 
 HOSTILE = "\\033]0;owned\\007\\377"
@@ -49,7 +50,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     options = ("logs", "-n", given.namespace)  # the trial's name, too
     async with following(*options) as follower:
         assert follower.stdout is not None
-        while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), 120)):
+        while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), DEADLINE_SECONDS)):
             assert heard in (b"==> step 1 a, setup <==\n", b"prepared\n", b"==> step 1 a, agent <==\n")
         await given.until("logs", in_agent)
         only_agent = ("logs", *options, "--step", "1", "--phase", "agent")
@@ -57,7 +58,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
         assert terminal == b"begun^[]0;owned^G\\xff\r\n"
         assert refused[0] == 2 and "pods/exec in namespace" in refused[2]
         await touch(given, "logs", "/tmp/go")
-        rest, told = await asyncio.wait_for(follower.communicate(), 120)
+        rest, told = await asyncio.wait_for(follower.communicate(), DEADLINE_SECONDS)
     assert follower.returncode == 0, told
     assert heard + rest == (
         PRINTED + b"==> step 1 a, verifier <==\njudging\n==> step 2 b, agent <==\nsecond\n==> step 2 b, verifier <==\njudging\n"
@@ -69,6 +70,41 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     process = await asyncio.create_subprocess_exec(*command(*only_agent), stdout=asyncio.subprocess.PIPE)
     assert (await process.communicate())[0] == PRINTED
     assert (await multistep(*only_agent, "--tail", "2"))[1] == "29999\n30000\n"
+
+
+async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it_is(given: Given) -> None:
+    """Of all that it said to the tests so far, and of a trial that ends and one that cannot be run."""
+    complete, failed = trial(Step("only", solve=SECOND), name="good"), trial(Step("only", test=None), name="bad")
+    ended = await asyncio.gather(given.ended(complete), given.ended(failed))
+    uids = {each["metadata"]["uid"] for each in ended}
+    told: set[str] = set()
+    async with asyncio.timeout(20):
+        while not uids <= told:
+            lines = await operators_log(given)
+            told = {line.get("uid", "") for line in lines if line["message"].startswith(ENDS)}
+    for line in lines:
+        assert {"time", "level", "logger", "message"} <= line.keys() <= {*FIELDS, "error"}, line
+        if given.namespace in json.dumps(line):
+            assert line["namespace"] == given.namespace and line["trial"] in ("good", "bad"), line
+    about_good = [line for line in lines if line.get("uid") == ended[0]["metadata"]["uid"]]
+    assert {line.get("step") for line in about_good} >= {"only"} and all(line["reconcile"] for line in about_good)
+    assert {line.get("attempt") for line in about_good} >= {1}
+
+
+FIELDS = ("time", "level", "logger", "message", "namespace", "trial", "uid", "attempt", "step", "reconcile")
+ENDS = ("TrialComplete", "InvalidSpec")
+
+
+async def operators_log(given: Given) -> list[dict[str, Any]]:
+    """Every line that the operator's pods wrote. Raises ValueError if one is no JSON."""
+    namespace = os.environ["MULTISTEP_TEST_NAMESPACE"]
+    found: list[dict[str, Any]] = []
+    for pod in await given.client.list_pods(namespace, label_selector="app.kubernetes.io/name=multistep"):
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/log"
+        async with aclosing(given.client.raw_stream(path)) as chunks:
+            text = b"".join([chunk async for chunk in chunks]).decode()
+        found += [json.loads(line) for line in text.splitlines()]
+    return found
 
 
 def command(*arguments: str) -> tuple[str, ...]:

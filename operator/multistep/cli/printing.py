@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from ..loglines import escaped
 from .pieces import Piece
 
 MAX_LINE_CHARACTERS: Final = 16 * 1024
@@ -173,20 +174,6 @@ class Tail:
         """What was held."""
         held, self._held = b"".join(self._held), deque()
         return held
-
-
-def escaped(text: str) -> str:
-    """The text with everything visible that a terminal might obey or hide: ``^[`` for ESC, as less and cat -v have it."""
-    return text if text.isprintable() else "".join(map(_visible, text))
-
-
-def _visible(char: str) -> str:
-    if char.isprintable() or char == "\t":
-        return char
-    code = ord(char)
-    if code < 0x20 or code == 0x7F:
-        return f"^{chr(code ^ 0x40)}"
-    return f"<U+{code:04X}>"
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -20,6 +20,7 @@ from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
 from ..engine.verifier_environment import VerifierEnvironment
 from ..errors import InvalidSpec, InvalidTask, NoCommonProtocol, PodError, SourceError, StoreError, StreamLost
+from ..loglines import also_about
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
@@ -440,6 +441,7 @@ class Look:
 
     def _write_to(self, trial: MultiStepTrial) -> TrialWriter:
         self._t.tally.saw(trial)
+        also_about(uid=trial.metadata.uid, attempt=trial.status.attempt, step=trial.status.current_step)
         return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
 
     @property

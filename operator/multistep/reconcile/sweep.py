@@ -19,6 +19,7 @@ from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..engine import orphans
 from ..errors import MultistepError, NotFound
+from ..loglines import about
 from ..metrics import Metrics
 from ..settings import Settings
 from ..store.shipping import Shipping
@@ -77,7 +78,8 @@ class Sweep:
         if why := orphans.pod_orphaned(pod, await self._trial(*owner) if owner else None, now, grace):
             namespace = found["metadata"]["namespace"]
             await self.cluster.delete_pod(namespace, pod.name, uid=pod.uid)
-            self._removed("pod", f"{namespace}/{pod.name}", why)
+            with about(namespace=namespace, trial=owner[1] if owner else None):
+                self._removed("pod", f"{namespace}/{pod.name}", why)
 
     async def _sweep_results(self) -> None:
         await self._each(self._places, self._sweep_place, "sweeping results")
@@ -103,6 +105,10 @@ class Sweep:
             there = await self._trial(key.namespace, key.name)
             if there is not None and there.metadata.uid == key.uid:
                 return  # the list was wrong
+        with about(namespace=key.namespace, trial=key.name, uid=key.uid):
+            await self._do(place, key, fate, now, keep)
+
+    async def _do(self, place: Place, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
         match fate:
             case "MarkGone":
                 await place.mark_gone(key, now)

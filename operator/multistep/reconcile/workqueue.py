@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Awaitable, Callable
 
 from ..errors import MultistepError, Unavailable
+from ..loglines import about
 from .turns import Key, Turns
 
 Work = Callable[[Key], Awaitable[float | None]]
@@ -101,7 +103,8 @@ class WorkQueue:
 
     async def _run(self, key: Key) -> None:
         try:
-            await self._once(key)
+            with about(namespace=key[0], trial=key[1], reconcile=secrets.token_hex(4)):
+                await self._once(key)
         finally:
             del self._busy[key]
             if key in self._again:
@@ -114,11 +117,11 @@ class WorkQueue:
             again = await self._work(key)
         except MultistepError as error:
             self._failed(error)
-            logger.warning("%s/%s: %s; trying again in %.1f s", *key, error, self._back_off(key, error))
+            logger.warning("%s; trying again in %.1f s", error, self._back_off(key, error))
             return
         except Exception as error:
             self._failed(error)
-            logger.exception("%s/%s: trying again in %.1f s", *key, self._back_off(key))
+            logger.exception("trying again in %.1f s", self._back_off(key))
             return
         self._failures.pop(key, None)
         if again is not None:

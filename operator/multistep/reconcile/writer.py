@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ..api.trial import MultiStepTrial, TrialStatus
 from ..cluster.edge import Cluster, Object
 from ..engine import status
+from ..loglines import also_about
 from ..metrics import Metrics
 from .events import Transition, transitions
 from .tally import Tally
@@ -37,6 +38,7 @@ class TrialWriter:
             await self._apply(content)
             self.trial = self.trial.model_copy(update={"status": new})
             self._tally.saw(self.trial)
+            also_about(attempt=new.attempt, step=new.current_step)
             await self.tell(transitions(old, new))
 
     async def require_current(self) -> None:
@@ -54,7 +56,9 @@ class TrialWriter:
         self.trial = self.trial.model_copy(update={"metadata": fresh})
 
     async def tell(self, told: Sequence[Transition]) -> None:
-        """Events help people; a trial does not depend on them."""
+        """Events, and lines of the log, help people; a trial does not depend on them."""
+        for each in told:
+            logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
         results = await asyncio.gather(
             *(self._cluster.create_event(self._object, reason=each.reason, message=each.message, type=each.type) for each in told),
             return_exceptions=True,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from multistep.api.trial import TrialStatus
 from multistep.cli import logs, printing
 from multistep.cli.pieces import Piece, Wanted, pieces
-from multistep.cli.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail, escaped
+from multistep.cli.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail
 from multistep.errors import ClusterError, StreamLost, UsageError
+from multistep.loglines import escaped
 from tests.support.fake_runner import FakeRunner
 
 from .conftest import Invoke
