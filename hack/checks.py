@@ -74,7 +74,7 @@ def generate() -> None:
     for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
         file.write_text(_crd_of_models())
         say(f"wrote {file.relative_to(ROOT)}")
-    for writer in ("multistep.api.docs", "multistep.metrics_docs", "hack.chart_reference"):
+    for writer in ("multistep.api.docs", "multistep.metrics_docs", "multistep.cli.docs", "hack.chart_reference"):
         capture([str(VENV / "bin" / "python"), "-m", writer], cwd=ROOT)
     say("wrote the tables of the references in docs/, and the chart's schema")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Target, kubeconfig_options, namespace_option
+from .options import Target, complete_steps, kubeconfig_options, namespace_option, trial_argument
 
 if TYPE_CHECKING:
     from ..api.trial import TrialStatus
@@ -44,8 +44,10 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("trial")
-@click.option("--step", metavar="N|NAME", help="Only this step, by its number from 1 or by its name.")
+@trial_argument
+@click.option(
+    "--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step, by its number from 1 or by its name."
+)
 @click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
 @click.option(
     "--attempt", type=click.IntRange(min=1), metavar="N", help="An earlier attempt; default: the latest, with -f all from then on."

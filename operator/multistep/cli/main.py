@@ -6,7 +6,9 @@ Commands are imported when they are called, so that --help answers at once.
 from __future__ import annotations
 
 import logging
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 import click
@@ -24,6 +26,7 @@ COMMANDS: Final = {  # a command of this name in the module of this name
     "logs": "Show what a trial's phases printed.",
     "stop": "End trials for good, wherever they are.",
     "results": "Fetch a trial's results into a directory.",
+    "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
 }
 
@@ -80,4 +83,9 @@ def cli() -> None:
 def main() -> None:
     """The entry point. What libraries log is not for the user: errors come as exceptions."""
     logging.getLogger().addHandler(logging.NullHandler())
-    cli(prog_name="multistep")
+    cli(prog_name=program_name(sys.argv[0]), complete_var="_MULTISTEP_COMPLETE")
+
+
+def program_name(path: str) -> str:
+    """What the user called: kubectl finds its plugin by the name of the file."""
+    return "kubectl multistep" if Path(path).name.startswith("kubectl-") else "multistep"

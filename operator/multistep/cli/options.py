@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +31,38 @@ def task_argument(function: F) -> F:
 
 def namespace_option(function: F) -> F:
     """Only the namespace, for a command that speaks to no cluster."""
-    return click.option("-n", "--namespace", metavar="NAME", help="Namespace; default: that of the kubeconfig's context.")(function)
+    return click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        shell_complete=_namespaces,
+        help="Namespace; default: that of the kubeconfig's context.",
+    )(function)
+
+
+def trial_argument(function: F) -> F:
+    """The name of a trial."""
+    return click.argument("trial", shell_complete=complete_trials)(function)
+
+
+def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """From the cluster; imported when a key is pressed only."""
+    from .completion import trials
+
+    return trials(ctx, parameter, incomplete)
+
+
+def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The same of steps."""
+    from .completion import steps
+
+    return steps(ctx, parameter, incomplete)
+
+
+def _namespaces(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from .completion import namespaces
+
+    return namespaces(ctx, parameter, incomplete)
 
 
 def kubeconfig_options(function: F) -> F:

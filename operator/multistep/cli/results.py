@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from .options import Target, kubeconfig_options, namespace_option
+from .options import Target, kubeconfig_options, namespace_option, trial_argument
 
 _EPILOG = """\b
 Examples:
@@ -20,7 +20,7 @@ Nothing but a kubeconfig is needed: the results are read through the API server.
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("trial")
+@trial_argument
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Write into DIRECTORY although there is something in it.")
 @namespace_option

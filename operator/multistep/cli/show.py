@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from .options import Target, kubeconfig_options, namespace_option, output_option
+from .options import Target, kubeconfig_options, namespace_option, output_option, trial_argument
 
 _EPILOG = """\b
 Examples:
@@ -19,7 +19,7 @@ With --follow the exit code tells how the trial ended, as that of `multistep run
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("trial")
+@trial_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow the trial until it is over, with progress on stderr.")
 @namespace_option
 @kubeconfig_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Target, kubeconfig_options, namespace_option, output_option
+from .options import Target, complete_trials, kubeconfig_options, namespace_option, output_option
 
 if TYPE_CHECKING:
     from ..api.trial import TrialStatus
@@ -34,7 +34,7 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("trials", nargs=-1, required=True, metavar="TRIAL...")
+@click.argument("trials", nargs=-1, required=True, metavar="TRIAL...", shell_complete=complete_trials)
 @click.option("--no-wait", is_flag=True, help="Do not wait until they are over.")
 @namespace_option
 @kubeconfig_options

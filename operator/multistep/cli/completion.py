@@ -1,0 +1,114 @@
+"""`multistep completion`, and what is completed from the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+_SECONDS = 2.0  # a key was pressed: who waits longer would rather type
+_SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
+_MOST = 500
+VARIABLE = "_MULTISTEP_COMPLETE"
+
+_EPILOG = """\b
+Examples:
+  source <(multistep completion bash)                      # now; add it to ~/.bashrc for good
+  multistep completion zsh > "${fpath[1]}/_multistep"
+  multistep completion fish > ~/.config/fish/completions/multistep.fish
+
+Trials, namespaces and steps are read from the cluster, in 2 seconds
+(MULTISTEP_COMPLETION_SECONDS) or not at all. For `kubectl multistep` kubectl's own
+completion calls kubectl_complete-multistep, which is installed beside kubectl-multistep.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL."""
+    from .main import cli
+
+    found = get_completion_class(shell)
+    assert found is not None  # the shells above are click's
+    script = found(cli, {}, "multistep", VARIABLE)
+    with suppress(RuntimeError):  # click looks for a bash that is new enough; where there is none, who reads the script knows why
+        click.echo(script.source())
+
+
+def kubectl_complete() -> None:
+    """The program `kubectl_complete-multistep`: kubectl calls it with the words so far, the last one unfinished.
+
+    Answers as kubectl expects: a word a line, a tab and its meaning; then ``:4``, that files are no answer.
+    """
+    from .main import cli
+
+    shell = _KubectlComplete(cli, {}, "multistep", VARIABLE)
+    *words, unfinished = sys.argv[1:] or [""]
+    for item in shell.get_completions(words, unfinished):
+        click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(":4")
+
+
+class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
+    """click's reasoning, without a shell's way of asking."""
+
+
+def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of trials in the namespace that was given."""
+    from ..cluster.client import Client
+    from ..cluster.resources import TRIALS
+
+    async def ask(client: Client) -> list[CompletionItem]:
+        found = await client.list_all(TRIALS, ctx.params.get("namespace") or client.namespace)
+        return [CompletionItem(each["metadata"]["name"], help=(each.get("status") or {}).get("phase")) for each in found]
+
+    return _matching(_asked(ctx, ask), incomplete)
+
+
+def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of namespaces."""
+    from ..cluster.client import Client
+
+    async def ask(client: Client) -> list[CompletionItem]:
+        resource = await client.resource_of({"apiVersion": "v1", "kind": "Namespace"})
+        return [CompletionItem(each["metadata"]["name"]) for each in await client.list_all(resource)]
+
+    return _matching(_asked(ctx, ask), incomplete)
+
+
+def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the steps that the trial has begun."""
+    from ..cluster.client import Client
+
+    async def ask(client: Client) -> list[CompletionItem]:
+        found = await client.get_trial(ctx.params.get("namespace") or client.namespace, ctx.params.get("trial") or "")
+        return [CompletionItem(each["name"], help=each.get("phase")) for each in (found.get("status") or {}).get("steps") or []]
+
+    return _matching(_asked(ctx, ask), incomplete)
+
+
+def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
+    return [each for each in items if each.value.startswith(incomplete) and each.value.isprintable()][:_MOST]
+
+
+def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
+    """What the cluster says in time; nothing, whatever goes wrong: nobody wants an error in the middle of a line."""
+
+    async def within() -> list[CompletionItem]:
+        from ..cluster.client import Client
+
+        seconds = float(os.environ.get(_SECONDS_VARIABLE, _SECONDS))
+        async with asyncio.timeout(seconds):
+            kubeconfig, context = ctx.params.get("kubeconfig"), ctx.params.get("context")
+            async with await Client.connect(kubeconfig=kubeconfig, context=context, timeout_seconds=seconds) as client:
+                return await ask(client)
+
+    with suppress(Exception):
+        return asyncio.run(within())
+    return []

@@ -1,0 +1,88 @@
+"""The command line as it is installed: a wheel in a fresh environment, called by itself, by the real kubectl and by a real bash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from hack import python_env
+from hack.places import ROOT
+from tests.e2e.given import Given, Step, trial
+
+BASH = """\
+source <(multistep completion bash)
+complete_words() {
+  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+  "$(complete -p multistep | sed 's/.*-F \\([^ ]*\\).*/\\1/')" multistep
+  printf '%s\\n' "${COMPREPLY[@]}"
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """The environment of a user who installed the wheel, as pipx does it; nothing of the checkout is in it."""
+    directory = tmp_path_factory.mktemp("installed")
+    python_env.build_wheel(directory)
+    (wheel,) = directory.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True)
+    python = ("--python", str(directory / "venv"))
+    python_env.uv(
+        "pip", "install", *python, "--only-binary", ":all:", "--require-hashes", "-r", str(ROOT / "requirements/operator.lock")
+    )
+    python_env.uv("pip", "install", *python, "--no-deps", str(wheel))
+    python_env.uv("pip", "check", *python)
+    home = {"HOME": str(directory), "KUBECONFIG": os.environ["KUBECONFIG"], "MULTISTEP_COMPLETION_SECONDS": "60"}
+    yield {"PATH": f"{directory / 'venv' / 'bin'}:{os.environ['PATH']}", **home}
+
+
+def said(installed: Mapping[str, str], *command: str, code: int = 0) -> str:
+    """What a command prints, somewhere else than in the checkout."""
+    done = subprocess.run(command, env=installed, cwd=installed["HOME"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done.stdout
+
+
+def test_it_runs_without_a_checkout_and_says_what_it_was_called(installed: Mapping[str, str]) -> None:
+    where = said(installed, "python", "-c", "import multistep; print(multistep.__file__)")
+    assert where.startswith(installed["HOME"]) and str(ROOT) not in where
+    assert said(installed, "multistep", "--help").startswith("Usage: multistep [")
+    assert said(installed, "kubectl", "multistep", "--help").startswith("Usage: kubectl multistep [")
+    assert said(installed, "kubectl", "multistep", "logs", "--help").startswith("Usage: kubectl multistep logs [")
+    assert said(installed, "multistep", "init", "my-task") == "" or Path(installed["HOME"], "my-task", "task.toml").is_file()
+    assert "my-task" in said(installed, "kubectl", "multistep", "check", "my-task")
+    said(installed, "kubectl", "multistep", "no-such-command", code=2)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_completion_script_for_each_shell(installed: Mapping[str, str], shell: str) -> None:
+    assert "_MULTISTEP_COMPLETE" in said(installed, "multistep", "completion", shell)
+
+
+async def test_shells_complete_commands_options_trials_namespaces_and_steps(given: Given, installed: Mapping[str, str]) -> None:
+    """A suspended trial is there at once, and runs nothing."""
+    await given.applied(trial(Step("scaffold"), name="complete-me", suspend=True))
+    other = f"-n {given.namespace}"
+    for words, wanted in {
+        "multistep lo": "logs",
+        "multistep logs --ta": "--tail",
+        "multistep logs --phase ver": "verifier",
+        f"multistep logs {other} compl": "complete-me",
+        f"multistep show -n {given.namespace[:-1]}": given.namespace,
+    }.items():
+        assert wanted in said(installed, "bash", "-c", f"{BASH}complete_words {words}").split(), words
+    by_kubectl = said(installed, "kubectl", "__complete", "multistep", "show", "-n", given.namespace, "compl")
+    assert "complete-me" in by_kubectl and by_kubectl.rstrip().endswith(":4")
+    assert "logs\t" in said(installed, "kubectl", "__complete", "multistep", "lo")
+
+
+def test_without_a_cluster_nothing_is_completed_and_nothing_said(installed: Mapping[str, str]) -> None:
+    config = Path(installed["HOME"], "nowhere")
+    config.write_text(Path(installed["KUBECONFIG"]).read_text().replace("server: https://", "server: https://127.0.0.1:9/"))
+    nowhere = {**installed, "KUBECONFIG": str(config), "MULTISTEP_COMPLETION_SECONDS": "0.5"}
+    assert said(nowhere, "bash", "-c", f"{BASH}complete_words multistep show compl").split() == []
