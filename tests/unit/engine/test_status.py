@@ -87,6 +87,16 @@ def test_the_same_situation_makes_the_same_status() -> None:
 # -- the life of a trial
 
 
+def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
+    done = status.complete(trial(), Journal([run()], finished=True), "uri", NOW)
+    changed = trial(done).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})})
+    noted = status.noted(changed)
+    assert noted.observed_generation == 4
+    assert {each.observed_generation for each in noted.conditions} == {4}
+    told = {"observed_generation": 3, "conditions": done.conditions}
+    assert noted.model_copy(update=told) == done
+
+
 def test_a_trial_that_begins_keeps_its_first_start() -> None:
     first = status.begun(trial(), 1, "t-1", "org/task", None, NOW)
     assert (first.phase, first.attempt, first.pod_name, first.task, first.start_time) == ("Pending", 1, "t-1", "org/task", THEN)
