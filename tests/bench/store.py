@@ -29,12 +29,14 @@ _PIECE = 16 * MIB
 _LOOK_SECONDS = 0.1
 _DEADLINE_SECONDS = 900.0
 _RSS, _PEAK = "VmRSS", "VmHWM"
-# What the agent itself leaves to the disk is no part of the copy.
+# What the agent itself leaves to the disk is no part of the copy. A phase that is over before the operator lets go of its
+# session is never seen in a status, so it stays for a while.
 _SOLVE = f"""#!/bin/bash
 cd /logs/artifacts
 head -c {_PIECE} /dev/urandom > /tmp/piece
 for _ in $(seq {SIZE // _PIECE}); do cat /tmp/piece; done > large
 sync large
+sleep 10
 """
 
 Object = dict[str, Any]
@@ -44,7 +46,7 @@ Object = dict[str, Any]
 class Cost:
     """seconds: from the end of the agent to the end of the trial; plain: of a copy, mean of one before and one after it.
 
-    grown_bytes: how far the operator's high-water mark was above what it held when the agent ended.
+    grown_bytes: how far the operator's high-water mark was above what it held while the agent was at work.
     """
 
     seconds: float
@@ -72,9 +74,7 @@ async def artifact(client: Client, namespace: str) -> Cost:
         variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
         with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, operator_with(variables):
             await asyncio.to_thread(_fill, Path(file.name))
-            await _ended(
-                client, namespace, trial(Step("a"), name="warm")
-            )  # what is loaded at the first is no cost of the large one
+            await _ended(client, namespace, trial(Step("a"), name="warm"))  # what the first trial loads is no cost of the large one
             before = await asyncio.to_thread(copy_plainly, server, Path(file.name))
             seconds, grown = await _send(client, namespace, Store(server))
             after = await asyncio.to_thread(copy_plainly, server, Path(file.name))
