@@ -542,6 +542,13 @@ class TrialStatus(_Model):
     results_store: str | None = None
     """Where their files are in the operator's object store (URL), if it has one; manifest.jsonl tells what each is."""
 
+    def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
+        """The steps that each attempt had started, by its number: those that were lost, and the current one."""
+        found = {each.number: each.steps for each in self.attempts}
+        if self.attempt is not None:
+            found.setdefault(self.attempt, self.steps)
+        return found
+
 
 class Metadata(_Model):
     """The part of metav1.ObjectMeta that is used."""

@@ -61,20 +61,13 @@ def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> lis
 
     Raises UsageError for an attempt that there is not.
     """
-    attempts = _attempts(status)
+    attempts = status.steps_by_attempt()
     if wanted.attempt is not None and attempts and wanted.attempt not in attempts:
         raise UsageError(f"there is no attempt {wanted.attempt}: the trial has {', '.join(map(str, sorted(attempts)))}")
     first = wanted.attempt or since or max(attempts, default=1)
     last = wanted.attempt or max(attempts, default=1)
     chosen = [(number, steps) for number, steps in sorted(attempts.items()) if first <= number <= last]
     return [piece for number, steps in chosen for piece in _of_attempt(number, steps) if _fits(piece, wanted)]
-
-
-def _attempts(status: TrialStatus) -> dict[int, list[StepStatus]]:
-    found = {each.number: each.steps for each in status.attempts}
-    if status.attempt is not None and status.attempt not in found:
-        found[status.attempt] = status.steps
-    return found
 
 
 def _of_attempt(attempt: int, steps: list[StepStatus]) -> Iterator[Piece]:

@@ -34,8 +34,9 @@ class Mark:
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
         """All that its status tells."""
-        status = trial.status
-        return cls(trial.metadata.uid, len(status.attempts), status.attempt or 1, len(_ended_steps(status.steps)), _over(status))
+        status, attempt = trial.status, trial.status.attempt or 1
+        steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
+        return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), _over(status))
 
 
 class Tally:
@@ -137,6 +138,6 @@ def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
 
 def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
     """Steps that ended since, of the attempt that was current then, of those between, and of the one that is now."""
-    attempts = {each.number: each.steps for each in status.attempts} | {status.attempt or 1: status.steps}
-    since = [(number, _ended_steps(steps)) for number, steps in sorted(attempts.items()) if number >= mark.attempt]
+    attempts = sorted(status.steps_by_attempt().items())
+    since = [(number, _ended_steps(steps)) for number, steps in attempts if number >= mark.attempt]
     return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]

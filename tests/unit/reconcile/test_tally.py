@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import parse_trial
+from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.errors import Unavailable
 from multistep.metrics import Metrics
 from multistep.reconcile.tally import RECENT_SECONDS, Tally
@@ -157,3 +157,29 @@ async def test_a_trial_that_ended_is_told_of_once_and_again_after_a_restart_if_i
     another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
     restarted.saw(another)  # of the same name
     assert told == ["trial-uid"] * 2 + ["another"]
+
+
+def lost_at(attempt: int, *, lost: int) -> MultiStepTrial:
+    """A trial whose first attempts were lost, each after its only step, and whose current one has not begun a step."""
+    step = {"name": "a", "completionTime": at(1)}
+    attempts = [{"number": number, "reason": "Evicted", "steps": [step]} for number in range(1, lost + 1)]
+    status = {"phase": "Pending", "attempt": attempt, "attempts": attempts, "steps": [step] if attempt > lost else []}
+    return parse_trial({**manifest(), "status": status})
+
+
+def test_a_step_of_a_lost_attempt_is_counted_once_however_the_loss_and_the_next_beginning_are_seen() -> None:
+    metrics = Metrics(Settings())
+    tally = Tally(metrics, lambda: START)
+    for trial in (parse_trial(manifest()), lost_at(1, lost=0), lost_at(1, lost=1), lost_at(1, lost=1), lost_at(2, lost=1)):
+        tally.saw(trial)
+    counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
+    assert counted == 2
+
+
+def test_a_step_that_nobody_saw_before_its_attempt_was_lost_is_counted() -> None:
+    metrics = Metrics(Settings())
+    tally = Tally(metrics, lambda: START)
+    for trial in (parse_trial(manifest()), lost_at(1, lost=1)):
+        tally.saw(trial)
+    counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
+    assert counted == 1
