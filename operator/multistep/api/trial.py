@@ -139,10 +139,22 @@ class OCISource(_Model):
 _NO_CREDENTIALS = "must not hold credentials: put them into a Secret and name it in secretRef"
 
 
-class GitSource(_Model):
-    """A task in a git repository, without submodules and Git LFS."""
+class _AtURL(_Model):
+    """What names a URL, which holds no credentials."""
 
     model_config = _cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
+
+    url: str
+
+    @model_validator(mode="after")
+    def _without_credentials(self) -> Self:
+        if names.has_credentials(self.url):
+            raise ValueError(f"url {_NO_CREDENTIALS}")
+        return self
+
+
+class GitSource(_AtURL):
+    """A task in a git repository, without submodules and Git LFS."""
 
     url: Annotated[str, Field(pattern=r"^https?://", max_length=2048)]
     """Where it is cloned from, https:// or http://."""
@@ -153,17 +165,9 @@ class GitSource(_Model):
     secret_ref: SecretReference | None = None
     """A Secret of type kubernetes.io/basic-auth, or with the key token; it may have ca.crt."""
 
-    @model_validator(mode="after")
-    def _without_credentials(self) -> Self:
-        if names.has_credentials(self.url):
-            raise ValueError(f"url {_NO_CREDENTIALS}")
-        return self
 
-
-class URLSource(_Model):
+class URLSource(_AtURL):
     """A packed task at a URL."""
-
-    model_config = _cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
 
     url: Annotated[str, Field(pattern=r"^(https?|s3|gs)://", max_length=2048)]
     """https://, http://, s3://BUCKET/KEY or gs://BUCKET/KEY."""
@@ -171,12 +175,6 @@ class URLSource(_Model):
     """Digest of the file, a tar.gz: sha256: and 64 hexadecimal digits."""
     secret_ref: SecretReference | None = None
     """A Secret with username and password, token, AWS_ACCESS_KEY_ID and so on; docs/task-sources.md has them all."""
-
-    @model_validator(mode="after")
-    def _without_credentials(self) -> Self:
-        if names.has_credentials(self.url):
-            raise ValueError(f"url {_NO_CREDENTIALS}")
-        return self
 
 
 _SOURCES = ("bundle", "inline", "oci", "git", "url")
