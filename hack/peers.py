@@ -39,15 +39,20 @@ def _version(module: str) -> str:
     return module.partition("@")[2].replace(".", "-")
 
 
+def _downloaded(module: str, elsewhere: Path) -> Path:
+    """Its sources, in Go's own cache. elsewhere: any directory that is in no module."""
+    told = capture([str(go()), "mod", "download", "-json", module], env=go_environment(), cwd=elsewhere)
+    return Path(json.loads(told)["Dir"])
+
+
 def monitoring_crds() -> list[Path]:
     """The Prometheus operator's CRDs of what the chart may make, out of its module."""
-    directory = cached("monitoring-crds", _PROMETHEUS_OPERATOR.partition("@")[2].replace(".", "-"), _fetch_monitoring_crds)
+    directory = cached("monitoring-crds", _version(_PROMETHEUS_OPERATOR), _fetch_monitoring_crds)
     return sorted(directory.glob("*.yaml"))
 
 
 def _fetch_monitoring_crds(directory: Path) -> None:
-    command = [str(go()), "mod", "download", "-json", _PROMETHEUS_OPERATOR]
-    module = Path(json.loads(capture(command, cwd=directory, env=go_environment()))["Dir"])
+    module = _downloaded(_PROMETHEUS_OPERATOR, directory)
     for kind in ("podmonitors", "prometheusrules"):
         shutil.copy(module / "example" / "prometheus-operator-crd" / f"monitoring.coreos.com_{kind}.yaml", directory)
 
@@ -69,10 +74,8 @@ def _build_s3_server(directory: Path) -> None:
 def _build_kube_state_metrics(directory: Path) -> None:
     """In its own module: `go install` asks for the list of versions, which not every module proxy has."""
     with stage("kube-state-metrics from source (2 to 4 minutes, once)"):
-        told = json.loads(
-            capture([str(go()), "mod", "download", "-json", _KUBE_STATE_METRICS], env=go_environment(), cwd=directory)
-        )
-        command = [str(go()), "build", "-C", told["Dir"], "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
+        module = _downloaded(_KUBE_STATE_METRICS, directory)
+        command = [str(go()), "build", "-C", str(module), "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
         stream([*command, "-o", str(directory / "kube-state-metrics"), "."], env=go_environment(), cwd=directory)
 
 
