@@ -69,7 +69,7 @@ def _file(entry: Entry, name: str) -> Iterator[bytes]:
             sent += len(chunk)
             yield chunk
         yield from _zeros(size - sent)  # a file that shrank meanwhile keeps the size that was told
-        yield bytes(-size % tarfile.BLOCKSIZE)
+        yield padding(size)
     finally:
         os.close(fd)
 
@@ -85,11 +85,16 @@ def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str 
 
 
 def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
-    """A member's header. mtime: whole seconds; after a file's contents come zeros up to a multiple of 512 bytes."""
+    """A member's header. mtime: whole seconds; after a file's contents comes its padding."""
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
     info.mode, info.mtime = mode, mtime
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def padding(size: int) -> bytes:
+    """Zeros after that many bytes of a file, up to a multiple of 512 bytes."""
+    return bytes(-size % tarfile.BLOCKSIZE)
 
 
 def _gathered(pieces: Iterable[bytes]) -> Generator[bytes, None, None]:

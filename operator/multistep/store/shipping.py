@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ..engine.direct import URL_SECONDS, Sent
 from ..errors import StoreError
 from . import manifest
-from .archive import END, header
+from .archive import END, header, padding
 from .bucket import PART_BYTES, Bucket, Stored
 from .keep import Pointer
 from .manifest import Line
@@ -164,7 +164,7 @@ class Shipping:
                 yield chunk
         if (digest.size, digest.sha256) != (line.size, line.sha256) and not line.version:
             raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest is another")
-        yield bytes(-line.size % tarfile.BLOCKSIZE)
+        yield padding(line.size)
         if digest.sha256 != line.sha256:
             yield _remark(line, f"the pod that sent it told another digest: {line.sha256}")
 
@@ -306,7 +306,7 @@ def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
 def _remark(line: Line, text: str) -> bytes:
     """A file beside the one that something is wrong with: the rest of the results is none the worse for it."""
     data = f"{line.path!a}: {text}\n".encode()
-    return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + bytes(-len(data) % 512)
+    return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + padding(len(data))
 
 
 def _sent(line: Line) -> bytes:
