@@ -1,0 +1,138 @@
+"""Means, pass@k and differences against computations made another way."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from statistics import NormalDist
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from multistep.report.statistics import difference, mean_reward, pass_at
+
+REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
+BY_TASK = st.dictionaries(st.text(max_size=3), st.lists(REWARDS, max_size=5), max_size=8)
+
+
+def test_every_task_weighs_the_same_however_many_of_its_trials_count() -> None:
+    found = mean_reward({"easy": [1, 1, 1, 1], "hard": [0], "lost": []})
+    assert found is not None
+    assert (found.value, found.tasks, found.trials) == (0.5, 2, 5)
+
+
+def test_nothing_that_counts_is_no_mean() -> None:
+    assert mean_reward({}) is None
+    assert mean_reward({"lost": []}) is None
+
+
+def test_a_single_task_has_no_interval() -> None:
+    found = mean_reward({"only": [0, 1, 1]})
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_tasks_without_any_spread_tell_no_interval_unless_they_all_pass_or_all_fail() -> None:
+    halves = mean_reward({"a": [0.5], "b": [0.5]})
+    ones = mean_reward({"a": [1], "b": [1], "c": [1]})
+    zeros = mean_reward({"a": [0], "b": [0], "c": [0]})
+    assert halves is not None and ones is not None and zeros is not None
+    assert (halves.low, halves.high) == (None, None)
+    assert [ones.low, ones.high] == pytest.approx([0.025 ** (1 / 3), 1])
+    assert [zeros.low, zeros.high] == pytest.approx([0, 1 - 0.025 ** (1 / 3)])
+
+
+def test_the_interval_is_students_of_the_tasks_means() -> None:
+    found = mean_reward({"a": [0, 1], "b": [1], "c": [0, 0, 0], "d": [0.25, 0.75]})
+    means = [0.5, 1.0, 0.0, 0.5]
+    spread = (sum((each - 0.5) ** 2 for each in means) / 3) ** 0.5 / 4**0.5
+    assert found is not None
+    assert found.low == pytest.approx(0.5 - 3.182446305284263 * spread)  # Student's t, 3 degrees of freedom, 97.5 %
+    assert found.high == pytest.approx(0.5 + 3.182446305284263 * spread)
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    dice, held, rounds = random.Random(7), 0, 400
+    for _ in range(rounds):
+        chances = [dice.betavariate(2, 2) for _ in range(30)]
+        found = mean_reward({str(n): [float(dice.random() < chance) for _ in range(5)] for n, chance in enumerate(chances)})
+        assert found is not None and found.low is not None and found.high is not None
+        held += found.low <= 0.5 <= found.high
+    margin = 3 * NormalDist().stdev * (0.95 * 0.05 / rounds) ** 0.5
+    assert abs(held / rounds - 0.95) < margin
+
+
+@given(BY_TASK)
+def test_a_mean_lies_between_its_rewards_and_in_its_interval(rewards: dict[str, list[float]]) -> None:
+    found = mean_reward(rewards)
+    every = [each for those in rewards.values() for each in those]
+    assert (found is None) == (not every)
+    if found is not None:
+        assert min(every) - 1e-9 <= found.value <= max(every) + 1e-9
+        assert found.low is None or found.high is None or found.low <= found.value <= found.high
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_pass_at_k_is_the_share_of_all_draws_of_k_trials_that_hold_a_pass(k: int) -> None:
+    passed = {"a": [True, False, False, False], "b": [True, True, False], "c": [False, False, False]}
+    found = pass_at(k, passed)
+    shares = [[any(draw) for draw in combinations(each, k)] for each in passed.values()]
+    assert found is not None
+    assert found.value == pytest.approx(sum(sum(each) / len(each) for each in shares) / len(shares))
+
+
+def test_pass_at_k_leaves_out_tasks_with_fewer_trials() -> None:
+    found = pass_at(3, {"enough": [True, False, False], "few": [False, False]})
+    assert found is not None
+    assert (found.value, found.tasks, found.trials) == (1, 1, 3)
+    assert pass_at(3, {"few": [False, False]}) is None
+
+
+def test_pass_at_ks_interval_stays_within_what_is_possible() -> None:
+    found = pass_at(1, {"a": [True], "b": [True], "c": [False]})
+    assert found is not None
+    assert (found.low, found.high) == (0, 1)
+
+
+def test_a_difference_is_paired_by_task() -> None:
+    easy_and_hard = {str(n): [n / 10] for n in range(10)}
+    a_little_better = {task: [reward + 0.05 + 0.01 * (index % 2)] for index, (task, (reward,)) in enumerate(easy_and_hard.items())}
+    found = difference(a_little_better, easy_and_hard)
+    assert found is not None
+    assert found.is_real
+    assert found.estimate.value == pytest.approx(0.055)
+    unpaired = stats.ttest_ind([each for (each,) in a_little_better.values()], [each for (each,) in easy_and_hard.values()])
+    assert unpaired.pvalue > 0.5
+
+
+def test_a_difference_is_of_the_tasks_that_both_have() -> None:
+    found = difference({"a": [1], "b": [0.5, 1], "c": [0]}, {"a": [0], "b": [0], "c": [], "d": [1]})
+    assert found is not None
+    assert (found.estimate.tasks, found.estimate.trials) == (2, 5)
+    assert difference({"a": [1]}, {"b": [1]}) is None
+
+
+def test_a_difference_is_not_real_when_there_is_too_little_to_judge_by() -> None:
+    for tasks, real in ((1, False), (2, False), (5, False), (6, True)):
+        found = difference({str(n): [1] for n in range(tasks)}, {str(n): [0] for n in range(tasks)})
+        assert found is not None
+        assert found.is_real is real
+
+
+def test_no_difference_is_not_real() -> None:
+    found = difference({"a": [1], "b": [0]}, {"a": [1], "b": [0]})
+    assert found is not None
+    assert (found.estimate.value, found.p, found.is_real) == (0, 1.0, False)
+
+
+@given(BY_TASK, BY_TASK)
+def test_a_difference_turns_its_sign_when_the_two_change_places(
+    first: dict[str, list[float]], second: dict[str, list[float]]
+) -> None:
+    one, other = difference(first, second), difference(second, first)
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert one.estimate.value == pytest.approx(-other.estimate.value)
+        assert one.p == pytest.approx(other.p)
