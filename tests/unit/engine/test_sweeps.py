@@ -1,0 +1,139 @@
+"""A sweep's numbers: each trial is made once, never more than allowed at once, and what counts is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, counted_reward, halt, tally, to_make
+
+GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)
+GRIDS = st.builds(
+    Grid,
+    st.lists(st.text(max_size=80), min_size=1, max_size=4, unique=True),
+    st.lists(st.text(max_size=80), min_size=1, max_size=3, unique=True),
+    st.integers(1, 4),
+    st.sampled_from(["Attempts", "Tasks"]),
+)
+
+
+@given(GRIDS)
+def test_every_task_meets_every_agent_as_often_as_asked(grid: Grid) -> None:
+    cells = {grid.cell(number) for number in range(len(grid))}
+    attempts = range(1, grid.attempts + 1)
+    assert cells == {Cell(t, a, n) for t in range(len(grid.tasks)) for a in range(len(grid.agents)) for n in attempts}
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [
+        ("Attempts", [Cell(0, 0, 1), Cell(0, 1, 1), Cell(0, 2, 1), Cell(1, 0, 1)]),
+        ("Tasks", [Cell(0, 0, 1), Cell(0, 0, 2), Cell(0, 1, 1), Cell(0, 1, 2)]),
+    ],
+)
+def test_the_order_says_what_comes_first(order: Order, first: list[Cell]) -> None:
+    grid = replace(GRID, order=order)
+    assert [grid.cell(number) for number in range(4)] == first
+
+
+@given(GRIDS, st.from_regex(r"[a-z0-9]([-a-z0-9]{0,70}[a-z0-9])?", fullmatch=True))
+def test_names_of_trials_are_labels_and_nobody_elses(grid: Grid, sweep: str) -> None:
+    names = [grid.trial_name(sweep, number) for number in range(len(grid))]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert len(name) <= 63
+        assert name.strip("-").replace("-", "").isalnum() and name.isascii() and name == name.lower().strip("-")
+
+
+def test_names_of_trials_can_be_read() -> None:
+    assert GRID.trial_name("nightly", 5).startswith("nightly-world-mine-1-")
+
+
+def test_what_an_agent_broke_counts_as_nothing_earned() -> None:
+    broken = TrialFacts(0, "Failed", blame="Agent")
+    assert counted_reward(broken) == 0
+    assert counted_reward(replace(broken, state="Complete")) == 0
+
+
+@pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
+def test_what_others_broke_counts_for_nobody(blame: str) -> None:
+    assert counted_reward(TrialFacts(0, "Failed", blame=blame)) is None  # type: ignore[arg-type]
+
+
+def test_a_reward_counts_when_its_trial_is_complete() -> None:
+    assert counted_reward(TrialFacts(0, "Complete", reward=0.5)) == 0.5
+    assert counted_reward(TrialFacts(0, "Complete", reward=0.5, blame="Agent")) == 0.5
+    assert counted_reward(TrialFacts(0, "Live", reward=0.5)) is None
+    assert counted_reward(TrialFacts(0, "Live", blame="Agent")) is None
+
+
+def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
+    trials = [
+        TrialFacts(0, "Complete", reward=1.0, pod_seconds=1800),
+        TrialFacts(3, "Complete", reward=0.0, pod_seconds=1800),
+        TrialFacts(1, "Failed", blame="Infrastructure"),
+        TrialFacts(2, "Failed", blame="Agent"),
+        TrialFacts(5, "Complete"),
+        TrialFacts(4, "Live", pod_seconds=3600),
+    ]
+    found = tally(GRID, 8, trials)
+    assert (found.total, found.made, found.live, found.complete, found.failed, found.deleted) == (12, 8, 1, 3, 2, 2)
+    assert found.blames == {"Infrastructure": 1, "Task": 1}
+    assert found.pod_hours == 2
+    assert [(each.counted, each.mean) for each in found.agents] == [(2, 0.5), (0, None), (1, 0.0)]
+    assert not found.over
+
+
+def test_a_sweep_is_over_when_all_were_made_and_none_is_at_work() -> None:
+    done = [TrialFacts(number, "Complete", reward=1.0) for number in range(12)]
+    assert tally(GRID, 12, done).over
+    assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Live")]).over
+    assert tally(GRID, 12, done[1:]).over
+
+
+def test_trials_that_are_there_were_made_whatever_the_status_says() -> None:
+    counts = tally(GRID, 0, [TrialFacts(0, "Live"), TrialFacts(2, "Live")])
+    assert (counts.made, counts.deleted) == (3, 1)
+    assert to_make(counts, Limits(4)) == range(3, 5)
+
+
+def test_each_limit_halts_the_sweep_with_its_reason() -> None:
+    counts = tally(GRID, 3, [TrialFacts(n, "Failed", blame="Infrastructure", pod_seconds=3600) for n in range(3)])
+    fine = Limits(5, pod_hours=4, failures={"Infrastructure": 3}, deadline=100)
+    assert halt(counts, fine, 99) is None
+    assert halt(counts, Limits(5), 1e12) is None
+    assert halt(counts, replace(fine, pod_hours=3), 99) == Halt(
+        "BudgetSpent", "the trials have used 3.00 pod-hours, and the budget is 3"
+    )
+    assert halt(counts, replace(fine, failures={"Task": 0, "Infrastructure": 2}), 99) == Halt(
+        "TooManyFailures", "3 trials failed by the class Infrastructure, and 2 are borne"
+    )
+    assert halt(counts, fine, 100) == Halt("DeadlineExceeded", "the sweep's activeDeadlineSeconds are over")
+
+
+@given(GRIDS, st.integers(1, 7), st.data())
+def test_a_sweep_that_dies_anywhere_makes_each_trial_once_and_never_too_many_at_once(
+    grid: Grid, parallelism: int, data: st.DataObject
+) -> None:
+    cluster: dict[str, TrialFacts] = {}
+    creations, made = 0, 0
+    for _ in range(200):
+        counts = tally(grid, made, list(cluster.values()))
+        if counts.over:
+            break
+        for number in to_make(counts, Limits(parallelism)):
+            name = grid.trial_name("s", number)
+            if name not in cluster:  # else the API server refuses it
+                cluster[name], creations = TrialFacts(number, "Live"), creations + 1
+            assert sum(each.state == "Live" for each in cluster.values()) <= parallelism
+            if data.draw(st.booleans(), label="dies"):
+                break
+        else:
+            made = to_make(counts, Limits(parallelism)).stop
+        live = [name for name, each in cluster.items() if each.state == "Live"]
+        for name in data.draw(st.lists(st.sampled_from(live), unique=True) if live else st.just([]), label="end"):
+            cluster[name] = replace(cluster[name], state="Complete", reward=1.0)
+    assert creations <= len(grid)
