@@ -1,0 +1,83 @@
+"""The report as one HTML file that needs nothing else: no script, no font, no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from .statistics import Estimate
+from .summary import Standing, Summary, TaskSteps
+
+_SHADES = 5
+
+
+def page(title: str, summary: Summary, made: datetime) -> str:
+    """The whole file. made: when the trials were read."""
+    environment = Environment(
+        loader=PackageLoader("multistep.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "seconds": seconds, "share": share}
+    template = environment.get_template("report.html")
+    return template.render(
+        title=title,
+        summary=summary,
+        made=made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        scale=_Scale(summary.standings),
+        heat=[_Heat(each) for each in summary.tasks],
+        passes=sorted({k for each in summary.standings for k in each.passes}),
+    )
+
+
+class _Scale:
+    """Where numbers lie on the axis that all agents share, in percent of its width."""
+
+    def __init__(self, standings: Sequence[Standing]) -> None:
+        ends = [0.0, 1.0]
+        for each in standings:
+            if each.mean is not None:
+                ends += [end for end in (each.mean.value, each.mean.low, each.mean.high) if end is not None]
+        self.first, self.last = min(ends), max(ends)
+
+    def at(self, value: float) -> str:
+        return f"{100 * (value - self.first) / (self.last - self.first):.2f}"
+
+    def width(self, estimate: Estimate) -> str:
+        low, high = estimate.low or 0.0, estimate.high or 0.0
+        return f"{100 * (high - low) / (self.last - self.first):.2f}"
+
+
+class _Heat:
+    """A row of the heat map. shade: 0 to 4, by the share of trials that passed the step."""
+
+    def __init__(self, task: TaskSteps) -> None:
+        self.task = task
+        self.cells = [(cell, round((_SHADES - 1) * cell.passed / cell.trials)) for cell in task.steps]
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or a dash."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def share(part: int, whole: int) -> str:
+    """In percent, or a dash."""
+    return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def seconds(value: float | None) -> str:
+    """As a person says it: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if value is None:
+        return "–"
+    if value < 10:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes_left} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
