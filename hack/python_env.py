@@ -34,7 +34,7 @@ def lock() -> None:
     """Pin the newest versions that pyproject.toml and tools.in allow, with the hashes of their files."""
     for source, output, *options in (
         ("pyproject.toml", "requirements/operator.lock", "--extra", "otel"),
-        ("pyproject.toml", "requirements/dev.lock", "--extra", "otel", "--group", "dev"),
+        ("pyproject.toml", "requirements/dev.lock", "--extra", "otel", "--extra", "report", "--group", "dev"),
         ("hack/tools.in", "hack/tools.lock"),
     ):
         uv("pip", "compile", "--quiet", *_LOCKING, *options, source, "--output-file", output, offline_first=False)
