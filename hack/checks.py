@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hack import deployment, end_to_end, image, lanes, python_env
 from hack.places import CACHE, ROOT, VENV, files_below
@@ -14,7 +15,7 @@ from hack.stages import Failure, say, stage
 from hack.tools import c_compiler, go, go_environment, helm
 from localkube.commands import capture
 
-_CRD = Path("crds/multistep.dev_multisteptrials.yaml")
+_CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "localkube", "hack", "tests")
@@ -35,8 +36,8 @@ def lint() -> None:
         _gofmt()
         # Not for localkube/kube: it would compile all of Kubernetes once more.
         _run([str(go()), "vet", "./..."], cwd=ROOT / "runner", env=go_environment())
-    with stage("CRD and chart"):
-        _crd_is_current()
+    with stage("CRDs and chart"):
+        _crds_are_current()
         _run([str(helm()), "lint", "--strict", "--quiet", str(deployment.CHART)])
 
 
@@ -69,25 +70,26 @@ def everything() -> None:
 
 
 def generate() -> None:
-    """Write what is made of the models: the CRD, the chart's copy, the tables of the references in docs/."""
+    """Write what is made of the models: the CRDs, the chart's copies, the tables of the references in docs/."""
     python_env.ensure()
-    for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
-        file.write_text(_crd_of_models())
-        say(f"wrote {file.relative_to(ROOT)}")
+    _write_crds(_CRDS, _CHART_CRDS)
+    say("wrote the CRDs, and the chart's copies")
     for writer in ("multistep.api.docs", "multistep.metrics_docs", "multistep.cli.docs", "hack.chart_reference"):
         capture([str(VENV / "bin" / "python"), "-m", writer], cwd=ROOT)
     say("wrote the tables of the references in docs/, and the chart's schema")
 
 
-def _crd_of_models() -> str:
-    return capture([str(VENV / "bin" / "python"), "-m", "multistep.api.crd"], cwd=ROOT)
+def _write_crds(*directories: Path) -> None:
+    capture([str(VENV / "bin" / "python"), "-m", "multistep.api.crd", *map(str, directories)], cwd=ROOT)
 
 
-def _crd_is_current() -> None:
-    wanted = _crd_of_models()
-    for file in (ROOT / _CRD, _CHART_CRDS / _CRD.name):
-        if not file.exists() or file.read_text() != wanted:
-            raise Failure(f"{file.relative_to(ROOT)} is not what the models say; run: make generate")
+def _crds_are_current() -> None:
+    with TemporaryDirectory() as directory:
+        _write_crds(Path(directory))
+        wanted = {file.name: file.read_text() for file in Path(directory).iterdir()}
+    for place in (_CRDS, _CHART_CRDS):
+        if {file.name: file.read_text() for file in place.iterdir()} != wanted:
+            raise Failure(f"{place.relative_to(ROOT)} is not what the models say; run: make generate")
 
 
 def _gofmt() -> None:

@@ -23,9 +23,9 @@ from .errors import ClusterError, MultistepError, NotLeading
 from .health import Unwell, report
 from .metrics import Metrics
 from .reconcile.news import News
+from .reconcile.orphans import OrphanRemoval
 from .reconcile.reconciler import Reconciler
 from .reconcile.relist import Relist
-from .reconcile.sweep import Sweep
 from .reconcile.turns import Key
 from .reconcile.workqueue import WorkQueue
 from .settings import Settings
@@ -52,7 +52,7 @@ class App:
         self._client: Client
         self.queue: WorkQueue
         self.relist: Relist
-        self.sweep: Sweep
+        self.orphans: OrphanRemoval
         self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
         self._end = end
@@ -86,7 +86,7 @@ class App:
             waited=self.metrics.queue_wait_seconds.observe,
             failed=self.metrics.failed,
         )
-        self.sweep = Sweep(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
+        self.orphans = OrphanRemoval(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
         self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
         self._show(gate)
         self.metrics.leading.set_function(lambda: self.lease.held)
@@ -159,7 +159,7 @@ class App:
         await self._count_starting_pods(self._client)
         self.queue.start()
         await insist("looking at every trial", self.relist.everything)
-        self._begin("sweep", self.sweep.run())
+        self._begin("orphans", self.orphans.run())
 
     async def _release(self) -> None:
         try:

@@ -39,9 +39,9 @@ class Settings(BaseSettings):
     """Port of the runner's readiness endpoint in trial pods."""
     http_port: int = Field(default=8080, ge=0, le=65535)
     """Port of /healthz, /readyz, /metrics and /results; 0: any free one."""
-    sweep_seconds: float = Field(default=120.0, gt=0)
+    orphans_seconds: float = Field(default=120.0, gt=0)
     """How often what belongs to no trial is looked for, give or take a quarter."""
-    sweep_grace_seconds: float = Field(default=60.0, ge=0)
+    orphans_grace_seconds: float = Field(default=60.0, ge=0)
     """How long every pod is left alone by that."""
     results_retention_seconds: float | None = Field(default=None, ge=0)
     """How long results are kept after their trial was deleted; None: for ever."""

@@ -1,4 +1,4 @@
-"""What belongs to no trial is found and removed, and nothing else is. The operator sweeps every second for these tests."""
+"""What belongs to no trial is found and removed, and nothing else is. The operator looks every second for these tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.e2e.test_cli import EXAMPLE, multistep
 pytestmark = pytest.mark.alone
 
 OPERATOR = ("-n", "multistep-system", "deployment/multistep")
-SETTINGS = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
+SETTINGS = {"MULTISTEP_ORPHANS_SECONDS": "1", "MULTISTEP_ORPHANS_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
 SLEEP = "#!/bin/sh\nsleep 15\n"
 
 
@@ -37,7 +37,7 @@ def set_operator(*variables: str) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sweeping() -> Iterator[None]:
+def often() -> Iterator[None]:
     set_operator(*(f"{name}={value}" for name, value in SETTINGS.items()))
     try:
         yield

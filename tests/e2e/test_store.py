@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone
 
 MIB = 1024 * 1024
 LARGE_BYTES = 256 * MIB  # `make bench` measures with 2 GiB
-RETENTION = {"MULTISTEP_SWEEP_SECONDS": "1", "MULTISTEP_SWEEP_GRACE_SECONDS": "1", "MULTISTEP_RESULTS_RETENTION_SECONDS": "1"}
+RETENTION = {"MULTISTEP_ORPHANS_SECONDS": "1", "MULTISTEP_ORPHANS_GRACE_SECONDS": "1", "MULTISTEP_RESULTS_RETENTION_SECONDS": "1"}
 AWKWARD = r"""#!/bin/bash
 cd /logs/artifacts
 head -c 3000000 /dev/urandom > binary

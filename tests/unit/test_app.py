@@ -219,7 +219,7 @@ async def test_the_endpoints_are_served(operator: Operator, unused_tcp_port: int
         for path in ("healthz", "readyz", "metrics"):
             async with session.get(f"http://127.0.0.1:{unused_tcp_port}/{path}") as response:
                 told[path] = await response.text()
-    assert "[+] tasks: lease, work, relist, sweep alive" in told["healthz"]
+    assert "[+] tasks: lease, work, relist, orphans alive" in told["healthz"]
     assert "lease: " in told["readyz"]
     assert "\nmultistep_leading " in told["metrics"]
 

@@ -1,34 +1,55 @@
-"""Makes the CustomResourceDefinition from the models: ``python -m multistep.api.crd > crds/...yaml``.
+"""Makes the CustomResourceDefinitions from the models: ``python -m multistep.api.crd DIRECTORY...`` writes them.
 
 A structural schema allows less than pydantic writes: no $ref, no unions, no defaults (those are applied in code).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel
 
+from .sweep import SWEEP_KIND, SWEEP_PLURAL, SweepSpec, SweepStatus, TrialSweep
 from .trial import GROUP, KIND, PLURAL, VERSION, MultiStepTrial, TrialSpec, TrialStatus
 
 Schema = dict[str, Any]
+Column = tuple[str, str, str, int, str]  # name, type, path, 1: only with -o wide, description
 
-MUTABLE = (
-    "suspend",
-    "suspendPolicy",
-    "stop",
-    "activeDeadlineSeconds",
-    "podTTLSecondsAfterFinished",
-    "ttlSecondsAfterFinished",
-)
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of resource. mutable: the fields of the spec that may change; another: what to do instead; rules: further ones, of
+    the spec and of the whole."""
+
+    kind: str
+    plural: str
+    short: str
+    whole: type[BaseModel]
+    spec: type[BaseModel]
+    status: type[BaseModel]
+    mutable: tuple[str, ...]
+    columns: tuple[Column, ...]
+    another: str
+    spec_rules: tuple[Schema, ...] = ()
+    rules: tuple[Schema, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The name of its file in crds/."""
+        return f"{GROUP}_{self.plural}.yaml"
+
+
 _STOPS_FOR_GOOD = {
     "rule": "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
     "message": "stop cannot be taken back: make a new trial",
     "fieldPath": ".stop",
 }
-_NOT_SEEN_YET = {"observedGeneration": -1}  # else kstatus would take a trial that no operator has seen for one that is done
+_NOT_SEEN_YET = {"observedGeneration": -1}  # else kstatus would take what no operator has seen for done
 _KEPT = (
     "description",
     "type",
@@ -46,7 +67,7 @@ _KEPT = (
     "required",
     "x-kubernetes-validations",
 )
-COLUMNS = (
+_TRIAL_COLUMNS: Final[tuple[Column, ...]] = (
     ("Task", "string", ".status.task", 0, "What the task is called"),
     ("Agent", "string", ".spec.agent.name", 0, "Who works on it"),
     ("Phase", "string", ".status.phase", 0, "Where the trial is"),
@@ -57,72 +78,121 @@ COLUMNS = (
     ("Node", "string", ".status.nodeName", 1, "The pod's node"),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1, "Why it is as it is"),
 )
+_SWEEP_COLUMNS: Final[tuple[Column, ...]] = (
+    ("Phase", "string", ".status.phase", 0, "Where the sweep is"),
+    ("Total", "integer", ".status.trials.total", 0, "Trials that it will have"),
+    ("Done", "integer", ".status.trials.done", 0, "Trials at their end"),
+    ("Live", "integer", ".status.trials.live", 0, "Trials that are not"),
+    ("Failed", "integer", ".status.trials.failed", 0, "Trials that could not be run"),
+    ("Reward", "string", ".status.reward", 0, "Mean reward of each agent's trials that count so far"),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "Since the sweep was made"),
+    ("Made", "integer", ".status.trials.made", 1, "Trials made so far"),
+    ("Counted", "integer", ".status.trials.counted", 1, "Trials that add to a mean"),
+    ("Pod-Hours", "number", ".status.podHours", 1, "How long pods worked for it, together"),
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1, "Why it is as it is"),
+)
+_LABEL_CHARACTERS: Final = 63
+TRIAL: Final = Kind(
+    KIND,
+    PLURAL,
+    "mst",
+    MultiStepTrial,
+    TrialSpec,
+    TrialStatus,
+    mutable=(
+        "suspend",
+        "suspendPolicy",
+        "stop",
+        "activeDeadlineSeconds",
+        "podTTLSecondsAfterFinished",
+        "ttlSecondsAfterFinished",
+    ),
+    columns=_TRIAL_COLUMNS,
+    another="make a new trial",
+    spec_rules=(_STOPS_FOR_GOOD,),
+)
+SWEEP: Final = Kind(
+    SWEEP_KIND,
+    SWEEP_PLURAL,
+    "tsw",
+    TrialSweep,
+    SweepSpec,
+    SweepStatus,
+    mutable=("suspend", "parallelism", "stopWhen", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    columns=_SWEEP_COLUMNS,
+    another="make a new sweep",
+    rules=(
+        {
+            "rule": f"self.metadata.name.size() <= {_LABEL_CHARACTERS}",
+            "message": f"the name must have at most {_LABEL_CHARACTERS} characters: it is a label of the sweep's trials",
+        },
+    ),
+)
+KINDS: Final = (TRIAL, SWEEP)
 
 
-def crd() -> Schema:
-    """The CustomResourceDefinition of MultiStepTrial."""
+def crd(kind: Kind = TRIAL) -> Schema:
+    """The CustomResourceDefinition of a kind."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["mst"],
+                "kind": kind.kind,
+                "listKind": f"{kind.kind}List",
+                "plural": kind.plural,
+                "singular": kind.kind.lower(),
+                "shortNames": [kind.short],
                 "categories": ["multistep"],
             },
-            "versions": [_version()],
+            "versions": [_version(kind)],
         },
     }
 
 
-def openapi_schema() -> Schema:
+def openapi_schema(kind: Kind = TRIAL) -> Schema:
     """The structural schema of the resource."""
-    spec = _structural(TrialSpec, nullable=False)
-    immutable = [_immutable(name, spec["required"]) for name in _immutable_fields(spec)]
-    spec["x-kubernetes-validations"] = [*immutable, _STOPS_FOR_GOOD]
+    spec = _structural(kind.spec, nullable=False)
+    fixed = [name for name in spec["properties"] if name not in kind.mutable]
+    immutable = [_immutable(name, spec["required"], kind.another) for name in fixed]
+    spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", ()), *immutable, *kind.spec_rules]
+    rules = {"x-kubernetes-validations": list(kind.rules)} if kind.rules else {}
     return {
         "type": "object",
-        "description": (MultiStepTrial.__doc__ or "").strip(),
+        "description": (kind.whole.__doc__ or "").strip(),
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": {**_structural(TrialStatus, nullable=True), "default": _NOT_SEEN_YET},
+            "status": {**_structural(kind.status, nullable=True), "default": _NOT_SEEN_YET},
         },
-    }
+    } | rules
 
 
-def _version() -> Schema:
+def _version(kind: Kind) -> Schema:
     return {
         "name": VERSION,
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
-            {"name": name, "type": kind, "jsonPath": path, "priority": priority, "description": text}
-            for name, kind, path, priority, text in COLUMNS
+            {"name": name, "type": type_, "jsonPath": path, "priority": priority, "description": text}
+            for name, type_, path, priority, text in kind.columns
         ],
-        "schema": {"openAPIV3Schema": openapi_schema()},
+        "schema": {"openAPIV3Schema": openapi_schema(kind)},
     }
 
 
-def _immutable_fields(spec: Schema) -> list[str]:
-    return [name for name in spec["properties"] if name not in MUTABLE]
-
-
-def _immutable(name: str, required: list[str]) -> dict[str, str]:
+def _immutable(name: str, required: list[str], another: str) -> dict[str, str]:
     rule = f"self.{name} == oldSelf.{name}"
     if name not in required:
         rule = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {rule})"
-    return {"rule": rule, "message": f"{name} cannot be changed: make a new trial", "fieldPath": f".{name}"}
+    return {"rule": rule, "message": f"{name} cannot be changed: {another}", "fieldPath": f".{name}"}
 
 
 def _structural(model: type[BaseModel], *, nullable: bool) -> Schema:
@@ -173,15 +243,17 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def crd_yaml() -> str:
-    """The text of the file in crds/."""
-    text = yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
-    return "# Made by `python -m multistep.api.crd`; a test keeps it current.\n" + text
+def crd_yaml(kind: Kind = TRIAL) -> str:
+    """The text of the kind's file in crds/."""
+    text = yaml.dump(crd(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return "# Made by `make generate`; a test keeps it current.\n" + text
 
 
 def main() -> None:
-    """Prints the CustomResourceDefinition."""
-    print(crd_yaml(), end="")
+    """Writes the CustomResourceDefinitions into directories."""
+    for directory in map(Path, sys.argv[1:]):
+        for kind in KINDS:
+            (directory / kind.file).write_text(crd_yaml(kind))
 
 
 if __name__ == "__main__":

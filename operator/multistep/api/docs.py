@@ -1,7 +1,7 @@
 """Writes the tables of the references in docs/ from the models: ``python -m multistep.api.docs``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, "columns" for kubectl's, or that of a
-table of failures.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, "columns" or "sweepColumns" for
+kubectl's, or that of a table of failures. A model whose table is on another page is linked to there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,20 +18,22 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from . import failures, task, trial
-from .crd import COLUMNS
+from . import crd, failures, sweep, task, trial
 
-PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/failures.md")
+PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/sweeps.md", "docs/failures.md")
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FAILURES = {"lost": failures.LOST, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
+_COLUMNS = {"columns": crd.TRIAL.columns, "sweepColumns": crd.SWEEP.columns}
 _FIRST = {"lost": "reason", "failed": "reason", "exceptions": "type"}
+_SHARED = "trial-reference.md"  # what sweeps and trials have in common
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 
 def with_tables(page: str) -> str:
     """The page with its tables as the models have them now."""
-    return between_marks(page, table)
+    here = {name for _, name, _ in _MARKED.findall(page)}
+    return between_marks(page, lambda name: table(name, here))
 
 
 def between_marks(page: str, made: Callable[[str], str]) -> str:
@@ -39,10 +41,10 @@ def between_marks(page: str, made: Callable[[str], str]) -> str:
     return _MARKED.sub(lambda found: f"{found[1]}{made(found[2])}{found[3]}", page)
 
 
-def table(name: str) -> str:
-    """The table of a model's fields, of kubectl's columns, or of failures."""
-    if name == "columns":
-        rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in COLUMNS]
+def table(name: str, here: Container[str]) -> str:
+    """The table of a model's fields, of kubectl's columns, or of failures. here: the tables of the same page."""
+    if name in _COLUMNS:
+        rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
         return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
     if name == "waiting":
         rows = [[f"`{row.reason}`", row.what, row.ends] for row in failures.WAITING]
@@ -50,14 +52,14 @@ def table(name: str) -> str:
     if rows_of := _FAILURES.get(name):
         rows = [[f"`{row.reason}`", row.blame or "of the phase", row.what, row.do] for row in rows_of]
         return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
-    model: type[BaseModel] = getattr(task, name, None) or getattr(trial, name)
-    rows = [_row(field.alias or key, field) for key, field in model.model_fields.items()]
+    model: type[BaseModel] = next(getattr(module, name) for module in (task, sweep, trial) if hasattr(module, name))
+    rows = [_row(field.alias or key, field, here) for key, field in model.model_fields.items()]
     return markdown_table(("field", "type", "default", "meaning"), rows)
 
 
-def _row(name: str, field: FieldInfo) -> list[str]:
+def _row(name: str, field: FieldInfo, here: Container[str]) -> list[str]:
     meaning = " ".join((field.description or "").split())
-    return [f"`{name}`", _type(field.annotation), _default(field), meaning]
+    return [f"`{name}`", _type(field.annotation, here), _default(field), meaning]
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -66,22 +68,23 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _type(annotation: object) -> str:
+def _type(annotation: object, here: Container[str]) -> str:
     """A field's type in words; a model is a link to the section with its table."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _type(arguments[0])
+        return _type(arguments[0], here)
     if origin in (typing.Union, UnionType):
-        return " or ".join(dict.fromkeys(_type(each) for each in arguments if each is not NoneType))
+        return " or ".join(dict.fromkeys(_type(each, here) for each in arguments if each is not NoneType))
     if origin is Literal:
         return ", ".join(f"`{each}`" for each in arguments)
     if origin is list:
-        return f"list of {_type(arguments[0])}"
+        return f"list of {_type(arguments[0], here)}"
     if origin is dict:
-        return f"table of {_type(arguments[1])}"
+        return f"table of {_type(arguments[1], here)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         heading = annotation.__name__.removesuffix("Config")
-        return f"[{heading}](#{heading.lower()})"
+        page = "" if annotation.__name__ in here else _SHARED
+        return f"[{heading}]({page}#{heading.lower()})"
     assert annotation in _WORDS, annotation
     return _WORDS[annotation]
 

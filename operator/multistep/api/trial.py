@@ -26,12 +26,13 @@ PLURAL = "multisteptrials"
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Multiplier = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+DeadlineSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 Rewards = dict[str, int | float]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "User"]
 
 
-class _Model(BaseModel):
+class Model(BaseModel):
     """camelCase in the resource, snake case here; a null counts as absent, as it does for the API server."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
@@ -42,12 +43,12 @@ class _Model(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
-def _cel(rule: str, message: str) -> ConfigDict:
+def cel(rule: str, message: str) -> ConfigDict:
     """A rule that the API server checks, too. The models check the same in Python, for those who read files."""
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": [{"rule": rule, "message": message}]})
 
 
-class KeySelector(_Model):
+class KeySelector(Model):
     """A key of a Secret or ConfigMap in the trial's namespace."""
 
     name: ObjectName
@@ -58,10 +59,10 @@ class KeySelector(_Model):
     """When true, a missing object or key leaves the variable unset instead of stopping the trial."""
 
 
-class EnvVarSource(_Model):
+class EnvVarSource(Model):
     """Where a variable's value comes from: exactly one of these."""
 
-    model_config = _cel(
+    model_config = cel(
         "has(self.secretKeyRef) != has(self.configMapKeyRef)",
         "must have exactly one of secretKeyRef and configMapKeyRef",
     )
@@ -78,10 +79,10 @@ class EnvVarSource(_Model):
         return self
 
 
-class EnvVar(_Model):
+class EnvVar(Model):
     """An environment variable, as in a pod: a value, or where it comes from."""
 
-    model_config = _cel("!has(self.value) || !has(self.valueFrom)", "must have only one of value and valueFrom")
+    model_config = cel("!has(self.value) || !has(self.valueFrom)", "must have only one of value and valueFrom")
 
     name: Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=1024)]
     """Letters, digits, '_', '.' and '-', not beginning with a digit."""
@@ -100,7 +101,7 @@ class EnvVar(_Model):
 EnvVars = Annotated[list[EnvVar], Field(max_length=256)]
 
 
-class BundleSource(_Model):
+class BundleSource(Model):
     """A task packed into ConfigMaps, as `multistep package` writes it."""
 
     config_maps: Annotated[list[ObjectName], Field(min_length=1, max_length=256)]
@@ -109,7 +110,7 @@ class BundleSource(_Model):
     """Digest of the whole bundle, sha256: and 64 hexadecimal digits."""
 
 
-class InlineSource(_Model):
+class InlineSource(Model):
     """A small task written into the trial itself."""
 
     config: dict[str, Any]
@@ -118,14 +119,14 @@ class InlineSource(_Model):
     """Text files by their path in the task directory; a name ending in .sh makes it executable."""
 
 
-class SecretReference(_Model):
+class SecretReference(Model):
     """A Secret in the trial's namespace."""
 
     name: ObjectName
     """Its name."""
 
 
-class OCISource(_Model):
+class OCISource(Model):
     """A task in a registry: what `multistep package --to oci://...` pushed, or any image that holds a task's directory."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -139,10 +140,10 @@ class OCISource(_Model):
 _NO_CREDENTIALS = "must not hold credentials: put them into a Secret and name it in secretRef"
 
 
-class _AtURL(_Model):
+class _AtURL(Model):
     """What names a URL, which holds no credentials."""
 
-    model_config = _cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
+    model_config = cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
 
     url: str
 
@@ -181,10 +182,10 @@ _SOURCES = ("bundle", "inline", "oci", "git", "url")
 _ONE_SOURCE = f"must have exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}"
 
 
-class TaskSource(_Model):
+class TaskSource(Model):
     """Where the task comes from: exactly one of bundle, inline, oci, git and url."""
 
-    model_config = _cel(f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE)
+    model_config = cel(f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE)
 
     name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """What to call the task when its config has no task.name; `multistep package` puts the directory's name here."""
@@ -222,7 +223,7 @@ class TaskSource(_Model):
         return source.secret_ref if source else None
 
 
-class EnvironmentSpec(_Model):
+class EnvironmentSpec(Model):
     """The environment, where the trial is to differ from the task."""
 
     image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
@@ -237,10 +238,10 @@ class EnvironmentSpec(_Model):
     """The image holds /multistep/runner already, so that no init container is needed."""
 
 
-class AgentSpec(_Model):
+class AgentSpec(Model):
     """Who works on the steps."""
 
-    model_config = _cel(
+    model_config = cel(
         "(self.name == 'command') == has(self.command)",
         "command is required with name 'command', and not possible with any other",
     )
@@ -267,7 +268,7 @@ class AgentSpec(_Model):
         return self
 
 
-class VerifierSpec(_Model):
+class VerifierSpec(Model):
     """How the steps are verified."""
 
     disable: bool = False
@@ -282,7 +283,7 @@ class VerifierSpec(_Model):
     """Multiplies the limit in place of spec.timeoutMultiplier."""
 
 
-class ArtifactSpec(_Model):
+class ArtifactSpec(Model):
     """A path to collect after each step, besides those of the task."""
 
     source: Annotated[str, AfterValidator(names.artifact_source), Field(min_length=1, max_length=4096)]
@@ -303,15 +304,11 @@ def _no_resume(value: bool) -> bool:
     return value
 
 
-class TrialSpec(_Model):
-    """What to run. Immutable but for suspend, suspendPolicy, stop, activeDeadlineSeconds and the TTLs."""
+class TrialTemplateSpec(Model):
+    """How a trial is run, whatever its task and agent: what a sweep's trials have in common."""
 
-    task: TaskSource
-    """The task."""
     environment: EnvironmentSpec = EnvironmentSpec()
     """Where it runs."""
-    agent: AgentSpec = AgentSpec(name="oracle")
-    """Who works on it; the oracle when unset."""
     verifier: VerifierSpec = VerifierSpec()
     """How it is verified."""
     timeout_multiplier: Multiplier = 1.0
@@ -328,13 +325,9 @@ class TrialSpec(_Model):
     """Texts appended to the instruction of every step, each after a blank line."""
     on_agent_error: Literal["Abort", "Continue"] = "Abort"
     """After an agent's exception: no further step; or, like Harbor, go on if the verifier gave a result."""
-    suspend: bool = False
-    """While true, no further step begins, and a trial without a pod gets none."""
     suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
     """What becomes of a pod that runs: Pause keeps it after the current step, the others remove it after the step or at once."""
-    stop: bool = False
-    """true ends the trial for good: Failed with reason Stopped, without a reward. It cannot be taken back."""
-    active_deadline_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    active_deadline_seconds: DeadlineSeconds | None = None
     """Time for the whole trial, over all attempts, but not while it is suspended; then it is Failed. Unset: no limit."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How often the trial begins anew, in a new pod, after a fault of the infrastructure."""
@@ -344,13 +337,31 @@ class TrialSpec(_Model):
     None is kept after a stop or at the deadline, when an agent may still be at work in it."""
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
     """How long a finished pod stays before podCleanup removes it; unset: not at all."""
-    ttl_seconds_after_finished: WholeSeconds | None = None
-    """Deletes the trial this long after its end, as a Job's; unset: never."""
     resume_trajectory: Annotated[bool, AfterValidator(_no_resume)] = False
     """Not supported: true is refused."""
 
 
-class Condition(_Model):
+class _TaskAndAgent(Model):
+    """What a trial is about; a base, so that these fields come first."""
+
+    task: TaskSource
+    """The task."""
+    agent: AgentSpec = AgentSpec(name="oracle")
+    """Who works on it; the oracle when unset."""
+
+
+class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
+    """What to run. Immutable but for suspend, suspendPolicy, stop, activeDeadlineSeconds and the TTLs."""
+
+    suspend: bool = False
+    """While true, no further step begins, and a trial without a pod gets none."""
+    stop: bool = False
+    """true ends the trial for good: Failed with reason Stopped, without a reward. It cannot be taken back."""
+    ttl_seconds_after_finished: WholeSeconds | None = None
+    """Deletes the trial this long after its end, as a Job's; unset: never."""
+
+
+class Condition(Model):
     """A metav1.Condition: what machines read."""
 
     type: Annotated[str, Field(max_length=316)]
@@ -367,7 +378,7 @@ class Condition(_Model):
     """A sentence for people."""
 
 
-class TrialException(_Model):
+class TrialException(Model):
     """What went wrong on the trial's level."""
 
     type: str
@@ -383,7 +394,7 @@ class StepException(TrialException):
     """setup, healthcheck, agent, verifier or artifacts."""
 
 
-class TrialFailure(_Model):
+class TrialFailure(Model):
     """What ended the trial before its time, for machines; failures.md has all reasons."""
 
     class_: Annotated[FailureClass, Field(alias="class")]
@@ -394,7 +405,7 @@ class TrialFailure(_Model):
     """The step in which it happened."""
 
 
-class Durations(_Model):
+class Durations(Model):
     """How long a step's phases took, in seconds; unset: not run."""
 
     setup: float | None = None
@@ -409,7 +420,7 @@ class Durations(_Model):
     """Collection."""
 
 
-class ArtifactsSummary(_Model):
+class ArtifactsSummary(Model):
     """What was collected after a step."""
 
     count: int = 0
@@ -420,7 +431,7 @@ class ArtifactsSummary(_Model):
     """Where they are."""
 
 
-class StepStatus(_Model):
+class StepStatus(Model):
     """A step that was started."""
 
     name: str
@@ -443,7 +454,7 @@ class StepStatus(_Model):
     """Whether min_reward was met; null when there is no gate or it was not reached."""
 
 
-class AttemptStatus(_Model):
+class AttemptStatus(Model):
     """An earlier pod of the trial, with what it had reached."""
 
     number: int
@@ -466,7 +477,7 @@ class AttemptStatus(_Model):
     """The steps it had started."""
 
 
-class VerifierStatus(_Model):
+class VerifierStatus(Model):
     """The pod where the current step is verified, apart from the agent's."""
 
     pod_name: str
@@ -479,7 +490,7 @@ class VerifierStatus(_Model):
     """When it was first wanted."""
 
 
-class TaskSourceStatus(_Model):
+class TaskSourceStatus(Model):
     """What a task from outside of the cluster was when the trial began, and is for all of its attempts."""
 
     revision: str
@@ -488,7 +499,7 @@ class TaskSourceStatus(_Model):
     """Digest of the task as it was unpacked from there."""
 
 
-class TrialStatus(_Model):
+class TrialStatus(Model):
     """What the operator found."""
 
     observed_generation: int | None = None
@@ -548,7 +559,7 @@ class TrialStatus(_Model):
         return found
 
 
-class Metadata(_Model):
+class Metadata(Model):
     """The part of metav1.ObjectMeta that is used."""
 
     name: str = ""
@@ -562,7 +573,7 @@ class Metadata(_Model):
     annotations: dict[str, str] = {}
 
 
-class MultiStepTrial(_Model):
+class MultiStepTrial(Model):
     """One run of a multi-step task by one agent."""
 
     api_version: str = API_VERSION

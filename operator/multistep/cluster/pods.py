@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..api import labels
 from ..api.task import EnvironmentConfig
 from ..api.trial import API_VERSION, GROUP, KIND, MultiStepTrial, VerifierStatus
 from ..engine.decisions import PodFacts
@@ -19,10 +20,10 @@ from ..settings import Settings
 CONTAINER = "main"
 RUNNER = "/multistep/runner"
 RUNNER_CALL = (RUNNER, "call")
-LABEL_TRIAL = f"{GROUP}/trial"
-LABEL_TASK = f"{GROUP}/task"
-LABEL_AGENT = f"{GROUP}/agent"
-LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_TRIAL = labels.TRIAL
+LABEL_TASK = labels.TASK
+LABEL_AGENT = labels.AGENT
+LABEL_ATTEMPT = labels.ATTEMPT
 LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
 LABEL_NETWORK = f"{GROUP}/network"  # Limited: a NetworkPolicy of its own; one that selects all trials' pods must leave it out
@@ -150,17 +151,17 @@ def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
     if request.settings.drain != "Wait":
         return None
     trial = request.trial
-    labels = _own_labels(trial, request.name)
+    own = _own_labels(trial, request.name)
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {
             "name": disruption_budget_name(trial, request.name),
             "namespace": trial.metadata.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: labels[LABEL_TRIAL]},
+            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: own[LABEL_TRIAL]},
             "ownerReferences": [owner_reference(trial)],
         },
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": own}},
     }
 
 
@@ -238,8 +239,8 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
 def made_by_us(pod: Mapping[str, Any]) -> bool:
     """Whether the operator made the pod, whoever owns it now."""
     metadata = pod["metadata"]
-    labels = metadata.get("labels") or {}
-    return labels.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in labels and LABEL_ROLE in labels
+    found = metadata.get("labels") or {}
+    return found.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in found and LABEL_ROLE in found
 
 
 def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:

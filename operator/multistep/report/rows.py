@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from ..api.trial import GROUP, StepStatus, TrialStatus, parse_status
+from ..api.labels import AGENT, ATTEMPT, TASK
+from ..api.trial import StepStatus, TrialStatus, parse_status
 from ..engine.sweeps import TrialFacts, counted_reward
 
-TASK = f"{GROUP}/task"
-AGENT = f"{GROUP}/agent"
-ATTEMPT = f"{GROUP}/attempt"
 REWARD = "reward"  # the key that means are of
 
 

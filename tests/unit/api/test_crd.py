@@ -1,4 +1,4 @@
-"""The CRD in crds/ is what the models make, and it keeps whatever they write."""
+"""The CRDs in crds/ are what the models make, and they keep whatever those write."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from multistep.api.crd import MUTABLE, crd, crd_yaml, openapi_schema
+from multistep.api.crd import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi_schema
+from multistep.api.sweep import SweepSpec, SweepStatus
 from multistep.api.trial import TrialSpec, TrialStatus
 
 ROOT = Path(__file__).parents[3]
-FILE = ROOT / "crds/multistep.dev_multisteptrials.yaml"
-SCHEMA = openapi_schema()
+SCHEMAS = {kind: openapi_schema(kind) for kind in KINDS}
+SCHEMA, OF_SWEEPS = SCHEMAS[TRIAL], SCHEMAS[SWEEP]
 JSON = st.recursive(
     st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -27,9 +29,16 @@ JSON = st.recursive(
 )
 
 
-def test_the_file_is_current() -> None:
-    assert FILE.read_text() == crd_yaml(), "run: PYTHONPATH=operator python -m multistep.api.crd > crds/..."
-    assert yaml.safe_load(FILE.read_text()) == crd()
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.kind)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+def test_the_file_is_current(kind: Kind) -> None:
+    text = (ROOT / "crds" / kind.file).read_text()
+    assert text == crd_yaml(kind), "run: make generate"
+    assert yaml.safe_load(text) == crd(kind)
 
 
 def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -39,35 +48,36 @@ def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from nodes(below)
 
 
-def test_the_schema_is_structural() -> None:
-    for node in nodes(SCHEMA):
+def test_the_schema_is_structural(kind: Kind) -> None:
+    for node in nodes(SCHEMAS[kind]):
         assert "type" in node or node.get("x-kubernetes-int-or-string"), node
         assert not {"$ref", "anyOf", "allOf", "oneOf", "title", "const"} & node.keys(), node
         assert node.get("additionalProperties") is not False
 
 
-def test_nothing_of_a_spec_is_defaulted_and_of_a_status_only_that_nobody_saw_the_trial_yet() -> None:
+def test_nothing_of_a_spec_is_defaulted_and_of_a_status_only_that_nobody_saw_it_yet(kind: Kind) -> None:
     """A GitOps tool finds in the cluster what it wrote; and what no operator saw is not ready (kstatus)."""
-    assert [node["default"] for node in nodes(SCHEMA) if "default" in node] == [{"observedGeneration": -1}]
-    assert SCHEMA["properties"]["status"]["default"] == {"observedGeneration": -1}
+    assert [node["default"] for node in nodes(SCHEMAS[kind]) if "default" in node] == [{"observedGeneration": -1}]
+    assert SCHEMAS[kind]["properties"]["status"]["default"] == {"observedGeneration": -1}
 
 
-def test_every_field_of_spec_and_status_is_described() -> None:
+def test_every_field_of_spec_and_status_is_described(kind: Kind) -> None:
     for part in ("spec", "status"):
-        for node in nodes(SCHEMA["properties"][part]):
+        for node in nodes(SCHEMAS[kind]["properties"][part]):
             for name, below in node.get("properties", {}).items():
                 assert below.get("description"), name
 
 
-def test_all_of_the_spec_is_immutable_but_what_is_meant_to_change() -> None:
-    spec = SCHEMA["properties"]["spec"]
-    fixed = {rule["fieldPath"].removeprefix(".") for rule in spec["x-kubernetes-validations"]} - {"stop"}  # which is one-way
-    assert fixed | set(MUTABLE) == spec["properties"].keys()
-    assert not fixed & set(MUTABLE)
+def test_all_of_the_spec_is_immutable_but_what_is_meant_to_change(kind: Kind) -> None:
+    spec = SCHEMAS[kind]["properties"]["spec"]
+    rules = [rule for rule in spec["x-kubernetes-validations"] if "oldSelf" in rule["rule"]]
+    fixed = {rule["fieldPath"].removeprefix(".") for rule in rules} - {"stop"}  # which is one-way
+    assert fixed | set(kind.mutable) == spec["properties"].keys()
+    assert not fixed & set(kind.mutable)
 
 
-def test_lists_are_atomic() -> None:
-    assert all(node["x-kubernetes-list-type"] == "atomic" for node in nodes(SCHEMA) if node.get("type") == "array")
+def test_lists_are_atomic(kind: Kind) -> None:
+    assert all(node["x-kubernetes-list-type"] == "atomic" for node in nodes(SCHEMAS[kind]) if node.get("type") == "array")
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
@@ -107,16 +117,18 @@ def pruned(value: Any, schema: dict[str, Any]) -> Any:
     return {key: pruned(item, below[key]) for key, item in value.items() if key in below}
 
 
-@given(resources(TrialSpec))
+@given(resources(TrialSpec), resources(SweepSpec))
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_nothing_of_a_spec_is_pruned(spec: dict[str, Any]) -> None:
-    assert pruned(spec, SCHEMA["properties"]["spec"]) == spec
+def test_nothing_of_a_spec_is_pruned(trial: dict[str, Any], sweep: dict[str, Any]) -> None:
+    assert pruned(trial, SCHEMA["properties"]["spec"]) == trial
+    assert pruned(sweep, OF_SWEEPS["properties"]["spec"]) == sweep
 
 
-@given(resources(TrialStatus))
+@given(resources(TrialStatus), resources(SweepStatus))
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_nothing_of_a_status_is_pruned(status: dict[str, Any]) -> None:
-    assert pruned(status, SCHEMA["properties"]["status"]) == status
+def test_nothing_of_a_status_is_pruned(trial: dict[str, Any], sweep: dict[str, Any]) -> None:
+    assert pruned(trial, SCHEMA["properties"]["status"]) == trial
+    assert pruned(sweep, OF_SWEEPS["properties"]["status"]) == sweep
 
 
 def test_the_example_fits_the_schema() -> None:

@@ -12,9 +12,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from multistep.api import task, trial
-from multistep.api.crd import openapi_schema
+from multistep.api import sweep, task, trial
+from multistep.api.crd import SWEEP, TRIAL, openapi_schema
 from multistep.api.docs import PAGES, with_tables
+from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.task import TaskConfig, parse_task
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.unknown import unknown_keys
@@ -27,11 +28,15 @@ ROOT = Path(__file__).parents[3]
 SKILL = "skills/create-task/SKILL.md"
 TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, "docs/semantics.md", SKILL)}
 MODELS = [
-    each for module in (task, trial) for each in vars(module).values() if isinstance(each, type) and issubclass(each, BaseModel)
+    each
+    for module in (task, sweep, trial)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, BaseModel)
 ]
 NAMES = {name for model in MODELS for name in field_names(model)} | {"shareProcessNamespace", "podPidsLimit"}
 NAMES |= {f"{each.name}_total" for each in Metrics().registry.collect()}
-ROOTS = dict.fromkeys(TaskConfig.model_fields, TaskConfig) | dict.fromkeys(("spec", "status", "metadata"), MultiStepTrial)
+OF_TASKS, OF_RESOURCES = dict.fromkeys(TaskConfig.model_fields, TaskConfig), ("spec", "status", "metadata")
+ROOTS = {page: OF_TASKS | dict.fromkeys(OF_RESOURCES, TrialSweep if page == "docs/sweeps.md" else MultiStepTrial) for page in TEXTS}
 
 
 @pytest.fixture(params=TEXTS)
@@ -47,7 +52,7 @@ def test_the_tables_are_current(page: str) -> None:
 def test_every_field_has_a_table_and_a_meaning() -> None:
     tables = {found for page in PAGES for found in re.findall(r"<!-- table (\w+) -->", TEXTS[page])}
     assert {model.__name__ for model in MODELS if not model.__name__.startswith("_")} - tables <= {
-        *("BaseModel", "MultiStepTrial", "Metadata"),
+        *("BaseModel", "Model", "MultiStepTrial", "TrialSweep", "Metadata", "TrialTemplateSpec"),
     }
     assert not [
         f"{model.__name__}.{name}"
@@ -57,8 +62,9 @@ def test_every_field_has_a_table_and_a_meaning() -> None:
     ]
 
 
-def test_every_dotted_field_exists(text: str) -> None:
-    wrong = [each for each in dotted(text) if not exists(ROOTS.get(each.split(".")[0]), each.split("."))]
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_dotted_field_exists(page: str) -> None:
+    wrong = [each for each in dotted(TEXTS[page]) if not exists(ROOTS[page].get(each.split(".")[0]), each.split("."))]
     assert wrong == []
 
 
@@ -81,12 +87,13 @@ def test_every_toml_is_a_config_without_unknown_keys(text: str) -> None:
         assert unknown_keys(each) == []
 
 
-def test_every_trial_is_one(text: str) -> None:
-    schema = openapi_schema()["properties"]["spec"]
+def test_every_trial_and_every_sweep_is_one(text: str) -> None:
+    kinds = {"MultiStepTrial": (parse_trial, TRIAL), "TrialSweep": (parse_sweep, SWEEP)}
     for each in fences(text, "yaml"):
         found = yaml.safe_load(each)
-        assert parse_trial(found).kind == "MultiStepTrial"
-        assert pruned(found["spec"], schema) == found["spec"]
+        parse, kind = kinds[found["kind"]]
+        assert parse(found)
+        assert pruned(found["spec"], openapi_schema(kind)["properties"]["spec"]) == found["spec"]
 
 
 def test_every_command_line_is_possible(text: str) -> None:

@@ -50,11 +50,13 @@ def test_the_charts_crds_are_those_of_the_repository() -> None:
     assert ours == {file.name: file.read_text() for file in (CHART / "files" / "crds").glob("*.yaml")}, "run: make generate"
 
 
-def test_the_crd_is_rendered_whole_and_outlives_the_release(render: Render) -> None:
-    rendered = the(render(), "CustomResourceDefinition")
-    assert rendered["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    [file] = (ROOT / "crds").glob("*.yaml")
-    assert rendered["spec"] == yaml.safe_load(file.read_text())["spec"]
+def test_the_crds_are_rendered_whole_and_outlive_the_release(render: Render) -> None:
+    rendered = [each for each in render() if each["kind"] == "CustomResourceDefinition"]
+    assert {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in rendered} == {"keep"}
+    files = [yaml.safe_load(file.read_text()) for file in (ROOT / "crds").glob("*.yaml")]
+    assert {each["metadata"]["name"]: each["spec"] for each in rendered} == {
+        each["metadata"]["name"]: each["spec"] for each in files
+    }
 
 
 def test_the_crd_can_be_left_to_others(render: Render) -> None:

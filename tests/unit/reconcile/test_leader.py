@@ -145,7 +145,7 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping
 async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
     options: Mapping[str, Any], looks: int, step: int
 ) -> None:
-    """No fence can hold back what is on its way: versions, uids, names and ids do. A pod that is made so is idle, and swept."""
+    """No fence can hold back what is on its way: versions, uids, names and ids do. A pod that is made so is idle, and an orphan."""
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
         story = Sleeper(options, at, on_the_wire=True)

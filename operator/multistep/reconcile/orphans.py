@@ -1,7 +1,7 @@
-"""The sweep: every few minutes it looks for what belongs to no trial, and removes it (engine.orphans decides).
+"""The removal of orphans: every few minutes it looks for what belongs to no trial, and removes it (engine.orphans decides).
 
 Everything is looked at once more right before it is removed, and removed by its uid. Nothing is remembered but the marks on
-the volume, so a sweep may be cut off anywhere and two may run at once.
+the volume, so a round may be cut off anywhere and two may run at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True)
-class Sweep:
+class OrphanRemoval:
     """clock: seconds since the epoch; shipping: to an object store, if there is one."""
 
     cluster: Cluster
@@ -53,25 +53,25 @@ class Sweep:
     shipping: Shipping | None = None
 
     async def run(self) -> None:
-        """Sweep for ever; soon for the first time."""
-        seconds = min(FIRST_SECONDS, self.settings.sweep_seconds)
+        """Round after round for ever; the first one soon."""
+        seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
         while True:
             await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
             await self.once()
-            seconds = self.settings.sweep_seconds
+            seconds = self.settings.orphans_seconds
 
     async def once(self) -> None:
-        """Sweep everything; what fails is left for the next time."""
-        parts = (self._sweep_pods, self._sweep_results, self._tidy_volume)
-        await self._each(parts, lambda part: part(), "the sweep")
+        """A whole round; what fails is left for the next one."""
+        parts = (self._look_at_pods, self._look_at_results, self._tidy_volume)
+        await self._each(parts, lambda part: part(), "removing orphans")
 
-    async def _sweep_pods(self) -> None:
+    async def _look_at_pods(self) -> None:
         for namespace in self._namespaces:
             found = await self.cluster.list_pods(namespace, label_selector=pods.OURS)
-            await self._each(found, self._sweep_pod, f"sweeping pods of {namespace or 'all namespaces'}")
+            await self._each(found, self._look_at_pod, f"orphaned pods of {namespace or 'all namespaces'}")
 
-    async def _sweep_pod(self, found: Object) -> None:
-        pod, now, grace = pods.facts(found), self.clock(), self.settings.sweep_grace_seconds
+    async def _look_at_pod(self, found: Object) -> None:
+        pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
         if not pods.made_by_us(found) or not orphans.pod_orphaned(pod, None, now, grace):
             return  # somebody else's, or too young
         owner = pods.trial_of(found)
@@ -81,10 +81,10 @@ class Sweep:
             with about(namespace=namespace, trial=owner[1] if owner else None):
                 self._removed("pod", f"{namespace}/{pod.name}", why)
 
-    async def _sweep_results(self) -> None:
-        await self._each(self._places, self._sweep_place, "sweeping results")
+    async def _look_at_results(self) -> None:
+        await self._each(self._places, self._look_at_place, "orphaned results")
 
-    async def _sweep_place(self, place: Place) -> None:
+    async def _look_at_place(self, place: Place) -> None:
         watched = set(self.settings.namespaces)
         found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
         if not found:
@@ -93,13 +93,13 @@ class Sweep:
         for namespace in self._namespaces:
             alive |= await self.cluster.list_trial_uids(namespace)
         await self._each(
-            found.items(), lambda each: self._sweep_trial_results(place, *each, alive=each[0].uid in alive), "sweeping results"
+            found.items(), lambda each: self._look_at_trial_results(place, *each, alive=each[0].uid in alive), "orphaned results"
         )
 
-    async def _sweep_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+    async def _look_at_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
         if keep is not None:  # a last look at the trial may still be writing
-            keep = max(keep, self.settings.sweep_grace_seconds)
+            keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
             there = await self._trial(key.namespace, key.name)
@@ -119,7 +119,7 @@ class Sweep:
                 self._removed("results", str(key), f"its trial is gone for more than {keep} s")
 
     async def _tidy_volume(self) -> None:
-        removed = await self.volume.tidy(self.clock() - self.settings.sweep_grace_seconds)
+        removed = await self.volume.tidy(self.clock() - self.settings.orphans_grace_seconds)
         if removed:
             logger.info("deleted %d things that crashes had left on the results volume", removed)
             self.metrics.orphans_removed.labels("file").inc(removed)

@@ -1,0 +1,15 @@
+"""Labels and annotations that tell what an object belongs to. A label is cut where it is too long; the annotation is whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .trial import GROUP
+
+TRIAL: Final = f"{GROUP}/trial"
+TASK: Final = f"{GROUP}/task"
+AGENT: Final = f"{GROUP}/agent"
+ATTEMPT: Final = f"{GROUP}/attempt"  # of a pod: the trial's; of a sweep's trial: of its task and agent in that sweep
+SWEEP: Final = f"{GROUP}/sweep"
+NUMBER: Final = f"{GROUP}/number"  # of a trial in its sweep, from 0
+SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended, and will resume

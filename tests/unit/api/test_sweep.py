@@ -1,0 +1,79 @@
+"""A sweep's resource: what it may hold, and what is told of what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.api.sweep import parse_sweep, parse_sweep_status
+from multistep.errors import InvalidSpec
+
+TASK = {"name": "hello", "inline": {"config": {"steps": [{"name": "a"}]}}}
+AGENT = {"name": "first", "agent": {"name": "oracle"}}
+
+
+def sweep(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "s"}, "spec": {"tasks": [TASK], "agents": [AGENT], **spec}}
+
+
+def test_a_sweep_needs_tasks_and_agents_and_the_rest_has_defaults() -> None:
+    spec = parse_sweep(sweep()).spec
+    assert (spec.attempts, spec.parallelism, spec.order, spec.suspend) == (1, 10, "Attempts", False)
+    assert spec.tasks[0].name == "hello" and spec.agents[0].agent.name == "oracle"
+
+
+def test_tasks_may_come_from_elsewhere() -> None:
+    found = parse_sweep(sweep(tasks=None, tasksFrom={"git": {"url": "https://git.example/tasks", "path": "all"}}))
+    assert found.spec.tasks_from and found.spec.tasks_from.git and found.spec.tasks_from.git.path == "all"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"tasks": []}, "spec.tasks: List should have at least 1 item after validation, not 0; got []"),
+        ({"tasks": None}, "spec: must have exactly one of tasks and tasksFrom"),
+        ({"tasksFrom": {"git": {"url": "https://g"}}}, "spec: must have exactly one of tasks and tasksFrom"),
+        ({"tasks": None, "tasksFrom": {}}, "spec.tasksFrom: must have exactly one of oci, git and url"),
+        ({"tasks": [{**TASK, "name": None}]}, "spec.tasks[0].name: is required, but missing"),
+        ({"tasks": [TASK, TASK]}, "spec: tasks: names must differ; 'hello' is there more than once"),
+        ({"agents": [AGENT, AGENT]}, "spec: agents: names must differ; 'first' is there more than once"),
+        (
+            {"overrides": [{"spec": {}}, {"tasks": ["helo"], "spec": {}}]},
+            "spec: overrides[1].tasks: 'helo' is none of the sweep's, which are hello",
+        ),
+        (
+            {"overrides": [{"agents": ["me"], "spec": {}}]},
+            "spec: overrides[0].agents: 'me' is none of the sweep's, which are first",
+        ),
+        ({"stopWhen": {"podHours": 0}}, "spec.stopWhen.podHours: should be greater than 0; got 0"),
+        ({"stopWhen": {"failures": {"Agent": -1}}}, "spec.stopWhen.failures.Agent: should be greater than or equal to 0; got -1"),
+        ({"parallelism": 0}, "spec.parallelism: should be greater than or equal to 1; got 0"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_field(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        parse_sweep(sweep(**spec))
+    assert message in str(error.value)
+
+
+def test_a_class_of_failures_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="Infrastructure"):
+        parse_sweep(sweep(stopWhen={"failures": {"Cluster": 1}}))
+
+
+def test_overrides_of_tasks_from_elsewhere_are_checked_when_those_are_known() -> None:
+    source = {"oci": {"image": "registry.example/tasks"}}
+    assert parse_sweep(sweep(tasks=None, tasksFrom=source, overrides=[{"tasks": ["some"], "spec": {}}])).spec.overrides
+
+
+def test_of_many_names_only_some_are_told() -> None:
+    tasks = [{**TASK, "name": f"t{number}"} for number in range(7)]
+    with pytest.raises(InvalidSpec, match=r"t0, t1, t2, t3, t4 \.\.\."):
+        parse_sweep(sweep(tasks=tasks, overrides=[{"tasks": ["x"], "spec": {}}]))
+
+
+def test_a_status_can_be_read_without_its_spec() -> None:
+    assert parse_sweep_status({"spec": 3, "status": {"trials": {"total": 4}}}).trials.total == 4
+    with pytest.raises(InvalidSpec, match=r"status\.trials\.total"):
+        parse_sweep_status({"status": {"trials": {"total": "x"}}})

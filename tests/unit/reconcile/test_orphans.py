@@ -1,0 +1,372 @@
+"""Removing orphans, in a cluster in memory and a real directory: what it removes, what it leaves, and races it must not lose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from multistep.api.trial import API_VERSION, KIND
+from multistep.cluster.edge import Object
+from multistep.errors import ClusterError, NotFound, Unavailable
+from multistep.metrics import Metrics
+from multistep.reconcile.orphans import OrphanRemoval
+from multistep.settings import Settings
+from multistep.store.bucket import Bucket
+from multistep.store.shipping import Shipping
+from multistep.store.volume import TrialKey, Volume
+from tests.support.fake_cluster import FakeCluster
+from tests.support.world import KEY, SEPARATE, START, World, manifest
+
+NOW = START + 3600.0
+KEEP = 600.0
+RUNNING = {"phase": "Running", "attempt": 2, "podName": "t-2"}
+
+
+class Scene:
+    """A cluster, a volume, and the removal of what is left in both."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.cluster = FakeCluster()
+        self.volume = Volume(root)
+        self.metrics = Metrics()
+        self.now = NOW
+        settings = {"results_retention_seconds": KEEP, **settings}
+        self.removal = OrphanRemoval(self.cluster, self.volume, Settings(**settings), self.metrics, clock=lambda: self.now)
+
+    async def once(self, after: float = 0.0) -> None:
+        self.now += after
+        await self.removal.once()
+
+    def trial(self, name: str = "t", namespace: str = "default", status: Object | None = None, uid: str = "") -> Object:
+        metadata = {"name": name, "namespace": namespace, "uid": uid or f"{name}-uid"}
+        task: Object = {"inline": {"config": {}}}
+        found = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {"task": task}, "status": status or {}}
+        return self.cluster.put(found)
+
+    def pod(self, name: str, owner: str | None = "t", *, age: float = 600.0, labels: dict[str, str] | None = None) -> None:
+        ours = {"app.kubernetes.io/managed-by": "multistep", "multistep.dev/trial": "t", "multistep.dev/role": "agent"}
+        metadata: Object = {
+            "name": name,
+            "labels": {**ours, "multistep.dev/pod": name, **(labels or {})},
+            "creationTimestamp": datetime.fromtimestamp(self.now - age, UTC).isoformat(),
+        }
+        if owner is not None:
+            reference = {"apiVersion": API_VERSION, "kind": KIND, "name": owner, "uid": f"{owner}-uid", "controller": True}
+            metadata["ownerReferences"] = [reference]
+        self.cluster.put({"kind": "Pod", "metadata": metadata, "spec": {}, "status": {}})
+
+    async def results(self, name: str = "t", namespace: str = "default", uid: str = "") -> TrialKey:
+        key = TrialKey(namespace, name, uid or f"{name}-uid")
+        await self.volume.finish(key, {"result.json": b"{}"})
+        return key
+
+    @property
+    def pods(self) -> set[str]:
+        return {name for kind, _, name in self.cluster.objects if kind == "Pod"}
+
+    def removed(self, kind: str) -> float:
+        return float(self.metrics.orphans_removed.labels(kind)._value.get())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(tmp_path)
+    yield found
+    found.volume.close()
+
+
+# -- pods
+
+
+async def test_pods_that_no_trial_waits_for_are_removed_and_no_others(scene: Scene) -> None:
+    scene.trial(status=RUNNING)
+    scene.trial("over", status={**RUNNING, "phase": "Complete", "podName": "over-2"})
+    for name in ("t-1", "t-2", "t-2-v0"):
+        scene.pod(name)
+    scene.pod("over-1", "over")
+    scene.pod("over-2", "over")
+    scene.pod("lost-1", None)
+    scene.pod("gone-1", "gone")
+    scene.pod("young-1", "gone", age=59)
+    await scene.once()
+    assert scene.pods == {"t-2", "over-2", "young-1"}
+    assert scene.removed("pod") == 5
+
+
+async def test_what_users_made_is_left_alone_whatever_labels_it_has(scene: Scene) -> None:
+    scene.pod("theirs", None, labels={"multistep.dev/pod": "copied-from-1"})
+    scene.pod("else", None, labels={"app.kubernetes.io/managed-by": "Helm"})
+    await scene.once()
+    assert scene.pods == {"theirs", "else"}
+
+
+async def test_the_pods_of_a_namesake_are_told_apart_by_uid(scene: Scene) -> None:
+    scene.trial(status={**RUNNING, "podName": "t-1"}, uid="second-uid")
+    scene.pod("t-1")
+    await scene.once()
+    assert scene.pods == set()
+
+
+async def test_a_trial_whose_spec_or_status_cannot_be_read_keeps_its_pods(scene: Scene) -> None:
+    scene.cluster.put({**scene.trial(status=RUNNING), "spec": {"task": 3}})
+    scene.trial("odd", status={"phase": 3})
+    scene.pod("t-2")
+    scene.pod("odd-1", "odd")
+    await scene.once()
+    assert scene.pods == {"t-2", "odd-1"}
+
+
+async def test_a_pod_that_was_replaced_meanwhile_is_not_removed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.pod("gone-1", "gone")
+    get = scene.cluster.get_trial
+
+    async def replaced(namespace: str, name: str) -> Object:
+        scene.cluster.remove("Pod", "default", "gone-1")
+        scene.pod("gone-1", "gone")
+        return await get(namespace, name)
+
+    monkeypatch.setattr(scene.cluster, "get_trial", replaced)
+    await scene.once()
+    assert scene.pods == {"gone-1"} and scene.removed("pod") == 0
+
+
+async def test_one_that_cannot_be_removed_keeps_no_other_from_being(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.pod("a-1", "gone")
+    scene.pod("b-1", "gone")
+    scene.pod("c-1", "gone", labels={"multistep.dev/attempt": "no number"})
+    delete = scene.cluster.delete_pod
+
+    async def refused(namespace: str, name: str, **options: Any) -> bool:
+        if name == "a-1":
+            raise ClusterError("denied by a webhook", status=403)
+        return await delete(namespace, name, **options)
+
+    monkeypatch.setattr(scene.cluster, "delete_pod", refused)
+    key = await scene.results("gone")
+    await scene.once()
+    assert scene.pods == {"a-1", "c-1"}
+    assert (await scene.volume.trials())[key] == NOW
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), NotFound("404 page not found", status=404)], ids=["away", "no CRD"])
+async def test_when_nothing_is_known_of_trials_nothing_is_removed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def fail(*_: object) -> Any:
+        raise error
+
+    scene.pod("gone-1", "gone")
+    key = await scene.results("gone")
+    for call in ("get_trial", "list_trial_uids"):
+        monkeypatch.setattr(scene.cluster, call, fail)
+    for _ in range(3):
+        await scene.once(after=KEEP)
+    assert scene.pods == {"gone-1"} and await scene.volume.trials() == {key: None}
+
+
+async def test_results_in_an_object_store_are_kept_as_long_and_removed_then(scene: Scene) -> None:
+    shipped = Shipping(Bucket(MemoryStore(), "memory://"), scene.volume)
+    now = datetime.now(UTC).timestamp()
+    removal = replace(scene.removal, shipping=shipped, clock=lambda: now)
+    scene.trial("there")
+    there, gone = await scene.results("there"), await scene.results("gone")
+    for key in (there, gone):
+        await shipped.ship(key)
+        await scene.volume.remove(key)
+    await removal.once()
+    marks = await shipped.trials()
+    assert marks[there] is None and marks[gone] is not None
+    now += KEEP - 60.0
+    await removal.once()
+    assert await shipped.exists(gone)
+    now += 120.0
+    await removal.once()
+    assert await shipped.trials() == {there: None} and not await shipped.exists(gone) and await shipped.exists(there)
+    assert scene.removed("results") == 1
+
+
+class RemovedAround:
+    """A cluster whose orphans are removed, without any grace, before and after each call of the reconciler."""
+
+    def __init__(self, cluster: FakeCluster, remove: Callable[[], Awaitable[None]]) -> None:
+        self._cluster, self._remove = cluster, remove
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            await self._remove()
+            try:
+                return await getattr(self._cluster, name)(*arguments, **options)
+            finally:
+                await self._remove()
+
+        return call
+
+
+@pytest.mark.parametrize("options", [{}, {"user": 1000}, {"trial": manifest(config=SEPARATE)}], ids=["plain", "as root", "apart"])
+async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_path: Path, options: dict[str, Any]) -> None:
+    settings = Settings(orphans_grace_seconds=0, results_retention_seconds=0)
+    volume, metrics, rounds = Volume(tmp_path), Metrics(), 0
+
+    async def remove() -> None:
+        nonlocal rounds
+        rounds += 1
+        await OrphanRemoval(world.cluster, volume, settings, metrics, clock=lambda: world.now + 1e9).once()
+
+    world = World(**options, volume=volume, durations={"a/agent": 100.0}, wrap=lambda inner: RemovedAround(inner, remove))
+    await world.run()
+    calm = World(**options, durations={"a/agent": 100.0})
+    await calm.run()
+    assert rounds > 50
+    if not options:  # else a pod that is about to be removed may be removed as an orphan
+        assert b"orphans_removed_total{" not in metrics.render()
+    assert world.condition[0] == "Complete" and world.status.attempts == [] and world.status.rewards == calm.status.rewards
+    assert list(await volume.trials()) == [TrialKey(*KEY, "trial-uid")]
+    volume.close()
+
+
+async def test_a_pod_that_a_stale_operator_made_goes_while_the_trial_goes_on(tmp_path: Path) -> None:
+    world = World(durations={"a/agent": 1000.0})
+    await world.run(until=lambda: world.status.current_step == "a")
+    [(key, pod)] = [(key, each) for key, each in world.cluster.objects.items() if key[0] == "Pod"]
+    stale = {**pod, "metadata": {**pod["metadata"], "name": "t-9", "uid": "stale"}}
+    stale["metadata"]["labels"] = {**pod["metadata"]["labels"], "multistep.dev/pod": "t-9"}
+    world.cluster.put(stale)
+    volume = Volume(tmp_path)
+    await OrphanRemoval(world.cluster, volume, Settings(), Metrics(), clock=lambda: world.now).once()
+    assert world.pods == [key[2]]
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.attempts == []
+    volume.close()
+
+
+# -- results
+
+
+async def test_results_outlive_their_trial_for_as_long_as_they_are_kept(scene: Scene) -> None:
+    scene.trial(status=RUNNING)
+    alive, gone = await scene.results(), await scene.results("gone")
+    await scene.once()
+    assert await scene.volume.trials() == {alive: None, gone: NOW}
+    await scene.once(after=KEEP - 1)
+    assert await scene.volume.trials() == {alive: None, gone: NOW}
+    await scene.once(after=1)
+    assert await scene.volume.trials() == {alive: None}
+    assert scene.removed("results") == 1
+
+
+async def test_results_are_kept_for_ever_unless_it_is_said_for_how_long(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, results_retention_seconds=None)
+    gone = await scene.results()
+    for _ in range(3):
+        await scene.once(after=1e9)
+    assert set(await scene.volume.trials()) == {gone}
+    scene.volume.close()
+
+
+async def test_a_restarted_operator_knows_since_when_a_trial_is_gone(scene: Scene, tmp_path: Path) -> None:
+    await scene.results()
+    await scene.once()
+    again = Scene(tmp_path)
+    await again.once(after=KEEP)
+    assert await again.volume.trials() == {}
+    again.volume.close()
+
+
+async def test_two_trials_of_one_name_each_have_their_own_results(scene: Scene) -> None:
+    scene.trial(uid="second")
+    first, second = await scene.results(uid="first"), await scene.results(uid="second")
+    await scene.once()
+    await scene.once(after=KEEP)
+    assert await scene.volume.trials() == {second: None}
+    assert first not in await scene.volume.trials()
+
+
+async def test_a_trial_that_came_back_begins_to_be_gone_anew(scene: Scene) -> None:
+    """A cluster that was restored: the same uid."""
+    key = await scene.results()
+    await scene.once()
+    scene.trial()
+    await scene.once(after=KEEP)
+    assert await scene.volume.trials() == {key: None}
+    scene.cluster.remove(KIND, "default", "t")
+    await scene.once(after=KEEP)
+    assert await scene.volume.trials() == {key: NOW + 2 * KEEP}
+
+
+@pytest.mark.parametrize("marked", [False, True])
+async def test_a_list_that_forgets_a_trial_does_not_cost_its_results(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, marked: bool
+) -> None:
+    async def stale(namespace: str | None = None) -> set[str]:
+        return set()
+
+    key = await scene.results()
+    if marked:
+        await scene.once()
+    since = await scene.volume.trials()
+    scene.trial()
+    monkeypatch.setattr(scene.cluster, "list_trial_uids", stale)
+    await scene.once(after=KEEP)
+    assert await scene.volume.trials() == since and key in since
+
+
+async def test_results_of_namespaces_that_are_not_watched_are_left_alone(tmp_path: Path) -> None:
+    """Nothing is known of their trials."""
+    scene = Scene(tmp_path, namespaces=["default", "b"])
+    for namespace in ("default", "b", "c"):
+        await scene.results(namespace=namespace)
+    await scene.once()
+    await scene.once(after=KEEP)
+    assert {key.namespace for key in await scene.volume.trials()} == {"c"}
+    scene.volume.close()
+
+
+async def test_results_are_never_removed_within_the_grace_time(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, results_retention_seconds=0)
+    await scene.results()
+    await scene.once()
+    await scene.once(after=59)
+    assert len(await scene.volume.trials()) == 1
+    await scene.once(after=1)
+    assert await scene.volume.trials() == {}
+    scene.volume.close()
+
+
+async def test_litter_on_the_volume_is_deleted_when_it_is_old_and_free_space_is_measured(scene: Scene, tmp_path: Path) -> None:
+    litter = tmp_path / ".spool-1"
+    litter.write_bytes(b"x")
+    os.utime(litter, (NOW - 59, NOW - 59))
+    await scene.once()
+    assert litter.exists() and scene.removed("file") == 0
+    await scene.once(after=2)
+    assert not litter.exists() and scene.removed("file") == 1
+    assert scene.metrics.results_free._value.get() > 0
+
+
+# -- again and again
+
+
+async def test_it_begins_soon_after_the_start_and_then_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, orphans_seconds=120)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr("multistep.reconcile.orphans.asyncio.sleep", sleep)
+    scene.pod("gone-1", "gone")
+    with pytest.raises(asyncio.CancelledError):
+        await scene.removal.run()
+    assert slept[0] <= 20 and all(90 <= each <= 150 for each in slept[1:])
+    assert scene.pods == set()
+    scene.volume.close()
