@@ -22,6 +22,9 @@ Object = dict[str, Any]
 
 REWARD_ONE = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
 SOLVE_NOTHING = "#!/bin/sh\n"
+# Agents that are seen at work however slow the machine is.
+WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n"  # for Given.go
+STAYS_IN_FIRST_POD = "#!/bin/sh\ncase $(hostname) in *-1) sleep 600 ;; esac\n"
 
 
 @dataclass
@@ -117,6 +120,14 @@ class Given:
         """Applied, and waited for until it is over."""
         await self.applied(manifest)
         return await self.until(manifest["metadata"]["name"], finished, seconds=seconds)
+
+    async def go(self, trial_name: str) -> None:
+        """Its agent, which waits for that, may end."""
+        pod = (await self.get(trial_name))["status"]["podName"]
+        stream = await self.client.open_exec(self.namespace, pod, "main", ("touch", "/tmp/go"))
+        while await stream.receive():
+            pass
+        await stream.close()
 
     async def pods(self, trial_name: str) -> list[Object]:
         """The trial's pods that there are."""

@@ -9,10 +9,8 @@ import pytest
 
 from multistep.cluster.resources import PODS
 from multistep.errors import NotFound, Unavailable
-from tests.e2e.given import Given, Step, finished, reward, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
 from tests.e2e.operators import with_values
-
-WORK = "#!/bin/sh\nsleep 6\n"
 
 
 async def evict(given: Given, pod: str) -> None:
@@ -29,7 +27,7 @@ async def at_work(given: Given, name: str) -> str:
 
 
 async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: Given) -> None:
-    manifest = trial(Step("a", solve=WORK, test=reward(0.25)))
+    manifest = trial(Step("a", solve=STAYS_IN_FIRST_POD, test=reward(0.25)))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await evict(given, await at_work(given, name))
@@ -47,13 +45,14 @@ async def drains_wait() -> AsyncIterator[None]:
 
 @pytest.mark.alone
 async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given, drains_wait: None) -> None:
-    manifest = trial(Step("a", solve=WORK, test=reward(0.25)), podCleanup="Never")
+    manifest = trial(Step("a", solve=WAITS, test=reward(0.25)), podCleanup="Never")
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     pod = await at_work(given, name)
     with pytest.raises(Unavailable) as refused:
         await evict(given, pod)
     assert refused.value.status == 429
+    await given.go(name)
     done = (await given.until(name, finished))["status"]
     assert (done["rewards"], done["attempt"], done.get("attempts", [])) == ({"reward": 0.25}, 1, [])
     assert len(await given.pods(name)) == 1

@@ -15,13 +15,12 @@ from typing import Any
 import yaml
 
 from multistep.cluster.resources import PODS
-from tests.e2e.given import DEADLINE_SECONDS, Given, Step, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, in_agent, trial
 from tests.e2e.test_cli import multistep
 
 HOSTILE = "\\033]0;owned\\007\\377"
 SETUP = "echo prepared\n"
-WAIT = "while [ ! -e /tmp/go ]; do sleep 0.05; done\n"
-FIRST = f"#!/bin/bash\nprintf 'begun{HOSTILE}\\n'\n{WAIT}seq 1 30000\n"
+FIRST = f"#!/bin/bash\nprintf 'begun{HOSTILE}\\n'\n{WAITS}seq 1 30000\n"
 SECOND = "#!/bin/bash\necho second\n"
 TEST = "#!/bin/bash\necho judging\necho 1 > /logs/verifier/reward.txt\n"
 PRINTED = b"begun\x1b]0;owned\x07\xff\n" + b"".join(b"%d\n" % n for n in range(1, 30001))
@@ -57,7 +56,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
         terminal, refused = await asyncio.gather(on_a_terminal(*only_agent), as_a_viewer(given, tmp_path, "logs", *options))
         assert terminal == b"begun^[]0;owned^G\\xff\r\n"
         assert refused[0] == 2 and "pods/exec in namespace" in refused[2]
-        await touch(given, "logs", "/tmp/go")
+        await given.go("logs")
         rest, told = await asyncio.wait_for(follower.communicate(), DEADLINE_SECONDS)
     assert follower.returncode == 0, told
     assert heard + rest == (
@@ -109,15 +108,6 @@ async def operators_log(given: Given) -> list[dict[str, Any]]:
 
 def command(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "multistep.cli", *arguments)
-
-
-async def touch(given: Given, name: str, path: str) -> None:
-    """Make a file in the trial's pod."""
-    pod = (await given.pods(name))[0]["metadata"]["name"]
-    stream = await given.client.open_exec(given.namespace, pod, "main", ("touch", path))
-    while await stream.receive():
-        pass
-    await stream.close()
 
 
 async def on_a_terminal(*arguments: str) -> bytes:

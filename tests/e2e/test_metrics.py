@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.e2e.given import Given, Object, Step, in_agent, reward, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, reward, trial
 from tests.e2e.replicas import NAMESPACE, SELECTOR
 from tests.support import servers
 
@@ -27,7 +28,7 @@ TRIALS = {
     "good": trial(Step("a", test=reward(0.5)), Step("b", test=BOTH), name="good"),
     "bad": trial(Step("a", test=reward(0)), name="bad"),
     "unverified": trial(Step("a", test=NOTHING), name="unverified"),
-    "interrupted": trial(Step("a", solve="#!/bin/sh\nsleep 3\n"), name="interrupted"),
+    "interrupted": trial(Step("a", solve=STAYS_IN_FIRST_POD), name="interrupted"),
 }
 
 
@@ -37,6 +38,7 @@ class Prometheus:
 
     url: str
     session: aiohttp.ClientSession
+    moment: float | None = None  # that queries are about, in seconds since the epoch; None: the present
 
     async def is_ready(self) -> bool:
         """It listens before it answers."""
@@ -51,7 +53,8 @@ class Prometheus:
 
     async def query(self, expression: str) -> dict[tuple[str, ...], float]:
         """Values by the labels' values, in the order of the labels' names."""
-        found = (await self.ask("query", query=expression))["result"]
+        when = {} if self.moment is None else {"time": str(self.moment)}
+        found = (await self.ask("query", query=expression, **when))["result"]
         return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
 
 
@@ -119,8 +122,21 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
                 TRIALS
             ):
                 await asyncio.sleep(0.2)
-        await asyncio.sleep(2 * SCRAPE_SECONDS)  # rates need two scrapes
-        yield Seen(prometheus, statuses, given.namespace)
+            moment = time.time()
+            for _ in range(2):  # rates need two scrapes
+                moment = await scraped_since(prometheus, moment)
+        yield Seen(replace(prometheus, moment=moment), statuses, given.namespace)
+
+
+async def scraped_since(prometheus: Prometheus, since: float) -> float:
+    """A moment after it, at which the newest scrape of each target is newer and was good: on a busy machine some are not, and
+    what they should have brought is then missing."""
+    while True:
+        now = time.time()
+        good = await replace(prometheus, moment=now).query("timestamp(up) and up == 1")
+        if len(good) == 2 and min(good.values()) > since:
+            return now
+        await asyncio.sleep(0.2)
 
 
 async def test_what_prometheus_has_is_what_the_statuses_say(seen: Seen) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from multistep.errors import StreamLost
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
+from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 from tests.e2e.operators import on_this_machine, without_deployed
 from tests.support.cutter import Cutter, listening
 from tests.support.machine import localkube
@@ -58,12 +58,11 @@ LEAVES_AT_ONCE = {
         for key in ("not-ready", "unreachable")
     ]
 }
-SLEEPS_IN_FIRST_POD = "#!/bin/sh\ncase $(hostname) in *-1) sleep 600 ;; esac\n"
 
 
 async def test_a_trial_on_a_lost_node_begins_anew_on_another_or_fails_with_no_reward(given: Given, second_node: str) -> None:
     """The machine is dead: nobody says that its pods ended, and they stay Terminating for ever."""
-    steps = (Step("a", test=reward(0.5)), Step("b", solve=SLEEPS_IN_FIRST_POD))
+    steps = (Step("a", test=reward(0.5)), Step("b", solve=STAYS_IN_FIRST_POD))
     moves = trial(*steps, name="moves", environment=rather_on_node(second_node, **LEAVES_AT_ONCE))
     fails = trial(*steps, name="fails", environment=on_node(second_node, **LEAVES_AT_ONCE), infrastructureRetries=0)
     for manifest in (moves, fails):

@@ -14,7 +14,7 @@ from multistep.cli.fetch import ServicePath, locate
 from multistep.cluster.client import Client
 from multistep.cluster.resources import CONFIG_MAPS, SECRETS
 from multistep.errors import NotFound
-from tests.e2e.given import Given, Object, Step, trial
+from tests.e2e.given import WAITS, Given, Object, Step, trial
 from tests.e2e.operators import require_alone
 from tests.e2e.test_cli import EXAMPLE, multistep
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.alone
 
 OPERATOR = ("-n", "multistep-system", "deployment/multistep")
 SETTINGS = {"MULTISTEP_ORPHANS_SECONDS": "1", "MULTISTEP_ORPHANS_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
-SLEEP = "#!/bin/sh\nsleep 15\n"
 
 
 def kubectl(*arguments: str) -> None:
@@ -69,7 +68,7 @@ def in_agent(found: Object) -> bool:
 
 async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(given: Given) -> None:
     for name in ("live", "left"):
-        await given.applied(trial(Step("a", solve=SLEEP), name=name))
+        await given.applied(trial(Step("a", solve=WAITS), name=name))
     live, _ = [await given.until(name, in_agent) for name in ("live", "left")]
     [pod] = await given.pods("live")
     await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as by an operator that was thought dead
@@ -78,6 +77,7 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(
     async with asyncio.timeout(60):
         while await pod_names(given) & {"live-9", "left-1"}:
             await asyncio.sleep(0.3)
+    await given.go("live")
     done = await given.until("live", lambda found: (found.get("status") or {}).get("phase") == "Complete")
     assert (done["status"]["podUID"], done["status"]["rewards"]) == (pod["metadata"]["uid"], {"reward": 1.0})
     assert not done["status"].get("attempts") and "copied" in await pod_names(given)

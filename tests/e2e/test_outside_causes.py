@@ -11,11 +11,10 @@ import pytest
 
 from multistep.cluster.resources import Resource
 from multistep.errors import ClusterError
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward, trial
+from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Object, Step, condition, finished, holds, reward, trial
 from tests.support.machine import asleep, kill, processes, without
 
 AGENT_SECONDS = 8
-SLEEPS = f"#!/bin/sh\nsleep {AGENT_SECONDS}\n"
 RUNNER_SERVES = b"/multistep/runner\0serve\0"
 RUNNER_CALLS = b"/multistep/runner\0call\0"
 PODS = Resource("v1", "Pod", "pods")
@@ -26,8 +25,8 @@ def in_second_step(found: Object) -> bool:
     return status.get("currentStep") == "b" and status["steps"][-1].get("phase") == "Agent"
 
 
-def two_steps(**spec: Any) -> Object:
-    return trial(Step("a", test=reward(0.5)), Step("b", solve=SLEEPS), **spec)
+def two_steps(second: str = STAYS_IN_FIRST_POD, **spec: Any) -> Object:
+    return trial(Step("a", test=reward(0.5)), Step("b", solve=second), **spec)
 
 
 async def pod_of(given: Given, name: str) -> Object:
@@ -167,7 +166,7 @@ async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_n
 
 @pytest.mark.alone
 async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_too(given: Given) -> None:
-    manifest = two_steps()
+    manifest = two_steps(f"#!/bin/sh\nsleep {AGENT_SECONDS}\n")
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     before = await given.until(name, in_second_step)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, trial
+from tests.e2e.given import WAITS, Given, Object, Step, condition, finished, in_agent, trial
 from tests.e2e.test_cli import multistep
 from tests.e2e.test_orphans import metrics, set_operator
 from tests.support import servers
@@ -100,10 +100,11 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
 ) -> None:
     bucket = store.server.directory / "bucket"
     name = "awkward"
-    await given.applied(trial(Step("a", solve=f"{AWKWARD}echo said\nsleep 6\n"), name=name))
+    await given.applied(trial(Step("a", solve=f"{AWKWARD}echo said\n{WAITS}"), name=name))
     await given.until(name, in_agent)
     bucket.rename(bucket.with_name("away"))
     bucket.write_text("no bucket")
+    await given.go(name)
     waiting = await given.until(name, not_writable, seconds=60)
     assert "s3://bucket/e2e" in condition(waiting, "Reconciling")["message"]
     bucket.unlink()

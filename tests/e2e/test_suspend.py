@@ -8,10 +8,10 @@ import json
 import pytest
 
 from multistep.errors import ClusterError
-from tests.e2e.given import Given, Object, Step, condition, finished, holds, reward, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Object, Step, condition, finished, holds, reward, trial
 from tests.e2e.test_cli import multistep
 
-COUNT = "#!/bin/sh\necho x >> /tmp/began\nsleep {seconds}\n"
+COUNT = "#!/bin/sh\necho x >> /tmp/began\n"
 COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # how many agents began in this container
 
 
@@ -33,12 +33,12 @@ async def patched(given: Given, name: str, **spec: object) -> None:
 
 
 async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(given: Given) -> None:
-    steps = [Step(name, solve=COUNT.format(seconds=6), test=COUNTED) for name in "ab"]
-    manifest = trial(*steps)
+    manifest = trial(Step("a", solve=COUNT + WAITS, test=COUNTED), Step("b", solve=COUNT, test=COUNTED))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_agent("a"))  # type: ignore[arg-type]
     await patched(given, name, suspend=True)
+    await given.go(name)
     paused = (await given.until(name, suspended))["status"]
     assert (paused["phase"], [step["rewards"] for step in paused["steps"]]) == ("Suspended", [{"reward": 1}])
     (pod,) = await given.pods(name)
@@ -55,8 +55,8 @@ async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(gi
 
 async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> None:
     manifest = trial(
-        Step("a", solve=COUNT.format(seconds=1), test=COUNTED),
-        Step("b", solve="#!/bin/sh\n[ -e /tmp/go ] || sleep 8\n", test=reward(0.5)),
+        Step("a", solve=COUNT, test=COUNTED),
+        Step("b", solve=STAYS_IN_FIRST_POD, test=reward(0.5)),
         suspendPolicy="Release",
         infrastructureRetries=0,
     )
