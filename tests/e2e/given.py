@@ -109,17 +109,17 @@ class Given:
         """The trial as it is now."""
         return await self.client.get_trial(self.namespace, name)
 
-    async def until(self, name: str, done: Callable[[Object], bool], *, seconds: float = DEADLINE_SECONDS) -> Object:
+    async def until(self, name: str, done: Callable[[Object], bool]) -> Object:
         """The trial once it is so."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while not done(found := await self.get(name)):
                 await asyncio.sleep(0.3)
         return found
 
-    async def ended(self, manifest: Object, *, seconds: float = DEADLINE_SECONDS) -> Object:
+    async def ended(self, manifest: Object) -> Object:
         """Applied, and waited for until it is over."""
         await self.applied(manifest)
-        return await self.until(manifest["metadata"]["name"], finished, seconds=seconds)
+        return await self.until(manifest["metadata"]["name"], finished)
 
     async def go(self, trial_name: str) -> None:
         """Its agent, which waits for that, may end."""
@@ -133,9 +133,9 @@ class Given:
         """The trial's pods that there are."""
         return await self.client.list_pods(self.namespace, label_selector=f"{pods.LABEL_TRIAL}={pods.label_value(trial_name)}")
 
-    async def without_pods(self, trial_name: str, *, seconds: float = 60.0) -> None:
+    async def without_pods(self, trial_name: str) -> None:
         """The trial's pods are gone."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while await self.pods(trial_name):
                 await asyncio.sleep(0.2)
 

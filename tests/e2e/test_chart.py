@@ -167,7 +167,7 @@ class Course:
             steps = (found.get("status") or {}).get("steps") or []
             return bool(steps) and (steps[-1]["name"], steps[-1].get("phase")) == (step, "Agent")
 
-        return await self.given.until(self.name, reached, seconds=60)
+        return await self.given.until(self.name, reached)
 
     async def may(self, *steps: str) -> None:
         """These steps may end."""
@@ -180,7 +180,7 @@ class Course:
 
     async def ended_undisturbed(self) -> None:
         """Every phase once, in the pod that it began in, whoever was there to look."""
-        found = await self.given.until(self.name, finished, seconds=60)
+        found = await self.given.until(self.name, finished)
         status = found["status"]
         assert (status["phase"], status["attempt"], status["attempts"]) == ("Complete", 1, [])
         assert {each["name"]: each["rewards"]["runs"] for each in status["steps"]} == RUNS

@@ -58,7 +58,7 @@ async def stays_in_sync(given: Given, life: Life) -> None:
     new = await synced(given.client, manifest)
     assert await judged(new) == ("InProgress", "Progressing"), "nobody saw it yet"
     name = manifest["metadata"]["name"]
-    found = await given.until(name, life.reached, seconds=60)
+    found = await given.until(name, life.reached)
     assert await judged(found) == life.verdict, found["status"]
     again = await synced(given.client, manifest)
     assert again["spec"] == manifest["spec"], "nothing was defaulted into it"
@@ -76,13 +76,13 @@ def _times(found: Object) -> list[str]:
 async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) -> None:
     before = await given.get(name)
     await given.client.delete_pod(given.namespace, f"{name}-1", grace_period_seconds=0)
-    await given.without_pods(name, seconds=20)
+    await given.without_pods(name)
     manifest = next(deepcopy(life.manifest) for life in LIVES if life.manifest["metadata"]["name"] == name)
     manifest["metadata"]["namespace"] = given.namespace
     await synced(given.client, manifest)
     manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a change that may be made: it is looked at, and noted
     await synced(given.client, manifest)
-    noted = await given.until(name, lambda found: found["status"]["observedGeneration"] == 2, seconds=20)
+    noted = await given.until(name, lambda found: found["status"]["observedGeneration"] == 2)
     assert await judged(noted) == ("Current", "Healthy")
     assert await given.pods(name) == []
     kept = ("attempt", "attempts", "rewards", "steps", "completionTime", "podUID", "results")
@@ -135,7 +135,7 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
         mine["spec"]["suspend"] = True
     first = await synced(given.client, mine)
     if is_trial:
-        first = await given.until(names["name"], lambda found: holds(found, "Suspended"), seconds=30)
+        first = await given.until(names["name"], lambda found: holds(found, "Suspended"))
     second = await synced(given.client, mine)
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], where
     assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where

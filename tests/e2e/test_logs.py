@@ -77,7 +77,7 @@ async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it
     ended = await asyncio.gather(given.ended(complete), given.ended(failed))
     uids = {each["metadata"]["uid"] for each in ended}
     told: set[str] = set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not uids <= told:
             lines = await operators_log(given)
             told = {line.get("uid", "") for line in lines if line["message"].startswith(ENDS)}

@@ -105,7 +105,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
     bucket.rename(bucket.with_name("away"))
     bucket.write_text("no bucket")
     await given.go(name)
-    waiting = await given.until(name, not_writable, seconds=60)
+    waiting = await given.until(name, not_writable)
     assert "s3://bucket/e2e" in condition(waiting, "Reconciling")["message"]
     bucket.unlink()
     bucket.with_name("away").rename(bucket)

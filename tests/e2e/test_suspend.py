@@ -66,7 +66,7 @@ async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> No
     await patched(given, name, suspend=True)
     released = await given.until(name, suspended)
     assert "begin anew, from step 1, as attempt 2" in condition(released, "Suspended")["message"]
-    await given.without_pods(name, seconds=20)
+    await given.without_pods(name)
     await patched(given, name, suspend=False)
     done = (await given.until(name, finished))["status"]
     assert [step["rewards"] for step in done["steps"]] == [{"reward": 1}, {"reward": 0.5}]
@@ -85,7 +85,7 @@ async def test_stop_ends_a_trial_for_good_and_its_agent_with_it(given: Given) ->
     assert document["why"].startswith("Stopped") and f"{name}: stopping" in err
     stopped = document["status"]
     assert (stopped["phase"], "rewards" in stopped, stopped["steps"][0]["rewards"]) == ("Failed", False, {"reward": 1})
-    await given.without_pods(name, seconds=20)
+    await given.without_pods(name)
     code, _, err = await multistep("stop", name, "-n", given.namespace)
     assert code == 0 and "is Failed already" in err
 

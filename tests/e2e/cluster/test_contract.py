@@ -31,7 +31,7 @@ async def cluster(client: Client) -> AsyncIterator[Client]:
     """The client, with our CRD installed."""
     crd = yaml.safe_load((ROOT / "crds" / "multistep.dev_multisteptrials.yaml").read_text())
     await client.apply(crd, field_manager="multistep-e2e")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await _served(client):
             await asyncio.sleep(0.1)
     yield client
@@ -77,7 +77,7 @@ async def test_a_watch_tells_every_change(client: Client, namespace: str) -> Non
             await client.delete(CONFIG_MAPS, namespace, "w")
 
         changing = asyncio.create_task(change())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for event in events:
                 seen.append((event.type, event.object["data"]["n"]))
                 if event.type == "DELETED":

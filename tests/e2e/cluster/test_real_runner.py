@@ -89,14 +89,14 @@ async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client
     id = new_id("agent")
     async with session(client, runner_pod) as talk:
         assert not (await talk.start(shell(id, "sleep 1; echo done"))).done
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await is_ready(client, runner_pod):
             await asyncio.sleep(0.1)
     async with session(client, runner_pod) as talk:
         record = await talk.wait(id, 0)
         assert PhaseResult.from_record(record).tail == "done\n"
         await talk.ack(id)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not await is_ready(client, runner_pod):
             await asyncio.sleep(0.1)
 
