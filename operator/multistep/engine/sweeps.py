@@ -17,6 +17,7 @@ from typing import Literal
 from ..api.trial import FailureClass
 
 Order = Literal["Attempts", "Tasks"]
+MOST_REWARD = 1e100
 MAKE_AT_ONCE = 100  # trials, between two writes of the status
 
 _NAME_CHARACTERS = 63  # what fits into a label, whole
@@ -129,11 +130,14 @@ def counted_reward(trial: TrialFacts) -> float | None:
     """What a trial adds to the mean; None: it does not count.
 
     An agent that leaves no reward by its own doing has failed, which is 0: else the mean would be of what it did not break.
-    Nothing else that went wrong says anything about the agent.
+    Nothing else that went wrong says anything about the agent, not even with a reward: one of three steps, say, of which a
+    broken verifier ended the second, is the mean of the first alone. A reward that sums cannot hold is no evidence either.
     """
-    if trial.state != "Live" and trial.reward is None and trial.blame == "Agent":
-        return 0.0
-    return trial.reward if trial.state == "Complete" else None
+    if trial.state == "Live" or trial.blame not in (None, "Agent"):
+        return None
+    if trial.reward is None:
+        return 0.0 if trial.blame == "Agent" else None
+    return float(trial.reward) if trial.state == "Complete" and abs(trial.reward) <= MOST_REWARD else None
 
 
 def tally(grid: Grid, made: int, trials: Sequence[TrialFacts]) -> Tally:

@@ -63,6 +63,16 @@ def test_what_others_broke_counts_for_nobody(blame: str) -> None:
     assert counted_reward(TrialFacts(0, "Failed", blame=blame)) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
+def test_a_reward_of_the_steps_before_a_verifier_broke_is_not_the_trials(blame: str) -> None:
+    assert counted_reward(TrialFacts(0, "Complete", reward=1.0, blame=blame)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reward", [1e300, -1e300, 10**400])
+def test_a_reward_that_no_mean_can_be_made_of_does_not_count(reward: float) -> None:
+    assert counted_reward(TrialFacts(0, "Complete", reward=reward)) is None
+
+
 def test_a_reward_counts_when_its_trial_is_complete() -> None:
     assert counted_reward(TrialFacts(0, "Complete", reward=0.5)) == 0.5
     assert counted_reward(TrialFacts(0, "Complete", reward=0.5, blame="Agent")) == 0.5
