@@ -33,7 +33,7 @@ from multistep.cluster.resources import (
     api_path,
     from_discovery,
 )
-from multistep.cluster.watch import WatchEvent, list_metadata, list_objects, watch_objects
+from multistep.cluster.watch import WatchEvent, each_object, list_metadata, list_objects, watch_objects
 from multistep.errors import NotFound
 
 MAX_EVENT_NOTE_BYTES: Final = 1024  # the API server refuses longer ones
@@ -203,6 +203,14 @@ class Client:
         selectors = _selectors(label_selector, field_selector)
         objects, _ = await list_objects(self._http, resource, namespace, selectors)
         return objects
+
+    async def each(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> AsyncGenerator[Object, None]:
+        """All objects (of a namespace, if given), one after another: for those that are too many to hold."""
+        async with aclosing(each_object(self._http, resource, namespace, _selectors(label_selector, ""))) as objects:
+            async for each in objects:
+                yield each
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         """The metadata of all objects (of a namespace, if given), and nothing else of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -89,13 +90,33 @@ async def _list_pages(
     http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str], accept: str
 ) -> tuple[list[Object], str]:
     objects: list[Object] = []
+    version = ""
+    async for page in _pages(http, resource, namespace, selectors, accept):
+        objects += page["items"] or []  # an empty list of metadata has null here
+        version = page["metadata"]["resourceVersion"]
+    return objects, version
+
+
+async def _pages(
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str], accept: str = ""
+) -> AsyncGenerator[Object, None]:
     params = {**selectors, "limit": str(PAGE_OBJECTS)}
     while True:
         page = await http.read("list", resource.plural, resource.path(namespace), params, accept=accept)
-        objects += page["items"] or []  # an empty list of metadata has null here
+        yield page
         if not (more := page["metadata"].get("continue")):
-            return objects, page["metadata"]["resourceVersion"]
+            return
         params["continue"] = more
+
+
+async def each_object(
+    http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
+) -> AsyncGenerator[Object, None]:
+    """All objects, of which no more than a page is held at a time. ClusterError with status 410: who reads was too slow."""
+    async with aclosing(_pages(http, resource, namespace, selectors)) as pages:
+        async for page in pages:
+            for each in page["items"] or []:
+                yield each
 
 
 def _differences(known: dict[str, Object], objects: list[Object]) -> list[WatchEvent]:

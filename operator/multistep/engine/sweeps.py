@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -92,7 +92,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class AgentTally:
-    """An agent's trials that count, and their mean reward."""
+    """An agent's trials that count, and the mean over tasks of each task's mean reward, as reports have it."""
 
     counted: int
     mean: float | None
@@ -160,9 +160,14 @@ def tally(grid: Grid, made: int, trials: Sequence[TrialFacts]) -> Tally:
 
 
 def _agent(grid: Grid, index: int, trials: Sequence[TrialFacts]) -> AgentTally:
-    rewards = [counted_reward(each) for each in trials if grid.cell(each.number).agent == index]
-    counted = [each for each in rewards if each is not None]
-    return AgentTally(len(counted), sum(counted) / len(counted) if counted else None)
+    by_task: dict[int, list[float]] = defaultdict(list)
+    for each in trials:
+        cell = grid.cell(each.number)
+        reward = counted_reward(each) if cell.agent == index else None
+        if reward is not None:
+            by_task[cell.task].append(reward)
+    means = [sum(rewards) / len(rewards) for rewards in by_task.values()]
+    return AgentTally(sum(map(len, by_task.values())), sum(means) / len(means) if means else None)
 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
+from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from .statistics import Estimate
-from .summary import Standing, Summary, TaskSteps
+from .statistics import FEWEST, Estimate
+from .summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5
 
 
-def page(title: str, summary: Summary, made: datetime) -> str:
-    """The whole file. made: when the trials were read."""
+def page(about: About, summary: Summary) -> str:
+    """The whole file."""
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
         autoescape=True,
@@ -22,15 +23,19 @@ def page(title: str, summary: Summary, made: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "seconds": seconds, "share": share}
-    template = environment.get_template("report.html")
-    return template.render(
-        title=title,
+    environment.filters |= {"number": number, "seconds": seconds, "probability": probability}
+    return environment.get_template("report.html").render(
+        about=about,
         summary=summary,
-        made=made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        read=about.read.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         scale=_Scale(summary.standings),
-        heat=[_Heat(each) for each in summary.tasks],
+        heat=[(task, list(map(_Heat, found))) for task, found in groupby(summary.tasks, key=lambda each: each.task)],
+        columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
+        tasks=[(task, list(found)) for task, found in groupby(summary.rows, key=lambda row: row.task)],
+        live=sum(each.live for each in summary.standings),
+        lost=sum(sum(each.lost.values()) for each in summary.standings),
+        fewest=FEWEST,
     )
 
 
@@ -61,20 +66,24 @@ class _Heat:
 
 
 def number(value: float | None) -> str:
-    """Three decimals, or a dash."""
-    return "–" if value is None else f"{value:.3f}"
+    """Three decimals, or a dash; large ones as powers of ten."""
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def share(part: int, whole: int) -> str:
-    """In percent, or a dash."""
-    return f"{100 * part / whole:.0f} %" if whole else "–"
+def probability(value: float | None) -> str:
+    """A p, as people write it."""
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def seconds(value: float | None) -> str:
     """As a person says it: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
     if value is None:
         return "–"
-    if value < 10:
+    if value < 9.95:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes_left = divmod(minutes, 60)

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import combinations
 from statistics import fmean, median, quantiles
 
-from .rows import Row, StepRow
-from .statistics import Difference, Estimate, difference, mean_reward, pass_at
+from .rows import PASS, Row, StepRow, in_order
+from .statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
+
+PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a report is of. read: when its trials were; planned: how many trials the sweep is to have; phase: its own.
+
+    phase and planned are empty and None for a sweep that is gone, of which only trials are left.
+    """
+
+    sweep: str
+    namespace: str
+    read: datetime
+    planned: int | None = None
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -16,6 +34,7 @@ class Standing:
     """An agent. passes: pass@k by k.
 
     trials: all of them; live: those that are not over; counted: those that the mean is of; lost: the others, by class.
+    tasks: all that it has trials of; were_lost_zero: what the mean would be, had every lost trial a reward of 0.
     """
 
     agent: str
@@ -25,6 +44,23 @@ class Standing:
     live: int
     counted: int
     lost: Mapping[str, int]
+    tasks: int
+    were_lost_zero: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two agents. p: of the difference, raised for as many pairs as there are (Holm)."""
+
+    first: str
+    second: str
+    difference: Difference
+    p: float | None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether chance alone would hardly make such a difference."""
+        return is_rare(self.p)
 
 
 @dataclass(frozen=True)
@@ -44,18 +80,20 @@ class StepCell:
 
 @dataclass(frozen=True)
 class TaskSteps:
-    """A task with one agent."""
+    """A task with one agent. counted: trials that the mean is of."""
 
     task: str
     agent: str
+    counted: int
     mean: float | None
     steps: Sequence[StepCell]
 
 
 @dataclass(frozen=True)
 class Durations:
-    """How long something took, in seconds."""
+    """How long something took an agent's trials, in seconds. what: trial, or a phase of a step."""
 
+    agent: str
     what: str
     count: int
     median: float
@@ -74,98 +112,130 @@ class Loss:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it."""
+    """All of it. pairs: of agents, each with each that has tasks in common with it; rows: in order."""
 
     standings: Sequence[Standing]
+    pairs: Sequence[Pair]
     tasks: Sequence[TaskSteps]
     durations: Sequence[Durations]
     losses: Sequence[Loss]
     rows: Sequence[Row]
 
 
-def summarize(found: Sequence[Row]) -> Summary:
+def summarize(found: Iterable[Row]) -> Summary:
     """What the rows come to; standings with the best mean first."""
-    agents = sorted({row.agent for row in found})
-    standings = [_standing(agent, [row for row in found if row.agent == agent]) for agent in agents]
-    standings.sort(key=lambda each: (-each.mean.value if each.mean else float("inf"), each.agent))
-    return Summary(standings, list(_tasks(found)), list(_durations(found)), list(_losses(found)), found)
+    ordered = sorted(found, key=in_order)
+    agents: dict[str, list[Row]] = defaultdict(list)
+    for row in ordered:
+        agents[row.agent].append(row)
+    standings = [_standing(agent, those) for agent, those in sorted(agents.items())]
+    standings.sort(key=lambda each: -each.mean.value if each.mean else float("inf"))
+    ranked = {each.agent: agents[each.agent] for each in standings}
+    return Summary(standings, pairs(ranked), list(_tasks(ordered)), list(_durations(ranked)), list(_losses(ordered)), ordered)
 
 
-def rewards_by_task(found: Iterable[Row]) -> dict[str, list[float]]:
-    """Of the trials that count."""
-    by_task: dict[str, list[float]] = defaultdict(list)
-    for row in found:
-        if row.counts is not None:
-            by_task[row.task].append(row.counts)
-    return by_task
+def pairs(agents: Mapping[str, Sequence[Row]]) -> list[Pair]:
+    """Each agent with each that comes after it."""
+    return judged((first, second, compare(agents[first], agents[second])) for first, second in combinations(agents, 2))
+
+
+def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[Pair]:
+    """Differences that are looked at together. Those without a task in common are left out."""
+    found = [(first, second, each) for first, second, each in compared if each is not None]
+    raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
+    return [Pair(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
 
 
 def compare(first: Iterable[Row], second: Iterable[Row]) -> Difference | None:
     """How much better the first are, task by task; None when no task has trials that count in both."""
-    return difference(rewards_by_task(first), rewards_by_task(second))
+    return difference(_by_task(first, _counts), _by_task(second, _counts))
+
+
+def _counts(row: Row) -> float | None:
+    return row.counts
+
+
+def _counts_or_zero(row: Row) -> float | None:
+    return 0.0 if row.lost else row.counts
+
+
+def _by_task(found: Iterable[Row], number: Callable[[Row], float | None]) -> dict[str, list[float]]:
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for row in found:
+        if (value := number(row)) is not None:
+            by_task[row.task].append(value)
+    return by_task
 
 
 def _standing(agent: str, found: Sequence[Row]) -> Standing:
-    counted = [row for row in found if row.counts is not None]
-    passed: dict[str, list[bool]] = defaultdict(list)
-    for row in counted:
-        passed[row.task].append(row.passed)
-    most = max(map(len, passed.values()), default=0)
-    passes = {k: pass_at(k, passed) for k in range(1, most + 1)}
+    rewards = _by_task(found, _counts)
+    passed = {task: [each >= PASS for each in those] for task, those in rewards.items()}
+    passes = {k: pass_at(k, passed) for k in ks(max(map(len, passed.values()), default=0))}
+    with_lost = mean_reward(_by_task(found, _counts_or_zero))
     return Standing(
         agent=agent,
-        mean=mean_reward(rewards_by_task(found)),
+        mean=mean_reward(rewards),
         passes={k: each for k, each in passes.items() if each is not None},
         trials=len(found),
         live=sum(row.state == "Live" for row in found),
-        counted=len(counted),
-        lost=Counter(row.blame or "Task" for row in found if row.state != "Live" and row.counts is None),
+        counted=sum(map(len, rewards.values())),
+        lost=dict(Counter(row.blame for row in found if row.lost)),
+        tasks=len({row.task for row in found}),
+        were_lost_zero=with_lost.value if with_lost and any(row.lost for row in found) else None,
     )
 
 
 def _tasks(found: Sequence[Row]) -> Iterable[TaskSteps]:
+    for (task, agent), members in _grouped(found, lambda row: (row.task, row.agent)):
+        rewards = [row.counts for row in members if row.counts is not None]
+        yield TaskSteps(task, agent, len(rewards), fmean(rewards) if rewards else None, list(_cells(members)))
+
+
+def _cells(members: Sequence[Row]) -> Iterable[StepCell]:
+    """In the order of the trial that came furthest."""
+    counted = sorted((row for row in members if row.counts is not None), key=lambda row: -len(row.steps))
+    by_name: dict[str, list[StepRow]] = defaultdict(list)
+    for row in counted:
+        for step in row.steps:
+            by_name[step.name].append(step)
+    for name, steps in by_name.items():
+        yield StepCell(
+            step=name,
+            trials=len(counted),
+            reached=len(steps),
+            passed=sum(step.passed for step in steps),
+            reward=_mean(step.reward for step in steps),
+            seconds=_mean(sum(step.seconds.values()) if step.seconds else None for step in steps),
+        )
+
+
+def _mean(numbers: Iterable[float | None]) -> float | None:
+    there = [each for each in numbers if each is not None]
+    return fmean(there) if there else None
+
+
+def _grouped(found: Iterable[Row], key: Callable[[Row], tuple[str, str]]) -> list[tuple[tuple[str, str], list[Row]]]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in found:
-        groups[row.task, row.agent].append(row)
-    for (task, agent), members in sorted(groups.items()):
-        counted = [row for row in members if row.counts is not None]
-        rewards = [row.counts for row in counted if row.counts is not None]
-        longest_first = sorted(counted, key=lambda row: -len(row.steps))
-        names = list(dict.fromkeys(step.name for row in longest_first for step in row.steps))
-        yield TaskSteps(task, agent, fmean(rewards) if rewards else None, [_cell(name, counted) for name in names])
+        groups[key(row)].append(row)
+    return sorted(groups.items())
 
 
-def _cell(name: str, counted: Sequence[Row]) -> StepCell:
-    steps = [step for row in counted for step in row.steps if step.name == name]
-    rewards = [step.reward for step in steps if step.reward is not None]
-    seconds = [sum(step.seconds.values()) for step in steps if step.seconds]
-    return StepCell(
-        step=name,
-        trials=len(counted),
-        reached=len(steps),
-        passed=sum(step.passed for step in steps),
-        reward=fmean(rewards) if rewards else None,
-        seconds=fmean(seconds) if seconds else None,
-    )
+def _durations(agents: Mapping[str, Sequence[Row]]) -> Iterable[Durations]:
+    for agent, found in agents.items():
+        yield from _duration(agent, "trial", [row.seconds for row in found if row.seconds is not None])
+        steps = [step for row in found for step in row.steps]
+        for phase in PHASES:
+            yield from _duration(agent, phase, [step.seconds[phase] for step in steps if phase in step.seconds])
 
 
-def _durations(found: Sequence[Row]) -> Iterable[Durations]:
-    yield from _duration("trial", [row.seconds for row in found if row.seconds is not None])
-    steps: list[StepRow] = [step for row in found for step in row.steps]
-    for phase in ("setup", "healthcheck", "agent", "verifier", "artifacts"):
-        yield from _duration(phase, [step.seconds[phase] for step in steps if phase in step.seconds])
-
-
-def _duration(what: str, seconds: Sequence[float]) -> Iterable[Durations]:
+def _duration(agent: str, what: str, seconds: Sequence[float]) -> Iterable[Durations]:
     if seconds:
         p90 = quantiles(seconds, n=10, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
-        yield Durations(what, len(seconds), median(seconds), p90, max(seconds))
+        yield Durations(agent, what, len(seconds), median(seconds), p90, max(seconds))
 
 
 def _losses(found: Sequence[Row]) -> Iterable[Loss]:
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in found:
-        if row.blame:
-            groups[row.blame, row.reason].append(row)
-    for (blame, reason), members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+    groups = _grouped((row for row in found if row.blame), lambda row: (row.blame, row.reason))
+    for (blame, reason), members in sorted(groups, key=lambda group: -len(group[1])):
         yield Loss(blame, reason, members)

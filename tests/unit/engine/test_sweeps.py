@@ -97,6 +97,11 @@ def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
     assert not found.over
 
 
+def test_in_an_agents_mean_every_task_weighs_the_same_however_many_of_its_trials_count() -> None:
+    found = tally(GRID, 12, [TrialFacts(number, "Complete", reward=reward) for number, reward in ((0, 1.0), (6, 1.0), (3, 0.0))])
+    assert (found.agents[0].counted, found.agents[0].mean) == (3, 0.5)
+
+
 def test_a_sweep_is_over_when_all_were_made_and_none_is_at_work() -> None:
     done = [TrialFacts(number, "Complete", reward=1.0) for number in range(12)]
     assert tally(GRID, 12, done).over

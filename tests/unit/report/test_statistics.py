@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from fractions import Fraction
+from itertools import combinations, product
 from statistics import NormalDist
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.statistics import difference, mean_reward, pass_at
+from multistep.report.statistics import difference, holm, ks, mean_reward, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
 BY_TASK = st.dictionaries(st.text(max_size=3), st.lists(REWARDS, max_size=5), max_size=8)
@@ -83,6 +84,39 @@ def test_pass_at_k_is_the_share_of_all_draws_of_k_trials_that_hold_a_pass(k: int
     assert found.value == pytest.approx(sum(sum(each) / len(each) for each in shares) / len(shares))
 
 
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
+def test_pass_at_k_is_that_share_for_any_trials(trials: list[list[bool]], k: int) -> None:
+    shares = [Fraction(sum(map(any, combinations(each, k))), len(list(combinations(each, k)))) for each in trials if len(each) >= k]
+    found = pass_at(k, {str(index): each for index, each in enumerate(trials)})
+    assert (found is None) == (not shares)
+    if found is not None:
+        assert found.value == pytest.approx(float(sum(shares) / len(shares)))
+
+
+def test_the_estimate_of_pass_at_k_is_right_on_average_whatever_the_chance_of_a_trial() -> None:
+    """Unbiased: over all outcomes of 5 trials, each by its exact probability, it is 1 - (1 - chance) ** k."""
+    for chance, k in product((Fraction(1, 10), Fraction(2, 3)), (1, 2, 4, 5)):
+        expected = Fraction(0)
+        for outcome in product((True, False), repeat=5):
+            weight = chance ** sum(outcome) * (1 - chance) ** (5 - sum(outcome))
+            found = pass_at(k, {"task": outcome})
+            assert found is not None
+            expected += weight * Fraction(found.value)
+        assert float(expected) == pytest.approx(float(1 - (1 - chance) ** k))
+
+
+def test_the_ks_that_are_shown_are_powers_of_two_and_the_most() -> None:
+    assert [ks(most) for most in (0, 1, 2, 3, 4, 5, 100)] == [
+        [],
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4],
+        [1, 2, 4, 5],
+        [1, 2, 4, 8, 16, 32, 64, 100],
+    ]
+
+
 def test_pass_at_k_leaves_out_tasks_with_fewer_trials() -> None:
     found = pass_at(3, {"enough": [True, False, False], "few": [False, False]})
     assert found is not None
@@ -119,6 +153,48 @@ def test_a_difference_is_not_real_when_there_is_too_little_to_judge_by() -> None
         found = difference({str(n): [1] for n in range(tasks)}, {str(n): [0] for n in range(tasks)})
         assert found is not None
         assert found.is_real is real
+
+
+def test_a_few_tasks_that_differ_by_nearly_the_same_show_nothing_either() -> None:
+    """Student's test alone would call it real: it takes three like differences for proof that there is hardly any spread."""
+    found = difference({"a": [1], "b": [1], "c": [1]}, {"a": [0], "b": [0], "c": [0.01]})
+    assert found is not None
+    assert (found.p, found.is_real) == (0.25, False)
+
+
+def test_tasks_that_all_differ_by_the_same_tell_no_interval_in_either_direction() -> None:
+    ones, zeros = {str(n): [1] for n in range(8)}, {str(n): [0] for n in range(8)}
+    for first, second in ((ones, zeros), (zeros, ones), (ones, ones), (zeros, zeros)):
+        found = difference(first, second)
+        assert found is not None
+        assert (found.estimate.low, found.estimate.high) == (None, None)
+
+
+def test_p_is_about_the_share_of_all_ways_to_swap_the_two_that_differ_as_much() -> None:
+    """Fisher's randomisation test, by counting all of them."""
+    dice = random.Random(11)
+    for shift in (0.0, 0.15, 0.4):
+        first = {str(n): [dice.random() + shift] for n in range(12)}
+        second = {str(n): [dice.random()] for n in range(12)}
+        deltas = [first[task][0] - second[task][0] for task in first]
+        sums = [abs(sum(sign * each for sign, each in zip(signs, deltas, strict=True))) for signs in product((1, -1), repeat=12)]
+        found = difference(first, second)
+        assert found is not None and found.p is not None
+        assert found.p == pytest.approx(sum(each >= abs(sum(deltas)) - 1e-12 for each in sums) / len(sums), abs=0.02)
+
+
+def test_many_comparisons_find_something_by_chance_no_more_often_than_one_does() -> None:
+    dice, rounds = random.Random(3), 2000
+    found = sum(min(holm([dice.random() for _ in range(10)])) < 0.05 for _ in range(rounds))
+    assert found / rounds < 0.05 + 3 * (0.05 * 0.95 / rounds) ** 0.5
+    assert found > 0
+
+
+def test_holm_raises_the_least_p_most_and_keeps_their_order() -> None:
+    assert holm([0.04, 0.01, 0.9]) == pytest.approx([0.08, 0.03, 0.9])
+    assert holm([0.02, 0.02]) == pytest.approx([0.04, 0.04])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_no_difference_is_not_real() -> None:

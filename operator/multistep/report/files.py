@@ -1,0 +1,73 @@
+"""A report for machines: JSON with all of it; CSV and Parquet with a row for each trial. Names are the same in all three."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC
+from typing import Any, Final
+
+from .rows import Row
+from .statistics import CONFIDENCE
+from .summary import PHASES, About, Summary
+
+_COLUMNS: Final = tuple(each.name for each in fields(Row))
+
+
+def document(about: About, summary: Summary) -> dict[str, Any]:
+    """All of the report."""
+    return {
+        "sweep": about.sweep,
+        "namespace": about.namespace,
+        "phase": about.phase,
+        "read": about.read.astimezone(UTC).isoformat(timespec="seconds"),
+        "planned": about.planned,
+        "confidence": CONFIDENCE,
+        "agents": [asdict(each) for each in summary.standings],
+        "differences": [{**asdict(each), "is_real": each.is_real} for each in summary.pairs],
+        "tasks": [asdict(each) for each in summary.tasks],
+        "durations": [asdict(each) for each in summary.durations],
+        "failures": [
+            {"blame": each.blame, "reason": each.reason, "trials": [row.trial for row in each.trials]} for each in summary.losses
+        ],
+        "trials": [asdict(each) for each in summary.rows],
+    }
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """As a file has it."""
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Steps are JSON in a column of their own; what is not known is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        cells = asdict(row)
+        writer.writerow({**cells, "steps": json.dumps(cells["steps"], ensure_ascii=False)})
+    return out.getvalue()
+
+
+def parquet_bytes(rows: Sequence[Row]) -> bytes:
+    """Steps are a list of structs; what is not known is null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text, number, whole = pa.string(), pa.float64(), pa.int32()
+    step = {
+        "name": text,
+        "reward": number,
+        "passed": pa.bool_(),
+        "exception": text,
+        "seconds": pa.struct(dict.fromkeys(PHASES, number)),
+    }
+    kinds = {"attempt": whole, "lost_attempts": whole, "reward": number, "counts": number, "seconds": number}
+    schema = pa.schema({**{name: kinds.get(name, text) for name in _COLUMNS}, "steps": pa.list_(pa.struct(step))})
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows], schema=schema), out)
+    return bytes(out.getvalue())

@@ -1,0 +1,65 @@
+"""Trials as the API server has them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from multistep.report.rows import Row, row
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def step(name: str, reward: float | None = None, **fields: Any) -> dict[str, Any]:
+    """A step's status."""
+    return {"name": name, **({} if reward is None else {"rewards": {"reward": reward}}), **fields}
+
+
+def trial(
+    task: str = "hello",
+    agent: str = "mine",
+    attempt: int = 1,
+    *,
+    reward: float | None = None,
+    ended: str | None = "Complete",
+    failure: tuple[str, str] | None = None,
+    seconds: float = 60,
+    steps: list[dict[str, Any]] | None = None,
+    **status: Any,
+) -> dict[str, Any]:
+    """A sweep's trial. ended: the condition that holds, None while it runs; failure: class and reason."""
+    over = {"completionTime": (START + timedelta(seconds=seconds)).isoformat()} if ended else {}
+    conditions = [{"type": ended, "status": "True", "reason": "Because", "lastTransitionTime": START.isoformat()}] if ended else []
+    return {
+        "metadata": {
+            "name": f"s-{task}-{agent}-{attempt}",
+            "namespace": "evals",
+            "annotations": {"multistep.dev/task": task, "multistep.dev/agent": agent, "multistep.dev/attempt": str(attempt)},
+        },
+        "spec": {"task": {"bundle": {"configMaps": ["x"], "digest": "sha256:" + "1" * 64}}, "agent": {"name": "nop"}},
+        "status": {
+            "conditions": conditions,
+            "startTime": START.isoformat(),
+            "attempt": 1,
+            "steps": steps or [],
+            **({} if reward is None else {"rewards": {"reward": reward}}),
+            **({"failure": {"class": failure[0], "reason": failure[1]}} if failure else {}),
+            **over,
+            **status,
+        },
+    }
+
+
+def sweep(outcomes: dict[tuple[str, str], list[float | str | None]]) -> list[Row]:
+    """Rows by task and agent. A number is a reward, a word the class of a failure without one, None is still at work."""
+    found = []
+    for (task, agent), those in outcomes.items():
+        for attempt, outcome in enumerate(those, 1):
+            if outcome is None:
+                made = trial(task, agent, attempt, ended=None)
+            elif isinstance(outcome, str):
+                made = trial(task, agent, attempt, ended="Failed", failure=(outcome, f"{outcome}Reason"))
+            else:
+                made = trial(task, agent, attempt, reward=outcome, steps=[step("only", outcome, durations={"agent": 5.0})])
+            found.append(row(made))
+    return found

@@ -1,0 +1,57 @@
+"""JSON, CSV and Parquet hold the same, and read back as what they were."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from multistep.report.files import csv_text, document, json_text, parquet_bytes
+from multistep.report.rows import row
+from multistep.report.summary import About, summarize
+from tests.unit.report.samples import step, sweep, trial
+
+ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
+ROWS = [
+    row(trial('t,"1"\n', reward=0.25, steps=[step("a", 0.25, durations={"agent": 1.5})])),
+    row(trial("b", ended="Failed", failure=("Infrastructure", "NodeLost"))),
+    row(trial("c", ended=None)),
+]
+
+
+def test_json_holds_all_of_the_report() -> None:
+    rows = sweep({("a", "x"): [1.0, "Infrastructure"], ("a", "y"): [0.0]})
+    found = json.loads(json_text(document(ABOUT, summarize(rows))))
+    assert (found["sweep"], found["namespace"], found["planned"], found["read"]) == (
+        "nightly", "evals", 4, "2026-01-02T00:00:00+00:00",
+    )  # fmt: skip
+    assert [(each["agent"], each["mean"]["value"], each["lost"]) for each in found["agents"]] == [
+        ("x", 1.0, {"Infrastructure": 1}),
+        ("y", 0.0, {}),
+    ]
+    assert [(each["first"], each["second"], each["is_real"]) for each in found["differences"]] == [("x", "y", False)]
+    assert found["failures"] == [{"blame": "Infrastructure", "reason": "InfrastructureReason", "trials": ["s-a-x-2"]}]
+    assert [each["trial"] for each in found["trials"]] == ["s-a-x-1", "s-a-x-2", "s-a-y-1"]
+
+
+def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> None:
+    first, second, third = csv.DictReader(io.StringIO(csv_text(ROWS)))
+    assert (first["task"], first["reward"], first["counts"]) == ('t,"1"\n', "0.25", "0.25")
+    assert json.loads(first["steps"]) == [
+        {"name": "a", "reward": 0.25, "passed": False, "exception": "", "seconds": {"agent": 1.5}}
+    ]
+    assert (second["state"], second["reward"], second["counts"], second["blame"]) == ("Failed", "", "", "Infrastructure")
+    assert (third["state"], third["seconds"]) == ("Live", "")
+
+
+def test_parquet_has_the_same_columns_and_types_even_when_empty() -> None:
+    whole, empty = (pq.read_table(pa.BufferReader(parquet_bytes(rows))) for rows in (ROWS, []))
+    assert whole.schema == empty.schema
+    assert whole.column_names == csv_text([]).strip().split(",")
+    first, second, _ = whole.to_pylist()
+    assert (first["counts"], first["steps"][0]["seconds"]["agent"], first["steps"][0]["seconds"]["verifier"]) == (0.25, 1.5, None)
+    assert (second["counts"], second["reason"]) == (None, "NodeLost")

@@ -1,0 +1,114 @@
+"""The page: it says what the summary says, leads where it links, and needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import pytest
+
+from multistep.report.page import number, page, probability, seconds
+from multistep.report.rows import Row, row
+from multistep.report.summary import About, summarize
+from tests.unit.report.samples import step, sweep, trial
+
+_VOID = {"meta", "link", "br"}
+
+
+class Document(HTMLParser):
+    """The elements of a page, which must be closed in order, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text = " ".join(f"{self.text} {data}".split())
+
+    def all(self, attribute: str) -> list[str]:
+        return [value for _, attributes in self.elements if (value := attributes.get(attribute))]
+
+
+def made(rows: list[Row], planned: int | None = 8) -> Document:
+    return Document(page(About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned, "Running"), summarize(rows)))
+
+
+ROWS = sweep(
+    {
+        ("a", "good"): [1.0, 1.0, "Infrastructure"],
+        ("a", "poor"): [0.0, "Agent", None],
+        ("b", "good"): [0.5],
+        ("b", "poor"): [0.25],
+    }
+)
+
+
+def test_the_page_shows_means_intervals_losses_and_failures() -> None:
+    text = made(ROWS).text
+    assert "good 0.750 -2.427 to 3.927 3 of 4 trials 2 of 2 tasks 1 Infrastructure mean if 0: 0.583" in text
+    assert "poor 0.125 -1.463 to 1.713 3 of 4 trials 2 of 2 tasks 1 not over 0" in text
+    assert "Infrastructure: InfrastructureReason – 1 trial" in text
+    assert "8 of 8 trials 1 not over yet 1 lost as of 2026-01-02 00:00 UTC" in text
+    assert "multistep logs -n evals s-a-good-3" in text
+
+
+def test_links_lead_somewhere_and_no_name_is_used_twice() -> None:
+    document = made(ROWS)
+    names = document.all("id")
+    assert len(names) == len(set(names))
+    assert {each.removeprefix("#") for each in document.all("href") if each.startswith("#")} <= set(names)
+    assert set(document.all("aria-labelledby")) <= set(names)
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    document = made(ROWS)
+    assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in document.elements}
+    assert {each for each in (*document.all("href"), *document.all("src")) if not each.startswith("#")} == {"data:,"}
+
+
+def test_what_can_be_scrolled_can_be_reached_by_key_and_has_a_name() -> None:
+    wide = [attributes for _, attributes in made(ROWS).elements if attributes.get("class") == "wide"]
+    assert len(wide) >= 5
+    for each in wide:
+        assert (each["tabindex"], each["role"]) == ("0", "region")
+        assert each.get("aria-labelledby") or each.get("aria-label")
+
+
+def test_every_heading_cell_says_what_it_heads() -> None:
+    assert all(attributes.get("scope") for tag, attributes in made(ROWS).elements if tag == "th")
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "\"'><b>", "</style></title>{{ 7 * 7 }}"])
+def test_names_are_text_whatever_is_in_them(hostile: str) -> None:
+    document = made([row(trial(hostile, hostile, reward=1.0, steps=[step(hostile, 1.0)], resultsStore=hostile))])
+    assert " ".join(hostile.split()) in document.text
+    assert "script" not in {tag for tag, _ in document.elements}
+
+
+def test_a_sweep_without_trials_has_a_page() -> None:
+    text = made([], planned=None).text
+    assert "0 trials" in text and "There is no trial." in text
+
+
+def test_rewards_beyond_nought_and_one_widen_the_axis() -> None:
+    assert "-2.000 to 3.000" in made(sweep({("a", "x"): [-2.0], ("a", "y"): [3.0]})).text
+
+
+def test_numbers_are_as_people_read_them() -> None:
+    assert [number(each) for each in (None, 0.12345, 12, 1.5e9)] == ["–", "0.123", "12.000", "1.5e+09"]
+    assert [probability(each) for each in (None, 0.0001, 0.0312)] == ["–", "< 0.001", "0.031"]
+    assert [seconds(each) for each in (None, 0.44, 9.96, 12.4, 59.6, 200, 7500)] == [
+        "–", "0.4 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min",
+    ]  # fmt: skip

@@ -1,0 +1,81 @@
+"""From a trial's resource to a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from multistep.errors import InvalidSpec
+from multistep.report.rows import row
+from tests.unit.report.samples import step, trial
+
+
+def test_a_row_says_what_the_sweep_noted_on_its_trial() -> None:
+    found = row(trial("a/task", "an agent", 3, reward=0.5, resultsStore="s3://bucket/x"))
+    assert (found.task, found.agent, found.attempt, found.namespace) == ("a/task", "an agent", 3, "evals")
+    assert (found.state, found.reward, found.counts, found.seconds) == ("Complete", 0.5, 0.5, 60)
+    assert (found.blame, found.reason, found.lost, found.results) == ("", "", False, "s3://bucket/x")
+    assert found.content == "sha256:" + "1" * 64
+
+
+def test_a_trial_of_no_sweep_is_a_row_too() -> None:
+    bare = {"metadata": {"name": "t"}, "spec": {"task": {"name": "hello"}}}
+    found = row(bare)
+    assert (found.task, found.agent, found.attempt, found.state) == ("hello", "oracle", 1, "Live")
+
+
+@pytest.mark.parametrize("noted", ["", "x", "-1", "²", "9" * 5000])
+def test_an_annotation_that_is_no_number_harms_nothing(noted: str) -> None:
+    made = trial()
+    made["metadata"]["annotations"]["multistep.dev/attempt"] = noted
+    assert row(made).attempt == 1
+
+
+@pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
+def test_what_others_broke_is_lost_and_not_nought(blame: str) -> None:
+    found = row(trial(ended="Failed", failure=(blame, "Why")))
+    assert (found.counts, found.lost, found.blame, found.reason) == (None, True, blame, "Why")
+
+
+def test_what_an_agent_broke_is_nought_and_not_lost() -> None:
+    found = row(trial(failure=("Agent", "AgentTimeoutError")))
+    assert (found.reward, found.counts, found.lost, found.reason) == (None, 0.0, False, "AgentTimeoutError")
+
+
+def test_a_trial_at_work_is_neither() -> None:
+    found = row(trial(ended=None, reward=1.0))
+    assert (found.state, found.counts, found.lost, found.seconds) == ("Live", None, False, None)
+
+
+@pytest.mark.parametrize(("reward", "reason"), [(None, "NoReward"), (1e200, "RewardTooLarge"), (10**400, "RewardTooLarge")])
+def test_a_complete_trial_without_a_reward_that_counts_says_so(reward: float | None, reason: str) -> None:
+    found = row(trial(reward=reward))
+    assert (found.counts, found.lost, found.blame, found.reason) == (None, True, "Task", reason)
+
+
+def test_a_step_is_passed_by_its_gate_and_without_one_by_a_full_reward() -> None:
+    steps = [step("gated", 0.5, gate=True), step("missed", 1.0, gate=False), step("full", 1.0), step("half", 0.5), step("none")]
+    assert [each.passed for each in row(trial(steps=steps)).steps] == [True, False, True, False, False]
+
+
+def test_a_step_has_the_seconds_of_its_phases_and_its_exception() -> None:
+    made = step("a", durations={"agent": 2.5, "verifier": 1}, exception={"type": "AgentTimeoutError", "message": "slow"})
+    (found,) = row(trial(steps=[made])).steps
+    assert (dict(found.seconds), found.exception) == ({"agent": 2.5, "verifier": 1.0}, "AgentTimeoutError")
+
+
+def test_a_steps_reward_that_no_mean_can_be_made_of_is_none() -> None:
+    (found,) = row(trial(steps=[step("a", 1e300)])).steps
+    assert found.reward is None
+
+
+def test_pods_that_were_lost_on_the_way_are_counted() -> None:
+    assert row(trial(reward=1.0, attempts=[{"number": 1, "reason": "PodDeleted"}])).lost_attempts == 1
+
+
+def test_the_content_of_a_task_from_elsewhere_is_what_it_was_resolved_to() -> None:
+    assert row(trial(taskSource={"revision": "r", "digest": "sha256:2"})).content == "sha256:2"
+
+
+def test_a_status_that_cannot_be_read_is_told() -> None:
+    with pytest.raises(InvalidSpec, match=r"status\.steps"):
+        row({"metadata": {"name": "t"}, "status": {"steps": 3}})

@@ -1,0 +1,102 @@
+"""What rows come to: standings, pairs, steps, durations, failures."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multistep.report.rows import row
+from multistep.report.summary import compare, summarize
+from tests.unit.report.samples import step, sweep, trial
+
+
+def test_standings_are_by_mean_with_agents_without_one_last() -> None:
+    found = summarize(sweep({("a", "poor"): [0.0], ("a", "none"): ["Task"], ("a", "good"): [1.0]}))
+    assert [each.agent for each in found.standings] == ["good", "poor", "none"]
+
+
+def test_a_standing_tells_what_counts_and_what_was_lost_by_class() -> None:
+    outcomes: list[float | str | None] = [1.0, 0.0, "Agent", "Infrastructure", "Infrastructure", "Verifier", None]
+    (found,) = summarize(sweep({("a", "mine"): outcomes, ("b", "mine"): ["Task"]})).standings
+    assert (found.trials, found.counted, found.live, found.tasks) == (8, 3, 1, 2)
+    assert found.lost == {"Infrastructure": 2, "Verifier": 1, "Task": 1}
+    assert found.mean is not None
+    assert (found.mean.value, found.mean.tasks, found.mean.trials) == (pytest.approx(1 / 3), 1, 3)
+
+
+def test_what_was_lost_is_never_nought_but_what_the_mean_would_be_then_is_told() -> None:
+    (found,) = summarize(sweep({("a", "mine"): [1.0, "Infrastructure"], ("b", "mine"): [1.0, 1.0]})).standings
+    assert found.mean is not None
+    assert (found.mean.value, found.were_lost_zero) == (1.0, 0.75)
+    (fine,) = summarize(sweep({("a", "mine"): [1.0, None]})).standings
+    assert fine.were_lost_zero is None
+
+
+def test_passes_are_of_few_ks_and_of_trials_that_count() -> None:
+    (found,) = summarize(sweep({("a", "mine"): [1.0, 0.5, 0.0, "Infrastructure", 2.0, 0.0]})).standings
+    assert list(found.passes) == [1, 2, 4, 5]
+    assert found.passes[1].value == pytest.approx(2 / 5)
+    assert found.passes[5].value == 1
+
+
+def test_each_agent_is_compared_with_each_and_ps_are_raised_for_their_number() -> None:
+    dice = random.Random(5)
+    outcomes = {
+        (f"t{n}", agent): [dice.random() + better] for n in range(8) for agent, better in (("a", 0.5), ("b", 0.1), ("c", 0))
+    }
+    found = summarize(sweep(outcomes))
+    assert [(each.first, each.second) for each in found.pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
+    plain = [each.difference.p for each in found.pairs]
+    assert all(each.p is not None and p is not None and each.p >= p for each, p in zip(found.pairs, plain, strict=True))
+    assert min(each.p for each in found.pairs if each.p is not None) == pytest.approx(3 * min(p for p in plain if p is not None))
+
+
+def test_a_single_task_makes_a_difference_without_a_p_and_no_task_makes_none() -> None:
+    found = summarize(sweep({("t", "a"): [1.0], ("t", "b"): [0.0], ("u", "c"): [1.0]}))
+    assert [(each.first, each.second, each.p, each.is_real) for each in found.pairs] == [("a", "b", None, False)]
+
+
+def test_two_sweeps_are_compared_by_the_tasks_they_share() -> None:
+    first, second = sweep({("a", "x"): [1.0], ("b", "x"): [1.0]}), sweep({("b", "y"): [0.5], ("c", "y"): [0.0]})
+    found = compare(first, second)
+    assert found is not None
+    assert (found.estimate.value, found.estimate.tasks) == (0.5, 1)
+    assert compare(first, sweep({("c", "y"): [0.0]})) is None
+
+
+def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_count() -> None:
+    far = [step("a", 1.0, durations={"agent": 2, "verifier": 1}), step("b", 0.5, durations={"agent": 5})]
+    rows = [
+        row(trial(attempt=1, reward=0.5, steps=[step("a", 0.0, gate=False)])),
+        row(trial(attempt=2, reward=0.5, steps=far)),
+        row(trial(attempt=3, failure=("Agent", "NonZeroAgentExitCodeError"), steps=[])),
+        row(trial(attempt=4, ended="Failed", failure=("Infrastructure", "NodeLost"), steps=[step("a", 1.0)])),
+    ]
+    (found,) = summarize(rows).tasks
+    assert (found.counted, found.mean) == (3, pytest.approx(1 / 3))
+    first, second = found.steps
+    assert (first.step, first.trials, first.reached, first.passed, first.reward, first.seconds) == ("a", 3, 2, 1, 0.5, 3.0)
+    assert (second.step, second.trials, second.reached, second.passed, second.reward, second.seconds) == ("b", 3, 1, 0, 0.5, 5.0)
+
+
+def test_durations_are_by_agent_of_trials_and_of_phases() -> None:
+    rows = [row(trial(attempt=n, reward=1.0, seconds=n, steps=[step("a", durations={"agent": n})])) for n in range(1, 12)]
+    found = summarize(rows).durations
+    assert [(each.agent, each.what, each.count, each.median, each.p90, each.longest) for each in found] == [
+        ("mine", "trial", 11, 6, 10, 11),
+        ("mine", "agent", 11, 6, 10, 11),
+    ]
+
+
+def test_failures_are_by_class_and_reason_with_the_most_first() -> None:
+    found = summarize(sweep({("a", "x"): ["Task", "Infrastructure", "Infrastructure", 1.0, None]})).losses
+    assert [(each.blame, each.reason, len(each.trials)) for each in found] == [
+        ("Infrastructure", "InfrastructureReason", 2),
+        ("Task", "TaskReason", 1),
+    ]
+
+
+def test_no_trial_at_all_is_a_summary_too() -> None:
+    found = summarize([])
+    assert (found.standings, found.pairs, found.tasks, found.durations, found.losses, found.rows) == ([], [], [], [], [], [])
