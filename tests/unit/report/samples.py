@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,7 +51,7 @@ def trial(
     }
 
 
-def sweep(outcomes: dict[tuple[str, str], list[float | str | None]]) -> list[Row]:
+def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[Row]:
     """Rows by task and agent. A number is a reward, a word the class of a failure without one, None is still at work."""
     found = []
     for (task, agent), those in outcomes.items():
