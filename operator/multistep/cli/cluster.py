@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ..cluster.client import Client
 from ..cluster.edge import ExecStream, Object
-from ..cluster.resources import Resource
+from ..cluster.resources import SWEEPS, Resource
 from ..cluster.watch import WatchEvent
 from ..errors import NotFound, Unavailable, UsageError
 from .kubeconfig import current_cluster
@@ -24,6 +24,12 @@ class Cluster(Protocol):
     def namespace(self) -> str: ...
 
     async def get_trial(self, namespace: str, name: str) -> Object: ...
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
+
+    def each(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> AsyncGenerator[Object, None]: ...
 
     async def apply(self, manifest: Mapping[str, Any]) -> Object: ...
 
@@ -60,9 +66,30 @@ async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | No
     try:
         return await cluster.get_trial(namespace, name)
     except NotFound as error:
-        if error.reason != "NotFound":  # the server's plain 404: no such kind is served
-            raise UsageError("the cluster knows no MultiStepTrial: install Multistep in it (README, Install)") from error
+        _check_installed(error, "MultiStepTrial")
         return None
+
+
+async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | None:
+    """The same of a sweep."""
+    try:
+        return await cluster.get(SWEEPS, namespace, name)
+    except NotFound as error:
+        _check_installed(error, SWEEPS.kind)
+        return None
+
+
+async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
+    """The sweep, or UsageError."""
+    found = await find_sweep(cluster, namespace, name)
+    if found is None:
+        raise UsageError(f"there is no sweep {name!r} in namespace {namespace!r}: `kubectl get tsw -A` lists all")
+    return found
+
+
+def _check_installed(error: NotFound, kind: str) -> None:
+    if error.reason != "NotFound":  # the server's plain 404: no such kind is served
+        raise UsageError(f"the cluster knows no {kind}: install Multistep in it (README, Install)") from error
 
 
 async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:

@@ -7,9 +7,14 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
+
+if TYPE_CHECKING:
+    from ..cluster.client import Client
+    from ..cluster.resources import Resource
 
 _SECONDS = 2.0  # a key was pressed: who waits longer would rather type
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
@@ -61,19 +66,25 @@ class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
 
 def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of trials in the namespace that was given."""
-    from ..cluster.client import Client
     from ..cluster.resources import TRIALS
 
-    async def ask(client: Client) -> list[CompletionItem]:
-        found = await client.list_all(TRIALS, ctx.params.get("namespace") or client.namespace)
-        return [CompletionItem(each["metadata"]["name"], help=(each.get("status") or {}).get("phase")) for each in found]
+    return _matching(_asked(ctx, lambda client: _named(ctx, client, TRIALS)), incomplete)
 
-    return _matching(_asked(ctx, ask), incomplete)
+
+def sweeps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of sweeps there."""
+    from ..cluster.resources import SWEEPS
+
+    return _matching(_asked(ctx, lambda client: _named(ctx, client, SWEEPS)), incomplete)
+
+
+async def _named(ctx: click.Context, client: Client, resource: Resource) -> list[CompletionItem]:
+    found = await client.list_all(resource, ctx.params.get("namespace") or client.namespace)
+    return [CompletionItem(each["metadata"]["name"], help=(each.get("status") or {}).get("phase")) for each in found]
 
 
 def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of namespaces."""
-    from ..cluster.client import Client
 
     async def ask(client: Client) -> list[CompletionItem]:
         resource = await client.resource_of({"apiVersion": "v1", "kind": "Namespace"})
@@ -84,7 +95,6 @@ def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str)
 
 def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the steps that the trial has begun."""
-    from ..cluster.client import Client
 
     async def ask(client: Client) -> list[CompletionItem]:
         found = await client.get_trial(ctx.params.get("namespace") or client.namespace, ctx.params.get("trial") or "")

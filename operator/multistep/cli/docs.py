@@ -44,6 +44,8 @@ def _sections() -> Iterator[str]:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
         yield f"## multistep {name}\n\n{_help(command, f'multistep {name}')}"
+        for each, its in getattr(command, "commands", {}).items():
+            yield f"### multistep {name} {each}\n\n{_help(its, f'multistep {name} {each}')}"
 
 
 def _help(command: click.Command, name: str) -> str:

@@ -8,12 +8,12 @@ from ..errors import MultistepError, StoreError, Unavailable
 
 
 class Exit(IntEnum):
-    """How a command ended. An unfinished trial has no code of its own: whoever only looks gets OK."""
+    """How a command ended. An unfinished trial or sweep has no code of its own: whoever only looks gets OK."""
 
-    OK = 0  # the trial is Complete, without an exception or a failed gate
-    TRIAL_FAULT = 1  # the trial is Complete, with one
+    OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials count
+    FAULT = 1  # it is Complete, with one; or some of its trials do not count
     BAD_INPUT = 2  # usage, task, image or manifest
-    TRIAL_FAILED = 3  # the trial is Failed: it could not be run
+    FAILED = 3  # the trial or sweep is Failed: it could not be run, or not to its end
     UNREACHABLE = 4  # no cluster, or no results from it
     INTERRUPTED = 130  # Ctrl-C
 
@@ -22,14 +22,14 @@ class Interrupted(MultistepError):
     """Ctrl-C, while something goes on elsewhere; the text says what, and what can be done about it."""
 
 
-class TrialGone(MultistepError):
-    """The trial was deleted while it was followed."""
+class Gone(MultistepError):
+    """The trial or sweep was deleted while it was followed."""
 
 
 def exit_of(error: MultistepError) -> Exit:
     """The code for an error that reached the edge."""
     if isinstance(error, Interrupted):
         return Exit.INTERRUPTED
-    if isinstance(error, TrialGone):
-        return Exit.TRIAL_FAILED
+    if isinstance(error, Gone):
+        return Exit.FAILED
     return Exit.UNREACHABLE if isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT

@@ -7,23 +7,26 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from ..api.trial import Durations, StepStatus, TrialStatus, parse_status
-from ..cluster.resources import TRIALS
+from ..cluster.edge import Object
+from ..cluster.resources import SWEEPS, TRIALS, Resource
 from ..cluster.watch import WatchEvent
 from ..errors import Unavailable
 from .cluster import Cluster
-from .exits import TrialGone
+from .exits import Gone
 from .outcome import holds, is_over, outcome, step_faults
 from .output import Progress, attempt_text, rewards_text, seconds_text
 
 UNHEARD_SECONDS = 10.0
-_UNHEARD = "nobody has taken up the trial yet: does the operator run? `kubectl get pods -A | grep multistep` tells"
+_UNHEARD = "nobody has taken it up yet: does the operator run? `kubectl get pods -A | grep multistep` tells"
+_WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
-    """The trial's last status. Raises TrialGone, Unavailable (the trial goes on), ClusterError."""
+    """The trial's last status. Raises Gone, Unavailable (the trial goes on), ClusterError."""
     status: TrialStatus | None = None
-    async with aclosing(_versions(cluster, namespace, name)) as versions, _unless_heard(lambda: status, progress.note):
-        async for newer in versions:
+    async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
+        async for each in found:
+            newer = parse_status(each)
             progress.show(newer, describe(status, newer))
             status = newer
             if is_over(newer):
@@ -33,12 +36,11 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
 
 async def until_over(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
     """The same without telling how it goes. note: takes what is worth saying when nothing is heard."""
-    status: TrialStatus | None = None
-    async with aclosing(_versions(cluster, namespace, name)) as versions, _unless_heard(lambda: status, note):
-        async for newer in versions:
-            status = newer
-            if is_over(newer):
-                return newer
+    async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
+        async for each in found:
+            status = parse_status(each)
+            if is_over(status):
+                return status
     raise Unavailable(f"the API server ended the watch of trial {name}")
 
 
@@ -80,23 +82,27 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     return [f"{now.phase}: {now.why}" if now.why else now.phase]
 
 
-async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncGenerator[TrialStatus, None]:
-    events: AsyncGenerator[WatchEvent, None] = cluster.watch(TRIALS, namespace, field_selector=f"metadata.name={name}")
-    async with aclosing(events):
+async def versions(
+    cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
+) -> AsyncGenerator[Object, None]:
+    """A trial or sweep, now and after each change. note: told when no operator seems to be there. Raises Gone, ClusterError."""
+    status: dict[str, object] = {}
+    events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
+    async with aclosing(events), _unless_heard(lambda: bool(status.get("conditions")), note):
         async for event in events:
             if event.type == "DELETED":
-                raise TrialGone(f"trial {name} in namespace {namespace} was deleted before it was over")
-            yield parse_status(event.object)
+                raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it was over")
+            status = event.object.get("status") or {}
+            yield event.object
 
 
 @asynccontextmanager
-async def _unless_heard(status: Callable[[], TrialStatus | None], note: Callable[[str], None]) -> AsyncIterator[None]:
+async def _unless_heard(heard: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
     """Say so when no operator seems to be there."""
 
     async def wait() -> None:
         await asyncio.sleep(UNHEARD_SECONDS)
-        seen = status()
-        if seen is None or not seen.conditions:
+        if not heard():
             note(_UNHEARD)
 
     task = asyncio.create_task(wait())

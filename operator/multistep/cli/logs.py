@@ -167,7 +167,7 @@ async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterato
     from ..api.trial import parse_status
     from ..errors import Unavailable
     from .cluster import existing_trial, find_trial
-    from .exits import TrialGone
+    from .exits import Gone
 
     found = await existing_trial(cluster, namespace, name)
     uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
@@ -182,5 +182,5 @@ async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterato
                 raise
             continue
         if newer is None or newer["metadata"]["uid"] != uid:
-            raise TrialGone(f"trial {name} in namespace {namespace} was deleted before it was over")
+            raise Gone(f"trial {name} in namespace {namespace} was deleted before it was over")
         found = newer

@@ -26,6 +26,7 @@ COMMANDS: Final = {  # a command of this name in the module of this name
     "logs": "Show what a trial's phases printed.",
     "stop": "End trials for good, wherever they are.",
     "results": "Fetch a trial's results into a directory.",
+    "sweep": "Run many tasks with many agents, and say what came out.",
     "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
 }

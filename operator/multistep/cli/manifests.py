@@ -61,13 +61,13 @@ class TrialRequest:
     source: Manifest | None = None
 
 
-def new_trial_name(task: str, agent: str) -> str:
-    """``TASK-AGENT-RANDOM``: a DNS label that most likely is new."""
-    tail = f"-{agent}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
-    return dns_label(task, _LABEL_LENGTH - len(tail)) + tail
+def new_name(stem: str, agent: str = "") -> str:
+    """``STEM-AGENT-RANDOM``: a DNS label that most likely is new."""
+    tail = f"{agent and f'-{agent}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
+    return dns_label(stem, _LABEL_LENGTH - len(tail)) + tail
 
 
-def checked_trial_name(name: str) -> str:
+def checked_name(name: str) -> str:
     """The name, or UsageError if Kubernetes would refuse it."""
     if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
         hint = dns_label(name, _LABEL_LENGTH)
@@ -84,14 +84,14 @@ def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
 def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | None = None) -> list[Manifest]:
     """The immutable ConfigMaps that carry a bundle, in order, labelled with it."""
     parts = split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))
-    return [_placed(_labelled(part, digest), namespace) for part in parts]
+    return [placed(_labelled(part, digest), namespace) for part in parts]
 
 
 def variables_secret(trial: str, values: Mapping[str, str], namespace: str | None = None) -> Manifest:
     """A Secret with the values of a trial's variables."""
     data = {name: base64.b64encode(value.encode(errors="surrogateescape")).decode() for name, value in values.items()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{trial}-variables"}, "type": "Opaque", "data": data}
-    return _placed(secret, namespace)
+    return placed(secret, namespace)
 
 
 def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
@@ -105,8 +105,8 @@ def trial_manifest(request: TrialRequest) -> Manifest:
     spec: Manifest = {
         "task": {"name": request.task_name, **(request.source or bundle)},
         "agent": {"name": request.agent, **({"command": list(request.command)} if request.command else {})},
-        **_optional(
-            environment=_environment(request.image),
+        **optional(
+            environment=environment(request.image),
             verifier=None if request.verify else {"disable": True},
             timeoutMultiplier=request.timeout_multiplier,
             variables=list(request.variables) or None,
@@ -115,13 +115,13 @@ def trial_manifest(request: TrialRequest) -> Manifest:
         ),
     }
     trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": request.name}, "spec": spec}
-    return _placed(_labelled(trial, request.digest), request.namespace)
+    return placed(_labelled(trial, request.digest), request.namespace)
 
 
 def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
     """The manifest, to be deleted with its owner."""
     metadata = owner["metadata"]
-    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": metadata["name"], "uid": metadata["uid"]}
+    reference = {"apiVersion": API_VERSION, "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
 
 
@@ -133,17 +133,19 @@ def to_yaml(manifests: Iterable[Manifest]) -> str:
     return text
 
 
-def _environment(image: TrialImage | None) -> Manifest | None:
+def environment(image: TrialImage | None) -> Manifest | None:
+    """spec.environment for it."""
     if image is None:
         return None
     # Never: an image that no registry has is there or is missing; asking "localhost" for it would last for minutes.
     return {
         "image": image.reference,
-        **_optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
+        **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
     }
 
 
-def _optional(**fields: object) -> Manifest:
+def optional(**fields: object) -> Manifest:
+    """Those of the fields that are given."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -153,7 +155,8 @@ def _labelled(manifest: Manifest, digest: str) -> Manifest:
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 
-def _placed(manifest: Manifest, namespace: str | None) -> Manifest:
+def placed(manifest: Manifest, namespace: str | None) -> Manifest:
+    """The manifest in a namespace."""
     if namespace is None:
         return manifest
     return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

@@ -52,6 +52,13 @@ def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: 
     return trials(ctx, parameter, incomplete)
 
 
+def complete_sweeps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The same of sweeps."""
+    from .completion import sweeps
+
+    return sweeps(ctx, parameter, incomplete)
+
+
 def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The same of steps."""
     from .completion import steps

@@ -22,10 +22,10 @@ class Outcome:
 def outcome(status: TrialStatus) -> Outcome:
     """The outcome that a status tells."""
     if failed := holds(status, "Failed"):
-        return Outcome(Exit.TRIAL_FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
+        return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
     if complete := holds(status, "Complete"):
         found = tuple(_faults(status))
-        return Outcome(Exit.TRIAL_FAULT if found else Exit.OK, "Complete", complete.message, found)
+        return Outcome(Exit.FAULT if found else Exit.OK, "Complete", complete.message, found)
     now = holds(status, "Reconciling")
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -127,18 +127,16 @@ def working(text: str) -> Iterator[None]:
         yield
 
 
-class Progress:
-    """Follows a trial on stderr: a live table on a terminal, lines elsewhere."""
+class Following:
+    """Something that goes on, on stderr: what view gives, again and again, on a terminal; lines elsewhere."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._status: TrialStatus | None = None
+    def __init__(self, view: Callable[[], RenderableType]) -> None:
         console = _console(sys.stderr)
-        self._live = (
-            Live(get_renderable=self._view, console=console, transient=True, refresh_per_second=4) if console.is_terminal else None
-        )
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(get_renderable=view, console=console, transient=True, refresh_per_second=4)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._live:
             self._live.start()
         return self
@@ -147,19 +145,32 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
-        """The trial is now so; lines: what is new."""
-        self._status = status
+    def line(self, text: str) -> None:
+        """What the view tells, too."""
         if self._live is None:
-            for line in lines:
-                say(line)
+            say(text)
 
     def note(self, text: str) -> None:
-        """Something beside the trial."""
+        """Something beside it."""
         if self._live:
             self._live.console.print(Text(clean(text)))
         else:
             say(text)
+
+
+class Progress(Following):
+    """Follows a trial."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._status: TrialStatus | None = None
+        super().__init__(self._view)  # which is asked at once
+
+    def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
+        """The trial is now so; lines: what is new."""
+        self._status = status
+        for line in lines:
+            self.line(line)
 
     def _view(self) -> RenderableType:
         if self._status is None:
@@ -174,19 +185,20 @@ def _console(stream: TextIO) -> Console:
     return console
 
 
-def _table(*columns: str, numbers: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    """An empty one. numbers: the columns that are aligned to the right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return table
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
 
 
 def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
     limits = ("AGENT LIMIT", "VERIFIER LIMIT")
-    table = _table("STEP", *limits, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=limits)
+    found = table("STEP", *limits, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=limits)
     for step in steps:
         gate = ", ".join(f"{key} >= {value:.4g}" for key, value in step.gate.items())
-        table.add_row(
+        found.add_row(
             Text(clean(step.name)),
             seconds_text(step.agent_limit, none="none"),
             seconds_text(step.verifier_limit, none="none"),
@@ -195,15 +207,15 @@ def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
             "yes" if step.healthcheck else "-",
             step.tests,
         )
-    return table
+    return found
 
 
 def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
     numbers = ("AGENT", "VERIFIER")
-    table = _table("STEP", "PHASE", "REWARD", *numbers, "GATE", "EXCEPTION", "ARTIFACTS", numbers=numbers)
+    found = table("STEP", "PHASE", "REWARD", *numbers, "GATE", "EXCEPTION", "ARTIFACTS", numbers=numbers)
     for step in status.steps:
         durations, exception, artifacts = step.durations, step.exception, step.artifacts
-        table.add_row(
+        found.add_row(
             Text(clean(step.name)),
             Text(_phase(step, now), style=_STYLES.get(step.phase or "", "cyan")),
             Text(rewards_text(step.rewards)),
@@ -213,7 +225,7 @@ def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
             Text(clean(exception.type), style="red") if exception else "-",
             f"{artifacts.count} ({bytes_text(artifacts.bytes)})" if artifacts else "-",
         )
-    return table
+    return found
 
 
 def _phase(step: StepStatus, now: datetime | None) -> str:

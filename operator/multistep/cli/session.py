@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,26 +47,13 @@ class Session:
         values = variable_values(self.variables)
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
-        self._check(directory, request, values)
+        given = {*values, *(each["name"] for each in request.variables)}
+        check(directory, verification=request.verify, oracle=request.agent == "oracle", given=given)
         request = asyncio.run(self._reserve(request))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
         parse_trial(submission.trial)
         return asyncio.run(self._submit(submission))
-
-    def _check(self, directory: TaskDirectory, request: TrialRequest, values: dict[str, str]) -> None:
-        report = examine(
-            directory.bundle(), directory.directory_name, verification=request.verify, oracle=request.agent == "oracle"
-        )
-        for warning in report.warnings:
-            say(f"warning: {warning}")
-        if not report.ok:
-            lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
-            raise InvalidTask("\n".join(["the task cannot be run:", *(f"  {line}" for line in lines)]))
-        given = {*values, *(each["name"] for each in request.variables)}
-        missing = [name for name in report.variables if name not in given]
-        if missing:
-            raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")
 
     async def _reserve(self, request: TrialRequest) -> TrialRequest:
         """Know before a long build that the cluster is there and the name is free; the request, with its namespace."""
@@ -79,16 +66,7 @@ class Session:
     def _image(self, directory: TaskDirectory) -> TrialImage | None:
         if self.image or not directory.needs_build:
             return existing_image(directory, self.image, runner_in_image=self.runner_in_image)
-        planned = plan_build(directory)
-        current = current_cluster(self.target.kubeconfig, self.target.context)
-        engine = choose_engine(current)
-        build_image(planned, engine, verbose=self.verbose)
-        if not load_image(planned.name, engine, current, verbose=self.verbose):
-            raise UsageError(
-                f"{planned.name} was built, but the cluster is neither localkube nor kind, so its nodes must pull it: "
-                f"`multistep build {self.task} -t REGISTRY/NAME:TAG --push`, then run with --image"
-            )
-        return planned.image
+        return built_image(directory, self.task, self.target, verbose=self.verbose)
 
     async def _submit(self, submission: Submission) -> Exit:
         metadata = submission.trial["metadata"]
@@ -135,6 +113,33 @@ class Session:
         if fault is not None:
             say(f"error: results were not fetched: {fault}")
         return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
+
+
+def check(directory: TaskDirectory, *, verification: bool, oracle: bool, given: Collection[str]) -> None:
+    """Say what is odd about a task. given: names of variables. Raises InvalidTask, or UsageError where one is missing."""
+    report = examine(directory.bundle(), directory.directory_name, verification=verification, oracle=oracle)
+    for warning in report.warnings:
+        say(f"warning: {warning}")
+    if not report.ok:
+        lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
+        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *(f"  {line}" for line in lines)]))
+    missing = [name for name in report.variables if name not in given]
+    if missing:
+        raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")
+
+
+def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:
+    """The image of a task's Dockerfile, built and where the cluster finds it. task: as the user named it."""
+    planned = plan_build(directory)
+    current = current_cluster(target.kubeconfig, target.context)
+    engine = choose_engine(current)
+    build_image(planned, engine, verbose=verbose)
+    if not load_image(planned.name, engine, current, verbose=verbose):
+        raise UsageError(
+            f"{planned.name} was built, but the cluster is neither localkube nor kind, so its nodes must pull it: "
+            f"`multistep build {task} -t REGISTRY/NAME:TAG --push`, then run with --image"
+        )
+    return planned.image
 
 
 def _look(namespace: str, name: str) -> str:

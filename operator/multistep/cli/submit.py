@@ -19,8 +19,8 @@ from .manifests import (
     TrialImage,
     TrialRequest,
     bundle_config_maps,
-    checked_trial_name,
-    new_trial_name,
+    checked_name,
+    new_name,
     owned_by,
     trial_manifest,
     variable_from_secret,
@@ -59,7 +59,7 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
     if (agent == "command") != bool(options.command):
         raise UsageError("the command agent, and no other, needs a command: --agent command -- PROGRAM ARGUMENT...")
     return TrialRequest(
-        name=checked_trial_name(options.name) if options.name else new_trial_name(task.name, agent),
+        name=checked_name(options.name) if options.name else new_name(task.name, agent),
         task_name=task.directory_name,
         digest=task.digest,
         config_maps=(),

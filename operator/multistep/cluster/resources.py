@@ -35,6 +35,7 @@ def api_path(api_version: str) -> str:
 
 
 TRIALS = Resource(f"{GROUP}/{VERSION}", "MultiStepTrial", "multisteptrials")
+SWEEPS = Resource(f"{GROUP}/{VERSION}", "TrialSweep", "trialsweeps")
 PODS = Resource("v1", "Pod", "pods")
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 SECRETS = Resource("v1", "Secret", "secrets")
@@ -47,7 +48,7 @@ CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customre
 
 KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
     (each.api_version, each.kind): each
-    for each in (TRIALS, PODS, CONFIG_MAPS, SECRETS, NAMESPACES, EVENTS, LEASES, NETWORK_POLICIES, DISRUPTION_BUDGETS, CRDS)
+    for each in (TRIALS, SWEEPS, PODS, CONFIG_MAPS, SECRETS, NAMESPACES, EVENTS, LEASES, NETWORK_POLICIES, DISRUPTION_BUDGETS, CRDS)
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from multistep.cli.options import Target
 from multistep.cluster.edge import ExecStream, Object
-from multistep.cluster.resources import Resource
+from multistep.cluster.resources import TRIALS, Resource
 from multistep.cluster.watch import WatchEvent
 from multistep.errors import Conflict, NotFound, Unavailable
 from tests.support.fake_runner import FakeRunner
@@ -95,14 +95,25 @@ class CliCluster:
         return [each for (its, _), each in self.objects.items() if its == kind]
 
     async def get_trial(self, namespace: str, name: str) -> Object:
+        return await self.get(TRIALS, namespace, name)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         if not self.reachable:
             raise Unavailable("no answer")
         if not self.installed:
             raise NotFound("404 page not found", status=404)
         try:
-            return self.objects["MultiStepTrial", name]
+            return self.objects[resource.kind, name]
         except KeyError:
             raise NotFound("not found", status=404, reason="NotFound") from None
+
+    async def each(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> AsyncGenerator[Object, None]:
+        label, _, value = label_selector.partition("=")
+        for found in self.of(resource.kind):
+            if found["metadata"].get("labels", {}).get(label) == value:
+                yield found
 
     async def apply(self, manifest: Mapping[str, Any]) -> Object:
         if self.apply_fails:

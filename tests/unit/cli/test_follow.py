@@ -11,7 +11,7 @@ from rich.console import Console
 
 from multistep.api.trial import TrialStatus, parse_status
 from multistep.cli import follow
-from multistep.cli.exits import TrialGone
+from multistep.cli.exits import Gone
 from multistep.cli.follow import describe
 from multistep.cli.outcome import is_over, outcome
 from multistep.cli.output import Progress, bytes_text, clean, seconds_text, trial_view
@@ -145,7 +145,7 @@ async def test_following_ends_with_the_trial(capsys: pytest.CaptureFixture[str])
     ]
 
 
-@pytest.mark.parametrize(("story", "error"), [([AGENT, {"phase": "Deleted"}], TrialGone), ([AGENT], Unavailable)])
+@pytest.mark.parametrize(("story", "error"), [([AGENT, {"phase": "Deleted"}], Gone), ([AGENT], Unavailable)])
 async def test_following_ends_without_the_trial(story: list[dict[str, Any]], error: type[Exception]) -> None:
     with pytest.raises(error):
         await follow.follow(CliCluster(story=story), "default", "t", Progress("t"))
@@ -163,4 +163,4 @@ async def test_an_absent_operator_is_told(monkeypatch: pytest.MonkeyPatch, capsy
                 yield event
 
     await follow.follow(Slow(story=[GOOD]), "default", "t", Progress("t"))
-    assert "nobody has taken up the trial yet" in capsys.readouterr().err
+    assert "nobody has taken it up yet" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from multistep import __version__
-from multistep.cli.exits import Exit, Interrupted, TrialGone, exit_of
+from multistep.cli.exits import Exit, Gone, Interrupted, exit_of
 from multistep.cli.main import COMMANDS, LazyGroup, cli
 from multistep.errors import (
     ClusterError,
@@ -39,7 +39,7 @@ _CONTEXT = click.Context(cli)
         (NotFound("x"), 2),
         (Conflict("x"), 2),
         (ClusterError("forbidden", status=403), 2),
-        (TrialGone("x"), 3),
+        (Gone("x"), 3),
         (Unavailable("x"), 4),
         (StoreError("x"), 4),
         (Interrupted("x"), 130),

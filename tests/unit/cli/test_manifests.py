@@ -28,7 +28,7 @@ def _documents(text: str) -> list[dict[str, Any]]:
 
 @given(st.text(max_size=100), st.sampled_from(["oracle", "nop", "command"]))
 def test_trial_names_are_dns_labels(task: str, agent: str) -> None:
-    name = manifests.new_trial_name(task, agent)
+    name = manifests.new_name(task, agent)
     assert _DNS_LABEL.fullmatch(name)
     assert re.search(rf"-{agent}-[a-z0-9]{{5}}$", name)
 
@@ -36,7 +36,7 @@ def test_trial_names_are_dns_labels(task: str, agent: str) -> None:
 @pytest.mark.parametrize("name", ["A", "a.b", "-a", "a-", "a" * 64, ""])
 def test_names_that_kubernetes_would_refuse(name: str) -> None:
     with pytest.raises(UsageError, match="must be at most 63"):
-        manifests.checked_trial_name(name)
+        manifests.checked_name(name)
 
 
 def test_package_carries_the_whole_task(task: Path, invoke: Invoke) -> None:

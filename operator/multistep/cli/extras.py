@@ -1,0 +1,18 @@
+"""Packages that only some commands need, and that not everybody has installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ..errors import UsageError
+
+_REPORT = ("jinja2", "pyarrow", "scipy")
+
+
+def require_report() -> None:
+    """UsageError: the extra `report` is not installed."""
+    if missing := [each for each in _REPORT if find_spec(each) is None]:
+        raise UsageError(
+            f"this needs {' and '.join(missing)}, which Multistep's extra `report` brings: pip install 'multistep[report]', "
+            "or in a checkout: pipx install --force '.[report]'"
+        )

@@ -1,0 +1,57 @@
+"""Following a sweep until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from ..api.sweep import SweepStatus, parse_sweep_status
+from ..cluster.resources import SWEEPS
+from ..errors import Unavailable
+from .cluster import Cluster
+from .exits import Interrupted
+from .follow import versions
+from .output import Following
+from .sweep_view import is_over, progress_text, sweep_view
+
+LINE_SECONDS = 10.0  # where there is no terminal, a line no more often than this, but for a new phase
+
+
+async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
+    """The sweep's last status. Raises Interrupted, Gone, Unavailable (the sweep goes on), ClusterError."""
+    there = f"{name} -n {namespace}"
+    goes_on = f"sweep {name} goes on; follow: multistep sweep status --follow {there}; end: kubectl delete tsw {there}"
+    status = SweepStatus()
+    try:
+        with Following(lambda: sweep_view(name, status, datetime.now(UTC))) as following:
+            lines = _Lines(following.line, asyncio.get_running_loop().time)
+            async with aclosing(versions(cluster, SWEEPS, namespace, name, following.note)) as found:
+                async for each in found:
+                    status = parse_sweep_status(each)
+                    lines.tell(status)
+                    if is_over(status):
+                        return status
+    except asyncio.CancelledError:  # Ctrl-C
+        raise Interrupted(goes_on) from None
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {goes_on}") from error
+    raise Unavailable(f"the API server ended the watch of sweep {name}; {goes_on}")
+
+
+class _Lines:
+    """What is worth a line."""
+
+    def __init__(self, line: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._line, self._clock = line, clock
+        self._phase: str | None = None
+        self._told = ""
+        self._at = 0.0
+
+    def tell(self, status: SweepStatus) -> None:
+        text, now = progress_text(status, datetime.now(UTC)), self._clock()
+        if status.phase == self._phase and (text == self._told or now - self._at < LINE_SECONDS):
+            return
+        self._phase, self._told, self._at = status.phase, text, now
+        self._line(text)

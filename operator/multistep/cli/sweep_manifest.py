@@ -1,0 +1,145 @@
+"""A TrialSweep from task directories, or from a file; and what has to be there with it. No cluster."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from ..api.sweep import SWEEP_KIND, parse_sweep
+from ..api.trial import API_VERSION
+from ..errors import UsageError
+from .manifests import (
+    Manifest,
+    TrialImage,
+    bundle_config_maps,
+    environment,
+    new_name,
+    optional,
+    placed,
+    variable_from_secret,
+    variables_secret,
+)
+from .tasks import TaskDirectory
+
+_PLAIN_AGENTS = ("oracle", "nop")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What is given on the command line. agents: as there; variables: values by name, for a Secret of the sweep's own."""
+
+    name: str
+    agents: Sequence[str] = ()
+    attempts: int | None = None
+    parallelism: int | None = None
+    timeout_multiplier: float | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepSubmission:
+    """A sweep, and what it needs. owned: by the sweep, and made after it; others are made before."""
+
+    sweep: Manifest
+    owned: Sequence[Manifest] = ()
+    others: Sequence[Manifest] = ()
+
+
+def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
+    """The tasks that the paths are, or hold right below them. UsageError: there is none, or two have one name."""
+    found = [TaskDirectory.open(each) for path in paths for each in _task_paths(path)]
+    twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
+    if twice:
+        places = " and ".join(str(each.path) for each in found if each.name == twice[0])
+        raise UsageError(f"{places} are both called {twice[0]!r}: the tasks of a sweep need names that differ (task.name)")
+    return found
+
+
+def _task_paths(path: Path) -> list[Path]:
+    if not path.is_dir() or (path / "task.toml").is_file():
+        return [path]
+    below = sorted(each.parent for each in path.glob("*/task.toml"))
+    if not below:
+        raise UsageError(f"{path} has no task.toml, and no directory with one: name the directory of a task, or of tasks")
+    return below
+
+
+def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
+    """After the task, or the directory that holds them."""
+    return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
+
+
+def sweep_of_tasks(
+    tasks: Sequence[TaskDirectory], images: Mapping[str, TrialImage], options: SweepOptions, namespace: str | None = None
+) -> SweepSubmission:
+    """images: by the task's name, of those that do not run in an image of their own. Raises UsageError, InvalidSpec."""
+    name = options.name
+    parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
+    secret = variables_secret(name, options.variables, namespace) if options.variables else None
+    variables = [variable_from_secret(each, f"{name}-variables", each) for each in options.variables]
+    template = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
+    sweep = {
+        "apiVersion": API_VERSION,
+        "kind": SWEEP_KIND,
+        "metadata": {"name": name},
+        "spec": {
+            "tasks": [_task(task, parts[task.name], images.get(task.name)) for task in tasks],
+            "agents": [_agent(each) for each in options.agents or ("oracle",)],
+            **optional(
+                attempts=options.attempts,
+                parallelism=options.parallelism,
+                template={"spec": template} if template else None,
+            ),
+        },
+    }
+    parse_sweep(sweep)
+    owned = [part for those in parts.values() for part in those] + ([secret] if secret else [])
+    return SweepSubmission(placed(sweep, namespace), owned)
+
+
+def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | None) -> Manifest:
+    bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": task.digest}
+    return {"name": task.name, "bundle": bundle, **optional(environment=environment(image))}
+
+
+def _agent(text: str) -> Manifest:
+    name, told, command = text.partition("=")
+    if not told:
+        if name not in _PLAIN_AGENTS:
+            raise UsageError(f"--agent {text}: must be {', '.join(_PLAIN_AGENTS)}, or NAME=COMMAND for one of your own")
+        return {"name": name, "agent": {"name": name}}
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--agent {text}: {error}") from error
+    if not name or not words:
+        raise UsageError(f"--agent {text}: must be NAME=COMMAND")
+    return {"name": name, "agent": {"name": "command", "command": words}}
+
+
+def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
+    """The TrialSweep in a file, and whatever else is there. Raises UsageError, InvalidSpec."""
+    try:
+        found = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    if not all(isinstance(each, dict) and isinstance(each.get("metadata"), dict) for each in found):
+        raise UsageError(f"{path} is no manifest: each document must be an object with metadata")
+    sweeps = [each for each in found if each.get("kind") == SWEEP_KIND]
+    if len(sweeps) != 1:
+        raise UsageError(f"{path} must have one {SWEEP_KIND}, and has {len(sweeps)}")
+    sweep = sweeps[0]
+    if not sweep["metadata"].get("name"):
+        raise UsageError(f"{path}: the {SWEEP_KIND} needs metadata.name")
+    parse_sweep(sweep)
+    return SweepSubmission(_in(sweep, namespace), others=[_in(each, namespace) for each in found if each is not sweep])
+
+
+def _in(manifest: Manifest, namespace: str | None) -> Manifest:
+    """In the namespace that it names, else in this one."""
+    return manifest if manifest["metadata"].get("namespace") else placed(manifest, namespace)

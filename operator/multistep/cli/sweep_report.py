@@ -1,0 +1,126 @@
+"""What `multistep sweep report` does: read the trials, and write what they come to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import UsageError
+from ..report.files import csv_text, document, json_text, parquet_bytes
+from ..report.page import number, page, probability
+from ..report.statistics import Estimate
+from ..report.summary import About, Pair, Standing, Summary, summarize
+from . import cluster
+from .options import Target
+from .output import clean, print_out, say, table
+from .sweep_trials import read
+
+_FILES: Final = ("html", "csv", "json", "parquet")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A form, and the file for it; None: stdout."""
+
+    form: str
+    path: Path | None
+
+    @classmethod
+    def parse(cls, text: str) -> Output:
+        """UsageError: it is neither a form nor a file of one."""
+        if text in ("table", *_FILES):
+            return cls(text, None)
+        form = Path(text).suffix.removeprefix(".")
+        if form not in _FILES:
+            raise UsageError(f"-o {text}: must be a file ending in .html, .csv, .json or .parquet, or table, {', '.join(_FILES)}")
+        return cls(form, Path(text))
+
+
+async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None:
+    """Raises UsageError, ClusterError."""
+    outputs = [Output.parse(each) for each in texts]
+    if sum(each.path is None for each in outputs) > 1:
+        raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
+    for each in outputs:
+        if each.path and not each.path.absolute().parent.is_dir():
+            raise UsageError(f"-o {each.path}: there is no directory {each.path.parent}")
+    async with cluster.connect(target) as connected:
+        about, rows = await read(connected, target.namespace or connected.namespace, sweep)
+    summary = summarize(rows)
+    for each in outputs:
+        if each.form == "table":
+            print_out(standings_table(summary), *differences(summary))
+        elif each.path:
+            _write(each.path, _content(each.form, about, summary))
+            say(f"wrote {each.path}")
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(_content(each.form, about, summary))
+
+
+def _content(form: str, about: About, summary: Summary) -> bytes:
+    if form == "parquet":
+        return parquet_bytes(summary.rows)
+    if form == "html":
+        return page(about, summary).encode()
+    return (csv_text(summary.rows) if form == "csv" else json_text(document(about, summary))).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: somebody may be looking at the one of yesterday."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"-o {path}: {error.strerror}") from error
+
+
+def standings_table(summary: Summary) -> Table:
+    """The agents, the best one first."""
+    ks = sorted({k for each in summary.standings for k in each.passes})
+    passes = [f"PASS@{k}" for k in ks]
+    found = table("AGENT", "MEAN", "95 % INTERVAL", *passes, "TRIALS", "TASKS", "LOST", numbers=("MEAN", *passes))
+    for each in summary.standings:
+        chances = [number(each.passes[k].value) if k in each.passes else "-" for k in ks]
+        mean = number(each.mean.value) if each.mean else "-"
+        counted = f"{each.counted} of {each.trials}"
+        tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
+        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, counted, tasks, _lost(each))
+    return found
+
+
+def _lost(standing: Standing) -> Text:
+    lost = ", ".join(f"{count} {blame}" for blame, count in sorted(standing.lost.items()))
+    live = f"{standing.live} not over" if standing.live else ""
+    return Text(", ".join(filter(None, (lost, live))) or "-", style="red" if lost else "")
+
+
+def differences(summary: Summary) -> list[Text | Table]:
+    """Agents against each other, if there are several."""
+    return [Text(), pairs_table(summary.pairs)] if summary.pairs else []
+
+
+def pairs_table(pairs: Sequence[Pair]) -> Table:
+    """First minus second."""
+    found = table("FIRST", "SECOND", "DIFFERENCE", "95 % INTERVAL", "P", "TASKS", "VERDICT", numbers=("DIFFERENCE", "P", "TASKS"))
+    for each in pairs:
+        estimate = each.difference.estimate
+        verdict = Text("real", style="bold") if each.is_real else "not shown"
+        row = (f"{estimate.value:+.3f}", interval(estimate), probability(each.p), str(estimate.tasks), verdict)
+        found.add_row(Text(clean(each.first)), Text(clean(each.second)), *row)
+    return found
+
+
+def interval(estimate: Estimate | None) -> str:
+    """From where to where, or a dash."""
+    if estimate is None or estimate.low is None:
+        return "-"
+    return f"{number(estimate.low)} to {number(estimate.high)}"

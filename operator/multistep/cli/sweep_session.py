@@ -1,0 +1,158 @@
+"""What `multistep sweep run` and `status` do: check, build, submit, follow, show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..api.sweep import SweepStatus, parse_sweep_status
+from ..cluster.edge import Object
+from ..cluster.resources import SWEEPS
+from ..errors import ClusterError, Conflict, Unavailable, UsageError
+from . import cluster
+from .cluster import FIELD_MANAGER, Cluster, existing_sweep, find_sweep
+from .exits import Exit
+from .manifests import Manifest, TrialImage, checked_name, owned_by
+from .options import Target
+from .output import print_json, print_out, say
+from .session import built_image, check
+from .submit import existing_image, variable_values
+from .sweep_follow import follow_sweep
+from .sweep_manifest import SweepOptions, SweepSubmission, find_tasks, new_sweep_name, sweep_of_file, sweep_of_tasks
+from .sweep_view import outcome_of_sweep, sweep_document, sweep_view
+from .tasks import TaskDirectory
+
+
+@dataclass(frozen=True)
+class SweepSession:
+    """One run of the command, with its options."""
+
+    sources: Sequence[Path]
+    target: Target
+    as_json: bool = False
+    agents: Sequence[str] = ()
+    attempts: int | None = None
+    parallelism: int | None = None
+    name: str | None = None
+    timeout_multiplier: float | None = None
+    variables: Sequence[str] = ()
+    image: str | None = None
+    runner_in_image: bool = False
+    detach: bool = False
+    verbose: bool = False
+
+    def run(self) -> Exit:
+        """Everything that can be refused is refused before anything is built, and built before anything is submitted."""
+        if self.name:
+            checked_name(self.name)
+        return self._run_file() if any(each.is_file() for each in self.sources) else self._run_tasks()
+
+    def _run_file(self) -> Exit:
+        path, *more = self.sources
+        given = {
+            **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
+            **{"--timeout-multiplier": self.timeout_multiplier, "--var": self.variables, "--image": self.image},
+        }
+        if more:
+            raise UsageError(f"{path} is a file, and a sweep is made of one file alone, or of directories")
+        if wrong := [name for name, value in given.items() if value]:
+            raise UsageError(f"{wrong[0]} is for directories of tasks: {path} says that itself")
+        sweep_of_file(path)
+        return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
+
+    def _run_tasks(self) -> Exit:
+        values = variable_values(self.variables)
+        tasks = find_tasks(self.sources)
+        name = self.name or new_sweep_name(tasks)
+        options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values)
+        sweep_of_tasks(tasks, {}, options)
+        for task in tasks:
+            check(task, verification=True, oracle=not self.agents or "oracle" in self.agents, given=values)
+        asyncio.run(self._reserve(name))
+        images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
+        return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))
+
+    def _image(self, task: TaskDirectory) -> TrialImage | None:
+        if self.image or not task.needs_build:
+            return existing_image(task, self.image, runner_in_image=self.runner_in_image)
+        return built_image(task, task.path, self.target, verbose=self.verbose)
+
+    async def _reserve(self, name: str) -> None:
+        """Know before long builds that the cluster is there and the name is free."""
+        async with cluster.connect(self.target) as connected:
+            if await find_sweep(connected, self.target.namespace or connected.namespace, name):
+                raise UsageError(_taken(name))
+
+    async def _submit(self, make: Callable[[str], SweepSubmission]) -> Exit:
+        async with cluster.connect(self.target) as connected:
+            made = make(self.target.namespace or connected.namespace)
+            metadata = made.sweep["metadata"]
+            namespace, name = metadata["namespace"], metadata["name"]
+            await _create(connected, made)
+            if self.detach:
+                status = SweepStatus()
+                say(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
+            else:
+                say(f"sweep {name} in namespace {namespace}")
+                status = await follow_sweep(connected, namespace, name)
+        if self.detach and not self.as_json:
+            print(name)
+            return Exit.OK
+        return _shown(namespace, name, status, as_json=self.as_json)
+
+
+async def show(target: Target, name: str, *, until_over: bool, as_json: bool) -> Exit:
+    """What `multistep sweep status` does."""
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        status = parse_sweep_status(await existing_sweep(connected, namespace, name))
+        if until_over:
+            status = await follow_sweep(connected, namespace, name)
+    code = _shown(namespace, name, status, as_json=as_json)
+    return code if until_over else Exit.OK
+
+
+def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> Exit:
+    now = datetime.now(UTC)
+    if as_json:
+        print_json(sweep_document(namespace, name, status, now))
+    else:
+        print_out(sweep_view(name, status, now))
+    return outcome_of_sweep(status).exit
+
+
+async def _create(connected: Cluster, made: SweepSubmission) -> None:
+    """The sweep, then what it needs, as its own: whenever this ends, nothing is left that nobody owns. Raises ClusterError."""
+    for manifest in made.others:
+        await connected.apply(manifest)
+    metadata = made.sweep["metadata"]
+    sweep = await _created(connected, made.sweep)
+    try:
+        for manifest in made.owned:
+            await connected.apply(owned_by(manifest, sweep))
+    except (ClusterError, asyncio.CancelledError):
+        with suppress(ClusterError):
+            await connected.delete(SWEEPS, metadata["namespace"], metadata["name"], uid=sweep["metadata"]["uid"])
+        raise
+
+
+async def _created(connected: Cluster, sweep: Manifest) -> Object:
+    """Created, not applied: a name that is taken is another sweep, and must not pass for this one."""
+    metadata = sweep["metadata"]
+    try:
+        return await connected.create(sweep, field_manager=FIELD_MANAGER)
+    except Conflict as error:
+        raise Conflict(_taken(metadata["name"]), status=409) from error
+    except Unavailable:
+        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # the answer may be all that was lost
+        if found is None:
+            raise
+        return found
+
+
+def _taken(name: str) -> str:
+    return f"there is a sweep {name!r} already: delete it, or choose another --name"

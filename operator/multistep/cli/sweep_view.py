@@ -1,0 +1,97 @@
+"""What people see of a sweep that runs: how far it is, what it came to, when it will end. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ..api.sweep import SweepStatus
+from ..api.trial import Condition
+from .exits import Exit
+from .outcome import Outcome
+from .output import clean, seconds_text, table
+
+
+def outcome_of_sweep(status: SweepStatus) -> Outcome:
+    """How a sweep ended, or where it is. Its faults are the trials that do not count."""
+    if failed := _holds(status, "Failed"):
+        return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
+    if complete := _holds(status, "Complete"):
+        lost = status.trials.total - status.trials.counted
+        faults = (f"{lost} of {status.trials.total} trials do not count",) if lost else ()
+        return Outcome(Exit.FAULT if lost else Exit.OK, "Complete", complete.message, faults)
+    now = _holds(status, "Reconciling")
+    return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def is_over(status: SweepStatus) -> bool:
+    """Whether nothing more will happen."""
+    return bool(_holds(status, "Complete") or _holds(status, "Failed"))
+
+
+def _holds(status: SweepStatus, type_: str) -> Condition | None:
+    return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
+
+
+def seconds_left(status: SweepStatus, now: datetime) -> float | None:
+    """Until its end, if it goes on as it did so far. None: nobody can tell yet, or it does not go on."""
+    trials = status.trials
+    if status.phase != "Running" or status.start_time is None or not trials.done:
+        return None
+    worked = (now - status.start_time).total_seconds() - (status.suspended_seconds or 0)
+    return max(0.0, worked * (trials.total - trials.done) / trials.done)
+
+
+def progress_text(status: SweepStatus, now: datetime) -> str:
+    """Where it is, on one line."""
+    trials, found = status.trials, outcome_of_sweep(status)
+    if not trials.total:
+        return f"{found.phase}: {found.why}" if found.why else found.phase
+    live = ", ".join(
+        f"{count} {what}"
+        for count, what in ((trials.running, "running"), (trials.pending, "pending"), (trials.suspended, "suspended"))
+        if count
+    )
+    left = seconds_left(status, now)
+    parts = [f"{trials.done} of {trials.total} trials are over", live, f"about {seconds_text(round(left))} left" if left else ""]
+    return f"{found.phase}: {', '.join(filter(None, parts))}"
+
+
+def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
+    """What `sweep run` and `sweep status` print."""
+    found, trials = outcome_of_sweep(status), status.trials
+    lines: list[RenderableType] = []
+    if status.agents:
+        agents = table("AGENT", "MEAN", "COUNTED", numbers=("MEAN", "COUNTED"))
+        for each in status.agents:
+            agents.add_row(Text(clean(each.name)), "-" if each.mean is None else f"{each.mean:.3f}", str(each.counted))
+        lines.append(agents)
+    if status.not_counted:
+        lost = ", ".join(f"{count} {blame}" for blame, count in sorted(status.not_counted.items()))
+        lines.append(Text(f"lost, and not counted: {lost}", style="red"))
+    if trials.deleted:
+        lines.append(Text(f"deleted by somebody: {trials.deleted}", style="red"))
+    if status.pod_hours:
+        lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
+    text = progress_text(status, now)
+    ended = f": {clean(found.why)}" if is_over(status) and found.why else ""
+    lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style="bold"))
+    return Group(*lines)
+
+
+def sweep_document(namespace: str, name: str, status: SweepStatus, now: datetime) -> dict[str, Any]:
+    """What `sweep run -o json` and `sweep status -o json` print."""
+    found, left = outcome_of_sweep(status), seconds_left(status, now)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "outcome": found.phase,
+        "exitCode": int(found.exit),
+        "why": found.why,
+        "faults": list(found.faults),
+        "secondsLeft": None if left is None else round(left),
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }

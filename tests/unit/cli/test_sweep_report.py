@@ -1,0 +1,247 @@
+"""`multistep sweep report` and `compare` against a cluster in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from multistep.cluster.resources import TRIALS
+from multistep.errors import ClusterError
+from tests.unit.report.samples import trial
+
+from .conftest import Invoke
+from .fakes import CliCluster
+
+Outcomes = Mapping[tuple[str, str], Sequence[float | str | None]]
+
+
+def put(cluster: CliCluster, sweep: str, outcomes: Outcomes, content: str = "1", **status: Any) -> None:
+    """A sweep and its trials. A number is a reward, a word the class of a failure, None is still at work."""
+    cluster.put("TrialSweep", sweep, status=status)
+    for (task, agent), those in outcomes.items():
+        for attempt, outcome in enumerate(those, 1):
+            if isinstance(outcome, str):
+                made = trial(task, agent, attempt, ended="Failed", failure=(outcome, "Why"))
+            else:
+                made = trial(task, agent, attempt, ended=None if outcome is None else "Complete", reward=outcome)
+            name = f"{sweep}-{made['metadata']['name']}"
+            made["metadata"] |= {"name": name, "labels": {"multistep.dev/sweep": sweep}}
+            made["spec"]["task"]["bundle"]["digest"] = content
+            cluster.objects["MultiStepTrial", name] = made
+
+
+MANY: Outcomes = {
+    **{(f"t{n}", "good"): [1.0 - n / 100, 0.9] for n in range(8)},
+    **{(f"t{n}", "poor"): [n / 100, 0.0] for n in range(8)},
+}
+
+
+def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {**MANY, ("t0", "lost"): ["Infrastructure", None]})
+    result = invoke("sweep", "report", "s")
+    assert result.exit_code == 0, result.stderr
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0] == "AGENT MEAN 95 % INTERVAL PASS@1 PASS@2 TRIALS TASKS LOST"
+    assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 -")
+    assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not over"
+    assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
+
+
+def test_several_outputs_are_written_at_once(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    put(cluster, "s", MANY, phase="Running", trials={"total": 40})
+    files = [tmp_path / f"r.{form}" for form in ("html", "csv", "json", "parquet")]
+    result = invoke("sweep", "report", "s", *(word for file in files for word in ("-o", file)))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.splitlines() == [f"wrote {file}" for file in files]
+    assert "32 of 40 trials" in files[0].read_text()
+    assert len(files[1].read_text().splitlines()) == 33
+    assert json.loads(files[2].read_text())["planned"] == 40
+    assert pq.read_table(files[3]).num_rows == 32
+    assert sorted(each.name for each in tmp_path.glob("r.*")) == ["r.csv", "r.html", "r.json", "r.parquet"]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "html", "parquet"])
+def test_one_output_can_go_to_stdout(invoke: Invoke, cluster: CliCluster, form: str) -> None:
+    put(cluster, "s", MANY)
+    result = invoke("sweep", "report", "s", "-o", form)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout_bytes[:4] == {"json": b'{\n "', "csv": b"name", "html": b"<!do", "parquet": b"PAR1"}[form]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        (["x.pdf"], "-o x.pdf: must be a file ending in .html, .csv, .json or .parquet, or table, html, csv, json, parquet"),
+        (["yaml"], "-o yaml: must be"),
+        (["json", "csv"], "only one of them can go to stdout"),
+        (["no/such/place.html"], "there is no directory no/such"),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused_before_the_cluster_is_asked(
+    invoke: Invoke, cluster: CliCluster, outputs: list[str], told: str
+) -> None:
+    cluster.reachable = False
+    result = invoke("sweep", "report", "s", *(word for each in outputs for word in ("-o", each)))
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+def test_a_file_that_cannot_be_written_is_told_and_nothing_is_left(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    put(cluster, "s", MANY)
+    (tmp_path / "r.csv").mkdir()
+    result = invoke("sweep", "report", "s", "-o", tmp_path / "r.csv")
+    assert (result.exit_code, "Is a directory" in result.stderr) == (2, True)
+    assert [each.name for each in tmp_path.iterdir()] == ["r.csv"]
+
+
+def test_no_such_sweep_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+    for command in (["report", "none"], ["compare", "none"], ["status", "none"]):
+        result = invoke("sweep", *command)
+        assert (result.exit_code, "there is no sweep 'none' in namespace 'default'" in result.stderr) == (2, True)
+
+
+def test_trials_of_a_sweep_that_is_gone_have_a_report(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", MANY)
+    del cluster.objects["TrialSweep", "s"]
+    assert invoke("sweep", "report", "s").exit_code == 0
+
+
+def test_a_cluster_without_multistep_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.installed = False
+    result = invoke("sweep", "report", "s")
+    assert (result.exit_code, "the cluster knows no TrialSweep: install Multistep" in result.stderr) == (2, True)
+
+
+def test_a_list_that_was_too_slow_begins_again(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(cluster, "s", MANY)
+    whole, asked = cluster.each, []
+
+    async def each(*arguments: Any, **options: Any) -> Any:
+        asked.append(arguments[0])
+        count = 0
+        async for found in whole(*arguments, **options):
+            if len(asked) == 1 and count == 3:
+                raise ClusterError("too old", status=410)
+            count += 1
+            yield found
+
+    monkeypatch.setattr(cluster, "each", each)
+    result = invoke("sweep", "report", "s", "-o", "csv")
+    assert (asked, len(result.stdout.splitlines())) == ([TRIALS, TRIALS], 33)
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_missing_extra_is_told_with_what_brings_it(
+    invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    find = util.find_spec
+    monkeypatch.setattr("multistep.cli.extras.find_spec", lambda name: None if name == "scipy" else find(name))
+    result = invoke("sweep", command, "s")
+    assert result.exit_code == 2
+    assert "this needs scipy, which Multistep's extra `report` brings: pip install 'multistep[report]'" in result.stderr
+
+
+def test_a_real_difference_is_told_in_words(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", {(f"t{n}", "mine"): [1.0 - n / 100] for n in range(8)})
+    put(cluster, "b", {(f"t{n}", "mine"): [n / 50] for n in range(8)})
+    result = invoke("sweep", "compare", "a", "b")
+    assert result.exit_code == 0, result.stderr
+    assert (
+        "a/mine is better than b/mine by 0.895 over 8 shared tasks, and the difference is real "
+        "(95 % interval of a/mine minus b/mine 0.834 to 0.956, p = 0.008)."
+    ) in result.stdout
+    assert result.stderr == ""
+
+
+def test_too_little_to_tell_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", {(f"t{n}", "mine"): [1.0] for n in range(5)})
+    put(cluster, "b", {(f"t{n}", "mine"): [0.0] for n in range(5)})
+    assert "with fewer than 6 tasks no difference can be told from chance" in invoke("sweep", "compare", "a", "b").stdout
+    put(cluster, "c", {("t0", "mine"): [0.5]})
+    assert "in the only task they share" in invoke("sweep", "compare", "a", "c").stdout
+
+
+def test_no_difference_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", {(f"t{n}", "mine"): [n % 2] for n in range(8)})
+    put(cluster, "b", {(f"t{n}", "mine"): [(n + 1) % 2 if n < 7 else 0] for n in range(8)})
+    assert "no difference is shown" in invoke("sweep", "compare", "a", "b").stdout
+    assert "have the same mean reward over 8 shared tasks" in invoke("sweep", "compare", "a", "a").stdout
+
+
+def test_the_agents_of_one_sweep_are_compared_each_with_each(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {**MANY, **{(f"t{n}", "third"): [0.5 + n / 1000] for n in range(8)}})
+    result = invoke("sweep", "compare", "s", "-o", "json")
+    found = json.loads(result.stdout)
+    assert [(each["first"], each["second"], each["is_real"]) for each in found] == [
+        ("good", "poor", True), ("good", "third", True), ("poor", "third", True),
+    ]  # fmt: skip
+    assert found[0]["p"] > found[0]["difference"]["p"]
+    assert "3 comparisons at once" in invoke("sweep", "compare", "s").stdout
+
+
+def test_two_sweeps_are_compared_by_agents_of_the_same_name(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", MANY)
+    put(cluster, "b", {key: those for key, those in MANY.items() if key[1] == "poor"} | {("t0", "other"): [1.0]})
+    found = json.loads(invoke("sweep", "compare", "a", "b", "-o", "json").stdout)
+    assert [(each["first"], each["second"]) for each in found] == [("a/poor", "b/poor")]
+
+
+def test_any_two_agents_can_be_named(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", MANY)
+    (found,) = json.loads(invoke("sweep", "compare", "a/good", "a/poor", "-o", "json").stdout)
+    assert (found["first"], found["second"], found["is_real"]) == ("a/good", "a/poor", True)
+
+
+@pytest.mark.parametrize(
+    ("sides", "told"),
+    [
+        (["a/none"], "a has no agent 'none'; it has 'good', 'poor'"),
+        (["a/good"], "a has the agent 'good' only: name a second sweep"),
+        (["a", "b"], "a has 'good', 'poor', and b has 'x', 'y': no agent is in both, so say which are meant"),
+        (["a/good", "b/x"], "a/good and b/x share no task in which trials of both count"),
+        (["a", "b", "c"], "compare takes one or two sides, not 3"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(invoke: Invoke, cluster: CliCluster, sides: list[str], told: str) -> None:
+    put(cluster, "a", MANY)
+    put(cluster, "b", {("u", "x"): [1.0], ("u", "y"): [1.0]})
+    result = invoke("sweep", "compare", *sides)
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+def test_what_makes_a_comparison_worth_less_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", {**{(f"t{n}", "m"): [0.5] for n in range(7)}, ("u", "m"): [1.0], ("t9", "m"): ["Infrastructure"]})
+    put(cluster, "b", {**{(f"t{n}", "m"): [0.25] for n in range(7)}, ("t9", "m"): [None]}, content="2")
+    assert invoke("sweep", "compare", "a", "b").stderr.splitlines() == [
+        "warning: a/m: 1 of 9 trials were lost and do not count",
+        "warning: b/m: 1 of 8 trials are not over yet",
+        "warning: 1 task with trials that count only in a/m or only in b/m are left out",
+        "warning: these tasks are not the same in a/m and b/m: t0, t1, t2 and 4 more",
+    ]
+
+
+def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    put(cluster, "a", MANY)
+    file = tmp_path / "monday.json"
+    assert invoke("sweep", "report", "a", "-o", file).exit_code == 0
+    (found,) = json.loads(invoke("sweep", "compare", f"{file}/good", "a/poor", "-o", "json").stdout)
+    assert (found["first"], found["is_real"]) == (f"{file}/good", True)
+    (same,) = json.loads(invoke("sweep", "compare", f"{file}/good", "a/good", "-o", "json").stdout)
+    assert same["difference"]["estimate"]["value"] == 0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"sweep": "x"}', '{"sweep": "x", "trials": [{"steps": []}]}', '{"sweep": 1, "trials": 3}']
+)
+def test_a_file_that_is_no_report_is_told(invoke: Invoke, cluster: CliCluster, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(content)
+    result = invoke("sweep", "compare", file, file)
+    assert result.exit_code == 2
+    assert f"{file} is no report: `multistep sweep report SWEEP -o {file}` writes one" in result.stderr
+    assert "No such file" in invoke("sweep", "compare", tmp_path / "none.json", "a").stderr

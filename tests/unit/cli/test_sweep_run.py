@@ -1,0 +1,294 @@
+"""`multistep sweep run` and `status` against a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
+from multistep.cli.sweep_view import progress_text, seconds_left
+from multistep.cluster.watch import WatchEvent
+from multistep.errors import ClusterError, Unavailable
+
+from .conftest import TASK_TOML, Invoke
+from .fakes import START, CliCluster
+
+NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+
+
+def told(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **fields: Any) -> dict[str, Any]:
+    """A sweep's status, as the operator writes it."""
+    holds = {"Complete": phase == "Complete", "Failed": phase == "Failed", "Reconciling": phase not in ("Complete", "Failed")}
+    conditions = [
+        {"type": type_, "status": str(value), "lastTransitionTime": START, "reason": "Because", "message": "so it is"}
+        for type_, value in holds.items()
+    ]
+    trials = {"total": total, "made": total, "done": done, "live": total - done, "running": total - done, "counted": counted}
+    return {"phase": phase, "conditions": conditions, "startTime": START, "trials": trials, **fields}
+
+
+RUNNING = told("Running", done=1, counted=1)
+GOOD = told("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "mean": 0.75}], podHours=0.5)
+LOSSY = told("Complete", done=4, counted=3, notCounted={"Infrastructure": 1})
+HALTED = told("Failed", done=2, counted=2)
+
+
+def made(cluster: CliCluster) -> dict[str, Any]:
+    """The sweep that was submitted."""
+    (found,) = cluster.of("TrialSweep")
+    parse_sweep(found)
+    return dict(found)
+
+
+@pytest.fixture
+def tasks(task: Path) -> Path:
+    """A directory with two tasks, and something that is none."""
+    directory = task.parent
+    other = directory / "other"
+    for path in task.rglob("*"):
+        if path.is_file():
+            (other / path.relative_to(task)).parent.mkdir(parents=True, exist_ok=True)
+            (other / path.relative_to(task)).write_bytes(path.read_bytes())
+    (other / "task.toml").write_text(TASK_TOML.replace("My_Task", "other"))
+    (directory / "notes").mkdir()
+    return directory
+
+
+@pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (LOSSY, 1), (HALTED, 3)])
+def test_the_exit_code_tells_how_it_ended(task: Path, invoke: Invoke, cluster: CliCluster, end: Any, code: int) -> None:
+    cluster.story = [RUNNING, end]
+    assert invoke("sweep", "run", task).exit_code == code
+    cluster.put("TrialSweep", "s", status=RUNNING)
+    assert invoke("sweep", "status", "s", "--follow").exit_code == code
+
+
+def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [GOOD]
+    options = ("--attempts", 3, "--parallelism", 7, "--agent", "nop", "--agent", "mine=sh -c 'my agent'", "--timeout-multiplier", 2)
+    result = invoke("sweep", "run", tasks, *options, "--name", "nightly", "--var", "KEY=secret")
+    assert result.exit_code == 0, result.stderr
+    sweep = made(cluster)
+    assert [each["name"] for each in sweep["spec"]["tasks"]] == ["My_Task", "other"]
+    assert sweep["spec"]["agents"] == [
+        {"name": "nop", "agent": {"name": "nop"}},
+        {"name": "mine", "agent": {"name": "command", "command": ["sh", "-c", "my agent"]}},
+    ]
+    assert (sweep["spec"]["attempts"], sweep["spec"]["parallelism"]) == (3, 7)
+    template = sweep["spec"]["template"]["spec"]
+    assert template["timeoutMultiplier"] == 2
+    assert template["variables"] == [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "nightly-variables", "key": "KEY"}}}]
+    named = {name for each in sweep["spec"]["tasks"] for name in each["bundle"]["configMaps"]}
+    assert named == {each["metadata"]["name"] for each in cluster.of("ConfigMap")}
+    for each in (*cluster.of("ConfigMap"), *cluster.of("Secret")):
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("TrialSweep", "nightly", "uid-nightly")
+
+
+def test_a_sweep_is_called_after_its_task_or_the_directory_of_its_tasks(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    for source, stem in ((tasks / "other", "other-"), (tasks, f"{tasks.name.replace('_', '-')}-")):
+        result = invoke("sweep", "run", source, "--detach")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.startswith(stem)
+
+
+def test_a_manifest_goes_to_the_cluster_as_it_is(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [GOOD]
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
+    inline = {"config": {"version": "1.0"}, "files": {"instruction.md": "do it"}}
+    sweep = {
+        "apiVersion": "multistep.dev/v1alpha1",
+        "kind": "TrialSweep",
+        "metadata": {"name": "nightly"},
+        "spec": {"tasks": [{"name": "a", "inline": inline}], "agents": [{"name": "nop", "agent": {"name": "nop"}}]},
+    }
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump_all([secret, sweep]))
+    result = invoke("sweep", "run", tmp_path / "sweep.yaml", "-n", "evals")
+    assert result.exit_code == 0, result.stderr
+    assert made(cluster)["spec"] == sweep["spec"]
+    assert made(cluster)["metadata"]["namespace"] == "evals"
+    assert [each["metadata"]["name"] for each in cluster.of("Secret")] == ["keys"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: ConfigMap\nmetadata: {name: x}\n", "must have one TrialSweep, and has 0"),
+        ("- 1\n", "is no manifest"),
+        ("a: [", "while parsing"),
+        ("kind: TrialSweep\nmetadata: {}\n", "needs metadata.name"),
+        ("kind: TrialSweep\nmetadata: {name: x}\nspec: {agents: []}\n", "spec.agents"),
+    ],
+)
+def test_a_manifest_that_is_none_is_told(tmp_path: Path, invoke: Invoke, cluster: CliCluster, text: str, told: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    result = invoke("sweep", "run", tmp_path / "x.yaml")
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (tmp_path / "x.yaml").write_text("{}")
+    for options in (("--attempts", 2), ("--agent", "nop"), ("--var", "A=1"), ("--name", "x")):
+        result = invoke("sweep", "run", tmp_path / "x.yaml", *options)
+        assert (result.exit_code, f"{options[0]} is for directories of tasks" in result.stderr) == (2, True)
+    assert "one file alone" in invoke("sweep", "run", tmp_path / "x.yaml", tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--agent", "claude"), "--agent claude: must be oracle, nop, or NAME=COMMAND"),
+        (("--agent", "mine="), "--agent mine=: must be NAME=COMMAND"),
+        (("--agent", "=x"), "--agent =x: must be NAME=COMMAND"),
+        (("--agent", "mine='x"), "No closing quotation"),
+        (("--agent", "nop", "--agent", "nop=x"), "names must differ"),
+        (("--name", "A_B"), "--name 'A_B' must be"),
+    ],
+)
+def test_bad_options_are_told_before_the_cluster_is_asked(
+    task: Path, invoke: Invoke, cluster: CliCluster, options: tuple[str, ...], told: str
+) -> None:
+    cluster.reachable = False
+    result = invoke("sweep", "run", task, *options)
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+def test_directories_without_tasks_and_tasks_of_one_name_are_told(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    assert "has no task.toml, and no directory with one" in invoke("sweep", "run", tasks / "notes").stderr
+    assert "is not a directory" in invoke("sweep", "run", tasks / "none").stderr
+    (tasks / "other" / "task.toml").write_text(TASK_TOML)
+    assert "are both called 'My_Task'" in invoke("sweep", "run", tasks).stderr
+
+
+def test_a_task_that_cannot_be_run_is_told_with_its_name(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (tasks / "other" / "steps" / "a" / "instruction.md").unlink()
+    result = invoke("sweep", "run", tasks)
+    assert (result.exit_code, "the task other cannot be run:" in result.stderr) == (2, True)
+    assert not cluster.objects
+
+
+def test_a_name_that_is_taken_is_told_before_and_after_building(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put("TrialSweep", "s")
+    result = invoke("sweep", "run", task, "--name", "s")
+    assert (result.exit_code, "there is a sweep 's' already" in result.stderr) == (2, True)
+
+    async def nobody(*arguments: object) -> None:
+        return None
+
+    monkeypatch.setattr("multistep.cli.sweep_session.find_sweep", nobody)
+    result = invoke("sweep", "run", task, "--name", "s")
+    assert (result.exit_code, "there is a sweep 's' already" in result.stderr) == (2, True)
+
+
+def test_what_was_begun_is_withdrawn_when_the_tasks_cannot_follow(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.apply_fails = ClusterError("quota")
+    assert invoke("sweep", "run", task).exit_code == 2
+    assert not cluster.objects
+
+
+def test_a_lost_answer_to_the_creation_is_looked_up(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = cluster.create
+
+    async def made_but_lost(manifest: Mapping[str, Any], **options: Any) -> Any:
+        await create(manifest, **options)
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(cluster, "create", made_but_lost)
+    cluster.story = [GOOD]
+    assert invoke("sweep", "run", task).exit_code == 0
+
+
+def test_ctrl_c_leaves_the_sweep_running(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def watch(*arguments: Any, **options: Any) -> AsyncGenerator[WatchEvent, None]:
+        yield WatchEvent("ADDED", {"metadata": {"name": "s"}, "status": RUNNING})
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(cluster, "watch", watch)
+    result = invoke("sweep", "run", task, "--name", "s")
+    assert result.exit_code == 130
+    assert "sweep s goes on; follow: multistep sweep status --follow s -n default" in result.stderr
+    assert cluster.of("TrialSweep")
+
+
+def test_a_server_that_stays_away_is_told_with_what_goes_on(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [RUNNING]
+    result = invoke("sweep", "run", task, "--name", "s")
+    assert (result.exit_code, "the watch ended; sweep s goes on" in result.stderr) == (4, True)
+
+
+def test_a_sweep_that_is_deleted_meanwhile_is_told(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [RUNNING, {"phase": "Deleted"}]
+    result = invoke("sweep", "run", task, "--name", "s")
+    assert (result.exit_code, "sweep s in namespace default was deleted before it was over" in result.stderr) == (3, True)
+
+
+def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.put("TrialSweep", "s", status={**GOOD, "notCounted": {"Task": 2}, "trials": {**GOOD["trials"], "deleted": 1}})
+    result = invoke("sweep", "status", "s")
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
+        "AGENT MEAN COUNTED",
+        "oracle 0.750 4",
+        "lost, and not counted: 2 Task",
+        "deleted by somebody: 1",
+        "pod-hours: 0.5",
+        "s Complete: 4 of 4 trials are over: so it is",
+    ]
+
+
+def test_the_status_as_json_is_one_document(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.put("TrialSweep", "s", status=LOSSY)
+    found = json.loads(invoke("sweep", "status", "s", "-o", "json").stdout)
+    assert (found["outcome"], found["exitCode"], found["faults"]) == ("Complete", 1, ["1 of 4 trials do not count"])
+    assert found["status"]["trials"]["counted"] == 3
+
+
+def test_a_submitted_sweep_is_named_on_stdout(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    assert invoke("sweep", "run", task, "--detach", "--name", "s").stdout == "s\n"
+    cluster.objects.clear()
+    assert json.loads(invoke("sweep", "run", task, "--detach", "-o", "json").stdout)["outcome"] == "Submitted"
+
+
+def status(**fields: Any) -> SweepStatus:
+    return parse_sweep_status({"status": fields})
+
+
+def test_the_end_is_estimated_by_what_was_done_in_the_time_that_it_worked() -> None:
+    assert seconds_left(status(**told("Running", total=8, done=2)), NOW) == 1800
+    assert seconds_left(status(**told("Running", total=8, done=2), suspendedSeconds=300), NOW) == 900
+    assert seconds_left(status(**told("Running", total=2, done=2)), NOW - timedelta(hours=1)) == 0
+
+
+@pytest.mark.parametrize(
+    "found", [told("Running"), told("Suspended", done=1), told("Halting", done=1), told("Complete", done=4), {}]
+)
+def test_no_end_is_estimated_where_nobody_can_tell(found: dict[str, Any]) -> None:
+    assert seconds_left(status(**found), NOW) is None
+
+
+def test_progress_is_one_line() -> None:
+    assert progress_text(status(**told("Running", total=8, done=2)), NOW) == (
+        "Running: 2 of 8 trials are over, 6 running, about 30 min left"
+    )
+    assert progress_text(status(), NOW) == "Submitted"
+    waiting = told("Pending", total=0)
+    assert progress_text(status(**waiting), NOW) == "Pending: Because: so it is"
+
+
+def test_lines_are_few_where_there_is_no_terminal(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.put("TrialSweep", "s", status=RUNNING)
+    cluster.story = [told("Running", total=100, done=done) for done in range(50)] + [GOOD]
+    lines = invoke("sweep", "status", "s", "--follow").stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["Running", "Complete"]
