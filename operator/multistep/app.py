@@ -121,7 +121,7 @@ class App:
         """An event of a watch. If it tells something, the trial is looked at, and perhaps others may start their pods now."""
         if (heard := self.news.pod(pod, type)) is not None:
             key, facts = heard
-            self.reconciler.starts.saw(key, facts, gone=type == "DELETED")
+            self.reconciler.heard_of_pod(key, facts, gone=type == "DELETED")
             self.look_at(key)
 
     async def stop(self) -> None:
@@ -198,6 +198,7 @@ class App:
         metrics.queue_depth.set_function(lambda: self.queue.depth)
         metrics.pods_starting.set_function(lambda: starts.held)
         metrics.waiting.labels("pod").set_function(lambda: starts.waiting)
+        metrics.waiting.labels("quota").set_function(lambda: self.reconciler.quotas.waiting)
         metrics.waiting.labels("exec").set_function(lambda: execs.waiting)
         metrics.requests_allowed.set_function(lambda: gate.allowed)
 

@@ -183,7 +183,9 @@ class Metrics:
         self.queue_depth = gauge("queue_depth", "Trials that wait for a worker.")
         self.queue_wait_seconds = histogram("queue_wait_duration_seconds", "What a trial waited for a worker.", _MILLISECONDS)
         self.pods_starting = gauge("pods_starting", "Pods that are starting, as far as they count.")
-        self.waiting = gauge("trials_waiting_for_turn", "Trials that wait until fewer pods start, or fewer execs are open.", "what")
+        self.waiting = gauge(
+            "trials_waiting_for_turn", "Trials that wait until fewer pods start, fewer execs are open, or a quota has room.", "what"
+        )
 
         # traces
         self.traces = counter("traces", "Trials whose trace was sent, could not be sent yet, or was left out.", "outcome")

@@ -40,6 +40,12 @@ WAITING = (
     ),
     Waiting("Paused", "suspended between steps, with its pod", "when `spec.suspend` is set to false: the next step begins"),
     Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: it begins anew at step 1"),
+    Waiting(
+        "QueuedByKueue",
+        "the pod waits in a queue of Kueue's; the message names it",
+        "when Kueue admits the pod ([queueing](queueing.md)); `spec.activeDeadlineSeconds` does not run meanwhile",
+    ),
+    Waiting("SchedulingGated", "somebody else holds the pod back by a scheduling gate; the message names it", "the same way"),
     Waiting("Queued", "many pods are starting; trials take turns", "when fewer do; the chart's setting startingPods is the bound"),
     Waiting(
         "TaskUnavailable",
@@ -88,6 +94,12 @@ LOST = (
         "Infrastructure",
         "a pod of a higher priority took the room",
         "give trials a priorityClassName in `spec.environment.podTemplate`",
+    ),
+    Failure(
+        "EvictedByKueue",
+        "Infrastructure",
+        "Kueue took the pod away; the message has its reason: preempted, say. The next attempt waits in the queue again",
+        "raise `spec.infrastructureRetries`, or the queue's or the trial's priority ([queueing](queueing.md))",
     ),
     Failure("DeletionByTaintManager", "Infrastructure", "the node was lost or tainted NoExecute", "look at the node"),
     Failure("DeletionByPodGC", "Infrastructure", "the pod's node is gone", "look at the node"),

@@ -531,7 +531,7 @@ class TrialStatus(Model):
     completion_time: datetime | None = None
     """When it ended."""
     suspended_seconds: int | None = None
-    """How long it was suspended since it began, up to the last time it went on."""
+    """How long it was suspended, or its pod held back by a queue, since it began, up to the last time it went on."""
     current_step: str | None = None
     """The step that runs."""
     steps: list[StepStatus] = []

@@ -16,6 +16,7 @@ from ..engine.decisions import PodFacts
 from ..engine.network import Network
 from ..errors import InvalidSpec
 from ..settings import Settings
+from . import kueue
 
 CONTAINER = "main"
 RUNNER = "/multistep/runner"
@@ -106,7 +107,9 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     template = request.trial.spec.environment.pod_template or {}
     _refuse_template(template)
     own = _own_pod(request)
-    metadata = _merge({"annotations": _DRAINS[request.settings.drain]}, template.get("metadata") or {})
+    given = template.get("metadata") or {}
+    queued = kueue.labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
+    metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
     pod = _merge({"metadata": metadata, "spec": template.get("spec") or {}}, own)
     pod["spec"]["containers"] = _containers(template, own)
     return pod
@@ -205,7 +208,9 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
     ended = (_former(whole) if restarted else main.get("terminated")) or _failed_init(status) or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
-    disruption = conditions.get("DisruptionTarget") or {}
+    disruption, queue = conditions.get("DisruptionTarget") or {}, kueue.queue(metadata)
+    if queue is not None and (evicted := kueue.eviction(conditions)) is not None:
+        disruption = {"status": "True", "reason": kueue.EVICTED, "message": evicted}
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -217,6 +222,8 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         scheduled_at=_seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         started_at=_seconds((main.get("running") or {}).get("startedAt")),
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        gates=tuple(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or []),
+        queue=queue,
         node=(pod.get("spec") or {}).get("nodeName") or "",
         deleting=bool(metadata.get("deletionTimestamp")),
         disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",

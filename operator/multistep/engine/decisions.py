@@ -22,6 +22,8 @@ class PodFacts:
     scheduled_at: float | None = None
     started_at: float | None = None  # its container, while that runs
     unschedulable: str = ""  # why it has no node yet
+    gates: tuple[str, ...] = ()  # what keeps the scheduler from looking at it
+    queue: str | None = None  # of Kueue, if that manages the pod; "" if the pod names none
     node: str = ""
     deleting: bool = False
     disruption: str = ""  # reason of the DisruptionTarget condition
@@ -106,11 +108,15 @@ class Drive:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until something changes, or seconds have passed. reason, message: for people."""
+    """Nothing to do until something changes, or seconds have passed. reason, message: for people.
+
+    held: by who decides when the trial's turn is; its time stands still.
+    """
 
     reason: str
     message: str = ""
     seconds: float | None = None
+    held: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
-from ..api.trial import AttemptStatus, MultiStepTrial, TrialStatus
+from ..api.trial import AttemptStatus, Condition, MultiStepTrial, TrialStatus
 from .decisions import (
     Adopt,
     AdoptVerifierPod,
@@ -47,6 +47,9 @@ _NO_ACCESS = (
 )
 POD_STARTING = "PodStarting"
 SUSPENDED = "Suspended"  # why an attempt ended whose pod was released
+QUEUED_BY_KUEUE = "QueuedByKueue"
+SCHEDULING_GATED = "SchedulingGated"
+_HELD_BACK = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended by others than spec.suspend, as a Job is by Kueue
 STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -192,6 +195,19 @@ def _released(s: Situation) -> Decision | None:
     return None
 
 
+def _gated(s: Situation) -> Decision | None:
+    """Somebody else decides when the scheduler may look at the pod. Only news end that: a thousand may wait for a night."""
+    if s.pod is None or not s.pod.gates:
+        return None
+    if s.pod.queue is None:
+        message = f"pod {s.pod.name} waits until somebody removes its scheduling gates: {', '.join(s.pod.gates)}"
+        return Wait(SCHEDULING_GATED, message, held=True)
+    if not s.pod.queue:
+        message = f"pod {s.pod.name} is held back by Kueue and names no queue; give the trial the label kueue.x-k8s.io/queue-name"
+        return Wait(QUEUED_BY_KUEUE, message, held=True)
+    return Wait(QUEUED_BY_KUEUE, f"pod {s.pod.name} waits in the queue {s.pod.queue} until Kueue admits it", held=True)
+
+
 def _cannot_start(s: Situation) -> Decision | None:
     if s.pod is None:
         return None
@@ -266,7 +282,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _pod_taken,
     _container_ended,
 )
-_START_RULES: tuple[Rule, ...] = (_cannot_start, _start_too_slow, _starting)
+_START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starting)
 POD_RULES = (*_LIFE_RULES, *_START_RULES)
 RULES: tuple[Rule, ...] = (
     _finished,
@@ -300,8 +316,9 @@ def is_held(trial: MultiStepTrial) -> bool:
 
 
 def is_suspended(trial: MultiStepTrial) -> bool:
-    """Whether it was written down that the trial is suspended: it has no pod, or one that is between steps."""
-    return any(each.type == "Suspended" and each.status == "True" for each in trial.status.conditions)
+    """Whether it was written down that spec.suspend stopped the trial: it has no pod, or one that is between steps."""
+    since = _stands_since(trial.status)
+    return since is not None and since.reason not in _HELD_BACK
 
 
 def suspension(trial: MultiStepTrial) -> tuple[str, str]:
@@ -355,13 +372,17 @@ def _own(s: Situation, pod: PodFacts | None) -> bool:
 
 
 def _pod_removal(s: Situation) -> float | None:
-    """A trial that was cut short loses its pod whatever the spec says: nothing else would end what runs in it."""
+    """A trial that was cut short loses its pod whatever the spec says: nothing else would end what runs in it.
+
+    A pod that Kueue admitted holds its queue's quota for as long as it runs, so it is kept for podTTLSecondsAfterFinished at most.
+    """
     spec = s.trial.spec
     if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
         return None
     if any(each.type == "Failed" and each.reason in (STOPPED, DEADLINE_EXCEEDED) for each in s.trial.status.conditions):
         return 0.0
-    if spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and failed_badly(s.trial)):
+    kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and failed_badly(s.trial))
+    if kept and not any(pod and pod.queue is not None for pod in (s.pod, s.verifier)):
         return None
     return _seconds_left(s, spec.pod_ttl_seconds_after_finished or 0)
 
@@ -386,7 +407,7 @@ def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
     """Seconds until the trial's own deadline, if it has one and its time runs."""
     left = _active_seconds_left(trial, now)
-    return None if left is None or is_suspended(trial) else max(0.0, left)
+    return None if left is None or _stands_since(trial.status) is not None else max(0.0, left)
 
 
 def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
@@ -395,12 +416,15 @@ def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
 
 
 def suspended_seconds(status: TrialStatus, now: float) -> float:
-    """How long the trial was suspended since it began, until now."""
-    since = next(
-        (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status == "True"), None
-    )
-    before = status.suspended_seconds or 0.0
-    return before if since is None or status.start_time is None else before + max(0.0, now - since.timestamp())
+    """How long the trial's time stood still since it began, until now: it was suspended, or its pod held back."""
+    since, before = _stands_since(status), status.suspended_seconds or 0.0
+    if since is None or status.start_time is None:
+        return before
+    return before + max(0.0, now - since.last_transition_time.timestamp())
+
+
+def _stands_since(status: TrialStatus) -> Condition | None:
+    return next((each for each in status.conditions if each.type == "Suspended" and each.status == "True"), None)
 
 
 def stands_still(pod: PodFacts) -> bool:

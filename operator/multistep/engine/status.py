@@ -39,9 +39,9 @@ LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 Phase = Literal["Pending", "Running", "Suspended", "Complete", "Failed"]
 
 
-def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float) -> TrialStatus:
-    """A trial that cannot go on yet."""
-    return _with(trial, phase, reason, message, now)
+def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False) -> TrialStatus:
+    """A trial that cannot go on yet. held: as in Wait; it is shown as a Job that Kueue holds back, which is suspended."""
+    return _with(trial, phase, reason, message, now, held=held)
 
 
 def begun(
@@ -58,7 +58,7 @@ def begun(
 
     A verifier's that is left of the last attempt stays named till then. source: what the task was resolved to.
     """
-    fields = {
+    fields: dict[str, Any] = {
         "attempt": attempt,
         "pod_name": pod_name,
         "pod_uid": None,
@@ -322,14 +322,16 @@ def _failure(journal: Journal) -> TrialFailure | None:
     return TrialFailure(class_=failures.of_exception(exception.type, exception.phase), reason=exception.type, step=step)
 
 
-def _with(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, **changes: Any) -> TrialStatus:
-    generation = trial.metadata.generation
+def _with(
+    trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False, **changes: Any
+) -> TrialStatus:
+    generation, stands = trial.metadata.generation, held or phase == "Suspended"
     told: dict[str, Any] = {
         "observed_generation": generation,
         "phase": phase,
-        "conditions": _conditions(trial.status.conditions, phase, reason, bounded(message), generation, now),
+        "conditions": _conditions(trial.status.conditions, phase, stands, reason, bounded(message), generation, now),
     }
-    if phase != "Suspended":
+    if not stands:
         told["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
     return trial.status.model_copy(update={**told, **changes})
 
@@ -339,7 +341,7 @@ def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:
 
 
 def _conditions(
-    former: Sequence[Condition], phase: Phase, reason: str, message: str, generation: int, now: float
+    former: Sequence[Condition], phase: Phase, stands: bool, reason: str, message: str, generation: int, now: float
 ) -> list[Condition]:
     """A Job's conditions beside those of kstatus: Reconciling until it ends, Ready when Complete, Stalled when Failed."""
     holds = {
@@ -348,7 +350,7 @@ def _conditions(
         "Ready": phase == "Complete",
         "Reconciling": phase in ("Pending", "Running", "Suspended"),
         "Stalled": phase == "Failed",
-        "Suspended": phase == "Suspended",
+        "Suspended": stands,
     }
     since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
     return [

@@ -134,7 +134,8 @@ class PodStarts(Bound):
         """A trial's pod is, as the cluster shows it. gone: it was."""
         since = pod.scheduled_at or pod.created_at
         left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
-        if gone or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending" or left <= 0:
+        over = gone or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
+        if over or pod.gates or left <= 0:  # a gated one has not begun to start, and no node or registry works for it
             self._started(key, pod.name)
             return
         if self._pods.get(key) != (pod.name, since):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -29,8 +29,9 @@ from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
 from .events import ignored_keys
 from .finisher import Finisher
+from .quotas import Quotas
 from .tally import Tally
-from .trial_pods import TrialPods, former, named_verifiers
+from .trial_pods import QUOTA_EXCEEDED, TrialPods, former, named_verifiers
 from .turns import Key
 from .writer import TrialWriter
 
@@ -57,6 +58,7 @@ class Tools:
     left_at: dict[str, float]
     nonsense: dict[str, Nonsense]
     starts: PodStarts
+    quotas: Quotas
     execs: Bound
 
 
@@ -162,7 +164,7 @@ class Look:
             case decisions.AdoptVerifierPod():
                 return await self._adopt_verifier()
             case decisions.Wait():
-                return await self._wait(decision.reason, decision.message, seconds=decision.seconds)
+                return await self._wait(decision.reason, decision.message, seconds=decision.seconds, held=decision.held)
             case decisions.Hold():
                 await self._hold()
                 return None
@@ -185,35 +187,55 @@ class Look:
         await self._write(new)
         return 0
 
-    async def _its_turn(self, *, first: bool) -> bool:
-        """Whether a pod may be made now; else the trial is woken when it may. first: before trials that had no pod yet."""
-        starts = self._t.starts
+    async def _its_turn(self, manifest: Object, *, first: bool) -> bool:
+        """Whether a pod may be asked for now; else the trial is woken when it may. first: before trials that had no pod yet."""
+        starts, quotas = self._t.starts, self._t.quotas
+        if not quotas.may_try(self._key, manifest, first=first):
+            if not any(each.reason == QUOTA_EXCEEDED for each in self._trial.status.conditions):  # told once, not of each try
+                message = f"{manifest['metadata']['name']} waits for another pod that wants the same; {quotas.refusal(self._key)}"
+                await self._wait(QUOTA_EXCEEDED, message, seconds=None)
+            return False
         if not starts.ask(self._key, first=first) and starts.waited(self._key) >= TELL_SECONDS:
             await self._wait("Queued", f"as many pods are starting as may at once ({starts.limit})", seconds=None)
         return starts.ask(self._key, first=first)
 
-    def _until_told(self) -> float | None:
-        """Seconds until a trial that waits for its turn says so; after that it is woken only."""
+    def _until_turn(self) -> float | None:
+        """Seconds until a trial that waits for its turn tries again, or says that it waits; after that it is woken only."""
+        if self._key in self._t.quotas:
+            return self._sooner(self._t.quotas.pause(self._key))
         left = TELL_SECONDS - self._t.starts.waited(self._key)
         return self._sooner(left if left > 0 else None)
+
+    async def _make(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
+        """As TrialPods.create; others who wait for room in a quota hear of it."""
+        refusal, quotas = "", self._t.quotas
+        try:
+            made = await self._t.pods.create(request, manifest)
+            if isinstance(made, decisions.Wait) and made.reason == QUOTA_EXCEEDED:
+                refusal = made.message
+        finally:
+            quotas.tried(self._key, manifest, refusal, first=first)
+        if isinstance(made, PodFacts):
+            self._t.starts.saw(self._key, made)
+        return replace(made, seconds=quotas.pause(self._key)) if refusal and isinstance(made, decisions.Wait) else made
 
     async def _create_pod(self) -> float | None:
         earlier = former(self._trial)
         await self._t.pods.remove(self._trial, earlier)
-        if not await self._its_turn(first=bool(earlier)):
-            return self._until_told()
-        loaded, trial = self._loaded_now, self._trial
+        loaded, trial, first = self._loaded_now, self._trial, bool(earlier)
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
+        manifest = pods.manifest(request)
+        if not await self._its_turn(manifest, first=first):
+            return self._until_turn()
         await self._t.volume.begin_attempt(TrialKey.of(trial), trial.status.attempt or 1)
-        match await self._t.pods.create(request):
+        match await self._make(request, manifest, first=first):
             case None:
                 return 0  # it is there: another look tells whose it is
             case decisions.Wait() as refused:
                 return await self._not_allowed(refused, lifecycle.attempt_start(trial))
             case made:
                 self._pod = made
-                self._t.starts.saw(self._key, made)
                 return await self._adopt()
 
     async def _adopt(self) -> float:
@@ -237,8 +259,6 @@ class Look:
         return 0
 
     async def _create_verifier_pod(self) -> float | None:
-        if not await self._its_turn(first=True):
-            return self._until_told()
         named, plan = self._trial.status.verifier, self._plan
         assert named is not None
         environment = _verifier_environment(plan, self._trial.status.current_step)
@@ -248,14 +268,16 @@ class Look:
             self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
             verifier=named, own_image=environment.own_image, network=environment.network,
         )  # fmt: skip
-        match await self._t.pods.create(request):
+        manifest = pods.manifest(request)
+        if not await self._its_turn(manifest, first=True):
+            return self._until_turn()
+        match await self._make(request, manifest, first=True):
             case None:
                 return 0
             case decisions.Wait() as refused:
                 return await self._not_allowed(refused, named.start_time)
             case made:
                 self._verifier = made
-                self._t.starts.saw(self._key, made)
                 return await self._adopt_verifier()
 
     async def _adopt_verifier(self) -> float:
@@ -276,10 +298,10 @@ class Look:
     async def _not_allowed(self, refused: decisions.Wait, since: datetime | None) -> float | None:
         return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
 
-    async def _wait(self, reason: str, message: str, *, seconds: float | None) -> float | None:
+    async def _wait(self, reason: str, message: str, *, seconds: float | None, held: bool = False) -> float | None:
         phase = self._trial.status.phase
         shown: status.Phase = "Running" if phase == "Running" else "Pending"
-        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock()))
+        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), held=held))
         return self._sooner(seconds)
 
     async def _hold(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
+from ..engine.decisions import PodFacts
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
@@ -24,6 +25,7 @@ from .driver import Driver
 from .fetches import Fetches
 from .finisher import Finisher
 from .look import SOON_SECONDS, Look, Tools
+from .quotas import Quotas
 from .tally import Tally
 from .trial_pods import TrialPods
 from .turns import Key
@@ -47,6 +49,7 @@ class Reconciler:
         enforced = self.settings.network_policies_enforced
         self.left_at: dict[str, float] = {}
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
+        self.quotas = Quotas(self.wake, self.clock)
         self.execs = Bound(self.settings.open_execs, self.wake)
         self.fetches = Fetches(self.settings, self.wake)
         remote = Remote(self.fetches, self.cluster.get_secret, self.settings.task_sources)
@@ -64,8 +67,15 @@ class Reconciler:
             left_at=self.left_at,
             nonsense={},
             starts=self.starts,
+            quotas=self.quotas,
             execs=self.execs,
         )
+
+    def heard_of_pod(self, key: Key, pod: PodFacts, *, gone: bool) -> None:
+        """There is news of a trial's pod: others may make theirs now."""
+        self.starts.saw(key, pod, gone=gone)
+        if gone or pod.phase in ("Succeeded", "Failed"):  # what ended counts for no quota
+            self.quotas.went(key[0])
 
     async def reconcile(self, key: Key) -> float | None:
         """One look. Returns the seconds after which to look again; None: only when something happens."""
@@ -74,6 +84,7 @@ class Reconciler:
                 return await self._look(key)
         finally:
             self.starts.settle(key)
+            self.quotas.settle(key)
             self.execs.free(key)
             self.fetches.settle(key)
 

@@ -7,11 +7,13 @@ from contextlib import suppress
 
 from ..api.trial import MultiStepTrial
 from ..cluster import pods
-from ..cluster.edge import Cluster
+from ..cluster.edge import Cluster, Object
 from ..engine.decisions import PodFacts, Wait
 from ..errors import ClusterError, Conflict, InvalidSpec, NotFound
+from .quotas import EXCEEDED
 
-QUOTA_SECONDS = 10.0
+QUOTA_EXCEEDED = "QuotaExceeded"
+REFUSED_SECONDS = 10.0
 NAME_TAKEN_SECONDS = 2.0
 
 
@@ -31,9 +33,9 @@ class TrialPods:
         except NotFound:
             return None
 
-    async def create(self, request: pods.PodRequest) -> PodFacts | Wait | None:
-        """Make a pod, after the NetworkPolicy that limits it. None: one of that name is there, and somebody has to look whose.
-        Wait: it may not be made now, but later perhaps.
+    async def create(self, request: pods.PodRequest, manifest: Object) -> PodFacts | Wait | None:
+        """Make a pod (its manifest), after the NetworkPolicy that limits it. None: one of that name is there, and somebody has to
+        look whose. Wait: it may not be made now, but later perhaps.
 
         Raises InvalidSpec if it can never be a pod, ClusterError.
         """
@@ -43,7 +45,7 @@ class TrialPods:
                 message = f"a NetworkPolicy named {request.name} belongs to somebody else"
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
             await self._guard(request)
-            return pods.facts(await self._cluster.create_pod(pods.manifest(request)))
+            return pods.facts(await self._cluster.create_pod(manifest))
         except Conflict:
             return None
         except ClusterError as error:
@@ -100,8 +102,8 @@ def _refused(error: ClusterError) -> Wait:
         raise InvalidSpec(f"the API server refuses a pod of the trial: {error}") from error
     if error.status != 403 and not denied:
         raise error
-    reason = "QuotaExceeded" if "exceeded quota" in str(error) else "PodForbidden"
-    return Wait(reason, str(error), QUOTA_SECONDS)
+    reason = QUOTA_EXCEEDED if EXCEEDED in str(error) else "PodForbidden"
+    return Wait(reason, str(error), REFUSED_SECONDS)
 
 
 def former(trial: MultiStepTrial) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -76,6 +77,11 @@ def starting(**changes: Any) -> PodFacts:
     return pod(**{"running": False, "phase": "Pending", "scheduled_at": NOW - 10, **changes})
 
 
+def gated(**changes: Any) -> PodFacts:
+    """One that the scheduler may not look at yet."""
+    return starting(**{"scheduled_at": None, "gates": ("kueue.x-k8s.io/admission",), "unschedulable": "gated", **changes})
+
+
 def ended(exit_code: int | None, exit_reason: str, **changes: Any) -> PodFacts:
     return pod(running=False, terminated=True, exit_code=exit_code, exit_reason=exit_reason, phase="Failed", **changes)
 
@@ -113,6 +119,7 @@ IN_STEP = in_step()
 SUSPEND = {"suspend": True}
 RELEASE = {"suspend": True, "suspendPolicy": "Release"}
 RELEASE_AFTER_STEP = {"suspend": True, "suspendPolicy": "ReleaseAfterStep"}
+QUEUED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="QueuedByKueue")]
 PAUSED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="Paused")]
 RELEASED = LoseAttempt("Suspended", "its pod was released, as spec.suspend is true")
 STOPPED = Fail("Stopped", "the trial was stopped: spec.stop is true")
@@ -318,6 +325,34 @@ ROWS: dict[str, Row] = {
         ended(137, "Error", reason="Evicted", disruption="TerminationByKubelet", message=FILLED_NODE),
         PhaseDied("OutOfDiskError", FILLED_NODE),
     ),
+    # held back
+    "queued": (
+        began(),
+        gated(queue="team"),
+        Wait("QueuedByKueue", "pod t-1 waits in the queue team until Kueue admits it", held=True),
+    ),
+    "held back by Kueue without a queue": (
+        began(),
+        gated(queue=""),
+        Wait(
+            "QueuedByKueue",
+            "pod t-1 is held back by Kueue and names no queue; give the trial the label kueue.x-k8s.io/queue-name",
+            held=True,
+        ),
+    ),
+    "held back by somebody": (
+        began(),
+        gated(gates=("a.example/x", "b")),
+        Wait("SchedulingGated", "pod t-1 waits until somebody removes its scheduling gates: a.example/x, b", held=True),
+    ),
+    "queued, and suspended": (began(SUSPEND, conditions=QUEUED), gated(queue="team"), RELEASED),
+    "queued, and deleted": (began(conditions=QUEUED), gated(deleting=True, queue="team"), GONE),
+    "admitted": (began(conditions=QUEUED), starting(scheduled_at=None), Wait("PodStarting", ON_ITS_WAY, 30.0)),
+    "evicted by Kueue": (
+        IN_STEP,
+        pod(queue="team", disruption="EvictedByKueue", message="WorkloadEvictedDueToPreempted: for others"),
+        LoseAttempt("EvictedByKueue", "WorkloadEvictedDueToPreempted: for others"),
+    ),
     # starting
     "no such image": (
         began(),
@@ -374,6 +409,7 @@ ROWS: dict[str, Row] = {
     "at the deadline": (began(WITH_DEADLINE), pod(), DEADLINE),
     "at the deadline, without a pod": (began(WITH_DEADLINE, pod_uid=None), None, DEADLINE),
     "past the deadline, but for a suspension": (began(WITH_DEADLINE, suspended_seconds=1), pod(), Drive()),
+    "past the deadline, but for the time in a queue": (began(WITH_DEADLINE, conditions=QUEUED), pod(), Drive()),
     "past the deadline, suspended": (in_step({**WITH_DEADLINE, **SUSPEND}, conditions=PAUSED), pod(), Hold()),
     "a deadline before the start": (trial(WITH_DEADLINE), None, Begin(1, "t-1")),
     # the end
@@ -387,6 +423,12 @@ ROWS: dict[str, Row] = {
     "trial kept a while": (finished({"ttlSecondsAfterFinished": 30}), None, CleanUp(None, 20.0)),
     "trial kept long enough": (finished({"ttlSecondsAfterFinished": 0}), pod(), CleanUp(0.0, 0.0)),
     "pod kept for ever": (finished({"podCleanup": "Never"}), pod(), CleanUp(None, None)),
+    "queued pod kept for ever": (finished({"podCleanup": "Never"}), pod(queue="team"), CleanUp(0.0, None)),
+    "queued pod kept a while": (
+        finished({"podCleanup": "OnSuccess", "podTTLSecondsAfterFinished": 30}, "Failed"),
+        pod(queue="team"),
+        CleanUp(20.0, None),
+    ),
     "pod kept on failure: success": (finished({"podCleanup": "OnSuccess"}), pod(), CleanUp(0.0, None)),
     "pod kept on failure: Failed": (finished({"podCleanup": "OnSuccess"}, "Failed"), pod(), CleanUp(None, None)),
     "pod of a trial that was stopped": (finished({"podCleanup": "Never"}, "Failed", reason="Stopped"), pod(), CleanUp(0.0, None)),
@@ -466,7 +508,7 @@ def _near(decision: Decision, wanted: Decision) -> Decision:
     """Times are whole seconds in a status, so waits are compared roughly."""
     if isinstance(decision, Wait) and isinstance(wanted, Wait) and decision.seconds is not None and wanted.seconds is not None:
         assert decision.seconds == pytest.approx(wanted.seconds, abs=1e-3)
-        return Wait(wanted.reason, wanted.message, decision.seconds)
+        return replace(wanted, seconds=decision.seconds)
     return wanted
 
 
@@ -550,6 +592,7 @@ def test_clean_up_looks_again_when_the_next_removal_is_due(due: CleanUp, wanted:
         (began(WITH_DEADLINE, start_time=at(NOW - 300)), 0.0),
         (began(WITH_DEADLINE, start_time=at(NOW - 300), suspended_seconds=250), 50.0),
         (began({**WITH_DEADLINE, **SUSPEND}, start_time=at(NOW - 30), conditions=PAUSED), None),
+        (began(WITH_DEADLINE, start_time=at(NOW - 30), conditions=QUEUED), None),
     ],
 )
 def test_the_next_deadline(situation: MultiStepTrial, wanted: float | None) -> None:

@@ -131,6 +131,20 @@ async def test_a_pod_counts_until_it_runs() -> None:
 
 
 @in_virtual_time
+async def test_a_pod_that_is_held_back_does_not_count_until_it_is_let_go() -> None:
+    woken = Woken()
+    bound = starts(1, woken)
+    a, b, c = keys("ns", 3)
+    assert bound.ask(a)
+    bound.saw(a, replace(POD, gates=("x",)))
+    bound.settle(a)
+    assert bound.ask(b) and bound.held == 1
+    bound.free(b)
+    bound.saw(a, POD)
+    assert not bound.ask(c) and bound.held == 1
+
+
+@in_virtual_time
 async def test_a_turn_that_was_not_used_is_the_next_ones() -> None:
     woken = Woken()
     bound = starts(1, woken)

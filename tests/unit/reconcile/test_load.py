@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kubernetes.aio.client import Configuration
@@ -22,7 +22,7 @@ from multistep.cluster.client import Client
 from multistep.cluster.connection import Connection
 from multistep.cluster.edge import ExecStream, Object
 from multistep.cluster.gate import MOST_IN_FLIGHT
-from multistep.errors import Unavailable
+from multistep.errors import ClusterError, Unavailable
 from multistep.metrics import Metrics
 from multistep.reconcile.news import News
 from multistep.reconcile.reconciler import Reconciler
@@ -119,7 +119,7 @@ class World:
             heard = self.news.pod({**found, "status": found.get("status") or {}}, told)
             key = heard and heard[0]
             if heard is not None:
-                self.reconciler.starts.saw(*heard, gone=type == "DELETED")
+                self.reconciler.heard_of_pod(*heard, gone=type == "DELETED")
         if key is not None:
             self.queue.add(key)
 
@@ -133,11 +133,15 @@ class World:
 
 
 class Shedding:
-    """A cluster that refuses one of so many calls, and counts the execs that are open. Everything takes a little while."""
+    """A cluster that refuses one of so many calls, and counts the execs that are open. Everything takes a little while.
+
+    quota: of pods in a namespace; over_quota: how often it was exceeded.
+    """
 
     def __init__(self, cluster: FakeCluster, one_of: int) -> None:
         self._cluster = cluster
         self._one_of = one_of
+        self.quota, self.over_quota = 0, 0
         self._calls = itertools.count(1)
         self.open_execs = self.most_execs = self.refused = 0
 
@@ -152,6 +156,14 @@ class Shedding:
             return await call(*args, **kwargs)
 
         return shed
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+        namespace = pod["metadata"]["namespace"]
+        if self.quota and sum(key[:2] == ("Pod", namespace) for key in self._cluster.objects) >= self.quota:
+            await asyncio.sleep(0.01)
+            self.over_quota += 1
+            raise ClusterError(f"pods {pod['metadata']['name']} is forbidden: exceeded quota: few", status=403, reason="Forbidden")
+        return cast(Object, await self.__getattr__("create_pod")(pod))
 
     async def open_exec(self, *args: Any) -> ExecStream:
         stream = await self.__getattr__("open_exec")(*args)
@@ -184,6 +196,26 @@ async def test_five_hundred_trials_keep_to_the_bounds_and_share_them() -> None:
     assert max(world.finished.index((FEW, f"t{number}")) for number in range(495, 500)) < 30
     starts, execs = world.reconciler.starts, world.reconciler.execs
     assert (starts.held, starts.waiting, execs.held, execs.waiting, world.queue.depth) == (0, 0, 0, 0, 0)
+    await world.queue.stop()
+
+
+@in_virtual_time
+async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> None:
+    world, count = World(starting_pods=50, open_execs=48), 200
+    world.edge.quota = 5
+    for number in range(count):
+        world.cluster.put(trial(CROWD, number))
+    quotas = world.reconciler.quotas
+    await asyncio.sleep(5)
+    assert quotas.waiting > count / 2
+    assert all(reasons(world, key) == {"QuotaExceeded"} for key in quotas._kinds)
+    async with asyncio.timeout(24 * 3600):
+        while len(world.finished) < count:
+            await asyncio.sleep(1)
+    assert_all_complete(world.cluster, count)
+    assert world.edge.over_quota < 2 * count  # had each asked every ten seconds, it were ten times as often
+    assert max(writes(world, (CROWD, f"t{number}")) for number in range(count)) <= 12
+    assert quotas.waiting == 0
     await world.queue.stop()
 
 

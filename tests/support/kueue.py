@@ -1,0 +1,217 @@
+"""Kueue's contract for plain pods, played by its two parts for one namespace of a real cluster.
+
+The webhook (called by the API server over TLS) gives each pod that names a queue Kueue's label, finalizer and scheduling gate. The
+controller takes the gate away while the queue has room, highest priority first, makes room for a higher one by evicting,
+and counts a pod until it has ended or is gone. What Kueue's own resources would say is in attributes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from localkube.config import load_config
+from multistep.cluster.client import APPLY, Client
+from multistep.cluster.edge import Object
+from multistep.cluster.resources import PODS
+from multistep.errors import ClusterError, Conflict, NotFound
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+PRIORITY = "kueue.x-k8s.io/priority-class"
+MANAGED = "kueue.x-k8s.io/managed"  # a label, and a finalizer
+GATE = {"name": "kueue.x-k8s.io/admission"}
+PRIORITIES = {"high": 1}  # others: 0
+
+
+class Kueue:
+    """quotas: pods by queue. admitted: names of pods, in order; most: admitted at once, by queue."""
+
+    def __init__(self, client: Client, namespace: str, quotas: Mapping[str, int]) -> None:
+        self._client, self._namespace, self._quotas = client, namespace, quotas
+        self._pods: dict[str, Object] = {}  # by uid
+        self.admitted: list[str] = []
+        self.most: dict[str, int] = {}
+
+    # -- the webhook
+
+    async def mutate(self, request: web.Request) -> web.Response:
+        """Answers an AdmissionReview of a pod's creation."""
+        asked = (await request.json())["request"]
+        labels = asked["object"]["metadata"].get("labels") or {}
+        answer: Object = {"uid": asked["uid"], "allowed": True}
+        if QUEUE in labels:
+            changes = [
+                {"op": "add", "path": f"/metadata/labels/{MANAGED.replace('/', '~1')}", "value": "true"},
+                {"op": "add", "path": "/metadata/finalizers", "value": [MANAGED]},
+                {"op": "add", "path": "/spec/schedulingGates", "value": [GATE]},
+            ]
+            answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(changes).encode()).decode()}
+        return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer})
+
+    # -- the controller
+
+    async def control(self) -> None:
+        """Look at the queues whenever a pod changes."""
+        async for event in self._client.watch(PODS, self._namespace, label_selector=MANAGED):
+            pod = event.object
+            if event.type == "DELETED":
+                self._pods.pop(pod["metadata"]["uid"], None)
+            else:
+                self._pods[pod["metadata"]["uid"]] = pod
+            with suppress(NotFound, Conflict):  # it changed meanwhile, and another event comes
+                if _over(pod) and event.type != "DELETED":
+                    await self.release(pod)
+                for queue, quota in self._quotas.items():
+                    await self._serve(queue, quota)
+
+    async def _serve(self, queue: str, quota: int) -> None:
+        here = [each for each in self._pods.values() if each["metadata"]["labels"][QUEUE] == queue]
+        waiting = sorted((each for each in here if _gated(each) and not _deleting(each)), key=_order)
+        inside = [each for each in here if not _gated(each) and not _ended(each)]
+        while waiting and len(inside) < quota:
+            inside.append(await self._admit(waiting.pop(0)))
+        self.most[queue] = max(self.most.get(queue, 0), len(inside))
+        lower = [each for each in inside if waiting and _priority(each) < _priority(waiting[0])]
+        if lower and not any(map(_deleting, inside)):
+            await self._evict(max(lower, key=_order))
+
+    async def _admit(self, pod: Object) -> Object:
+        changed = await self._patch(pod, {"spec": {"schedulingGates": None}})
+        self.admitted.append(pod["metadata"]["name"])
+        return changed
+
+    async def _evict(self, pod: Object) -> None:
+        told = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted"}
+        condition = {**told, "message": "Preempted to accommodate a higher priority Workload"}
+        names = {"name": pod["metadata"]["name"], "namespace": self._namespace, "uid": pod["metadata"]["uid"]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": names, "status": {"conditions": [condition]}}
+        path, params = PODS.path(self._namespace, names["name"], "status"), {"fieldManager": "kueue", "force": "true"}
+        await self._client._http.send("apply", "pods", "PATCH", path, params=params, body=body, content_type=APPLY)
+        await self._client.delete_pod(self._namespace, names["name"], uid=names["uid"])
+        pod["metadata"]["deletionTimestamp"] = "now"  # until the event comes
+
+    async def release(self, pod: Object) -> None:
+        """Let a pod go that is over."""
+        kept = [each for each in pod["metadata"].get("finalizers") or [] if each != MANAGED]
+        if kept != (pod["metadata"].get("finalizers") or []):
+            await self._patch(pod, {"metadata": {"finalizers": kept}})
+
+    async def _patch(self, pod: Object, changes: Object) -> Object:
+        metadata = {**changes.get("metadata", {}), "uid": pod["metadata"]["uid"]}
+        found = await self._client.patch(PODS, self._namespace, pod["metadata"]["name"], {**changes, "metadata": metadata})
+        self._pods[found["metadata"]["uid"]] = found
+        return found
+
+
+def _gated(pod: Object) -> bool:
+    return GATE in (pod["spec"].get("schedulingGates") or [])
+
+
+def _deleting(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def _over(pod: Object) -> bool:
+    return _deleting(pod) or _ended(pod)
+
+
+def _priority(pod: Object) -> int:
+    return PRIORITIES.get(pod["metadata"]["labels"].get(PRIORITY, ""), 0)
+
+
+def _order(pod: Object) -> tuple[int, str, str]:
+    return -_priority(pod), pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
+
+
+@asynccontextmanager
+async def kueue(client: Client, namespace: str, quotas: Mapping[str, int]) -> AsyncIterator[Kueue]:
+    """Kueue at work in a namespace, from when its webhook is called."""
+    played = Kueue(client, namespace, quotas)
+    with tempfile.TemporaryDirectory(prefix="multistep-kueue-") as directory:
+        address = load_config().network.host_address  # where the API server reaches this process
+        certificate, key = await _certificate(Path(directory), address)
+        async with _serving(played, address, certificate, key) as url:
+            configuration = _configuration(namespace, url, certificate)
+            await client.create(configuration)
+            control = asyncio.create_task(played.control())
+            try:
+                await _called(client, namespace, next(iter(quotas)))
+                yield played
+                assert not control.done(), control.exception()
+            finally:
+                control.cancel()
+                name = configuration["metadata"]["name"]
+                await client.delete(await client.resource_of(configuration), None, name)
+                for pod in await client.list_pods(namespace, label_selector=MANAGED):
+                    with suppress(NotFound, Conflict):
+                        await played.release(pod)
+
+
+def _configuration(namespace: str, url: str, certificate: Path) -> Object:
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    webhook: dict[str, Any] = {
+        "name": "pods.kueue.example",
+        "clientConfig": {"url": f"{url}/mutate", "caBundle": base64.b64encode(certificate.read_bytes()).decode()},
+        "rules": [rule],
+        "namespaceSelector": here,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": f"kueue-{namespace}"},
+        "webhooks": [webhook],
+    }
+
+
+@asynccontextmanager
+async def _serving(played: Kueue, address: str, certificate: Path, key: Path) -> AsyncIterator[str]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    app = web.Application()
+    app.router.add_post("/mutate", played.mutate)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, address, 0, ssl_context=context).start()
+        yield f"https://{address}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _called(client: Client, namespace: str, queue: str) -> None:
+    """The API server needs a moment to notice a new webhook."""
+    metadata = {"name": "probe", "namespace": namespace, "labels": {QUEUE: queue}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(ClusterError):  # the namespace's ServiceAccount may not be there yet
+                if _gated(await client.apply(pod, dry_run=True)):
+                    return
+            await asyncio.sleep(0.2)
+
+
+async def _certificate(directory: Path, address: str) -> tuple[Path, Path]:
+    """One that signs itself, for an address."""
+    certificate, key = directory / "tls.crt", directory / "tls.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=kueue", "-addext", f"subjectAltName=IP:{address}", "-keyout", str(key), "-out", str(certificate)]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return certificate, key

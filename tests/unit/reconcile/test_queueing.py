@@ -1,0 +1,149 @@
+"""A trial whose pods somebody else lets in, by looks at a cluster in memory with a Kueue of a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from multistep.cluster.edge import Cluster, Object
+from tests.support.fake_cluster import FakeCluster
+from tests.support.world import KEY, SEPARATE, START, World, manifest
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+GATE = {"name": "kueue.x-k8s.io/admission"}
+EVICTED = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted", "message": "for others"}
+
+
+class Kueue:
+    """A cluster whose webhook holds back each pod that names a queue."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+        labels = pod["metadata"]["labels"]
+        if QUEUE not in labels:
+            made = await self.cluster.create_pod(pod)
+            self.cluster.run_pod(KEY[0], pod["metadata"]["name"])
+            return made
+        metadata = {**pod["metadata"], "labels": {**labels, "kueue.x-k8s.io/managed": "true"}}
+        return await self.cluster.create_pod({**pod, "metadata": metadata, "spec": {**pod["spec"], "schedulingGates": [GATE]}})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster, name)
+
+
+def queued(
+    spec: dict[str, Any] | None = None, config: Any = None, labels: Mapping[str, str] | None = None, **options: Any
+) -> World:
+    trial = manifest(spec, config)
+    trial["metadata"]["labels"] = {QUEUE: "team", **(labels or {})}
+    return World(trial=trial, pods_run=False, wrap=lambda cluster: cast(Cluster, Kueue(cluster)), **options)
+
+
+def admit(world: World, name: str = "t-1") -> None:
+    pod = world.cluster.objects["Pod", KEY[0], name]
+    world.cluster.put({**pod, "spec": {**pod["spec"], "schedulingGates": []}})
+    world.cluster.run_pod(KEY[0], name)
+
+
+def suspended(world: World) -> str:
+    return next(each.status for each in world.status.conditions if each.type == "Suspended")
+
+
+async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
+    world = queued({"activeDeadlineSeconds": 500})
+    assert await world.look() is None  # woken by news only
+    waiting = "pod t-1 waits in the queue team until Kueue admits it"
+    assert (world.status.phase, world.condition[1:], suspended(world)) == ("Pending", ("QueuedByKueue", waiting), "True")
+    writes = world.status_writes
+    world.now += 10_000
+    assert await world.look() is None
+    assert world.status_writes == writes
+    admit(world)
+    await world.run()
+    assert (world.condition[0], suspended(world), world.status.suspended_seconds) == ("Complete", "False", 10_000)
+    assert world.status.attempts == []
+
+
+async def test_a_queued_trial_is_looked_at_again_by_an_operator_that_was_just_started() -> None:
+    world = queued()
+    await world.look()
+    world.reconciler = world.fresh()
+    assert await world.look() is None and world.condition[1] == "QueuedByKueue"
+
+
+async def test_a_trial_that_kueue_evicts_waits_in_the_queue_again() -> None:
+    world = queued(durations={"a/agent": 100.0})
+    await world.look()
+    admit(world)
+    await world.look()
+    pod = world.cluster.objects["Pod", KEY[0], "t-1"]
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it stays until Kueue takes its finalizer away
+    world.cluster.set_pod_status(KEY[0], "t-1", conditions=[EVICTED])
+    await world.run(until=lambda: world.condition[1] == "QueuedByKueue")
+    (lost,) = world.status.attempts
+    assert (lost.reason, lost.message, world.status.pod_name) == (
+        "EvictedByKueue",
+        "WorkloadEvictedDueToPreempted: for others",
+        "t-2",
+    )
+    admit(world, "t-2")
+    await world.run()
+    assert world.condition[0] == "Complete" and len(world.status.attempts) == 1
+
+
+async def test_a_pod_that_was_queued_is_not_kept_for_ever() -> None:
+    world = queued({"podCleanup": "Never"})
+    await world.look()
+    admit(world)
+    await world.run()
+    assert (world.condition[0], world.pods) == ("Complete", [])
+
+
+async def test_a_pod_that_was_queued_is_kept_for_as_long_as_the_spec_says() -> None:
+    world = queued({"podCleanup": "Never", "podTTLSecondsAfterFinished": 600})
+    await world.look()
+    admit(world)
+    await world.run(until=lambda: world.condition[0] == "Complete")
+    done = world.now
+    await world.look()
+    assert world.pods == ["t-1"]
+    await world.run()
+    assert (world.pods, world.now - done >= 600) == ([], True)
+
+
+async def test_a_verifiers_pod_waits_in_no_queue_or_in_one_of_its_own() -> None:
+    world = queued(config=SEPARATE)
+    await world.look()
+    admit(world)
+    await world.run()
+    assert world.condition[0] == "Complete"
+
+    world = queued({"activeDeadlineSeconds": 500}, SEPARATE, {"multistep.dev/verifier-queue": "judges"})
+    await world.look()
+    admit(world)
+    for step in range(3):
+        name = f"t-1-v{step}"
+        await world.run(until=lambda name=name: name in world.pods and world.condition[1] == "QueuedByKueue")  # type: ignore[misc]
+        assert (world.status.phase, world.condition[2]) == (
+            "Running",
+            f"pod {name} waits in the queue judges until Kueue admits it",
+        )
+        world.now += 1000
+        assert await world.look() is None
+        admit(world, name)
+        await world.look()
+    await world.run()
+    assert world.condition[0] == "Complete" and world.now >= START + 3000
+
+
+async def test_a_queued_trial_that_is_suspended_gives_up_its_place_and_takes_another_later() -> None:
+    world = queued()
+    await world.look()
+    world.change_trial(suspend=True)
+    await world.run()
+    assert (world.status.phase, world.pods, world.condition[1]) == ("Suspended", [], "Released")
+    world.change_trial(suspend=False)
+    await world.look()
+    assert (world.condition[1], world.status.pod_name) == ("QueuedByKueue", "t-2")

@@ -1,0 +1,156 @@
+"""Lines of trials for which a quota has no room: one tries, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+from multistep.cluster.edge import Object
+from multistep.reconcile.quotas import LAST_PAUSE_SECONDS, Quotas
+from multistep.reconcile.turns import Key
+from tests.support.virtual_time import in_virtual_time
+
+FULL = "create pod: pods 'a-1' is forbidden: exceeded quota: few"
+A, B, C = [("ns", name) for name in "abc"]
+
+
+def pod(cpu: str = "1", priority: str | None = None) -> Object:
+    spec: Object = {"containers": [{"resources": {"requests": {"cpu": cpu}}}], "priorityClassName": priority}
+    return {"metadata": {"name": "x"}, "spec": spec}
+
+
+SMALL, LARGE = pod(), pod("8")
+
+
+class Trials:
+    """Trials that want pods; woken: who was, in order, and when."""
+
+    def __init__(self) -> None:
+        self.woken: list[tuple[float, Key]] = []
+        self.time = asyncio.get_running_loop().time
+        self.quotas = Quotas(lambda key: self.woken.append((self.time(), key)), self.time)
+
+    def look(self, key: Key, refusal: str | None = None, wanted: Object = SMALL, *, first: bool = False) -> bool:
+        """One look: it asks, and if it may it tries and is told this; None: it does not try after all. Says whether it might."""
+        may = self.quotas.may_try(key, wanted, first=first)
+        if may and refusal is not None:
+            self.quotas.tried(key, wanted, refusal, first=first)
+        self.quotas.settle(key)
+        return may
+
+
+@in_virtual_time
+async def test_nobody_waits_where_nothing_was_refused() -> None:
+    trials = Trials()
+    assert trials.look(A, "") and trials.look(B)
+    assert (trials.quotas.waiting, A in trials.quotas, trials.woken) == (0, False, [])
+
+
+@in_virtual_time
+async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> None:
+    trials = Trials()
+    assert trials.look(A, FULL)
+    assert not trials.look(B)
+    pauses = []
+    for _ in range(9):
+        pauses.append(trials.quotas.pause(A))
+        assert not trials.look(A, FULL)  # before its time
+        await asyncio.sleep(pauses[-1] or 0)
+        assert trials.look(A, FULL)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, LAST_PAUSE_SECONDS]
+    assert (trials.quotas.pause(B), trials.quotas.refusal(B), trials.woken) == (None, "exceeded quota: few", [])
+
+
+@in_virtual_time
+async def test_who_gets_a_pod_lets_the_next_one_try_at_once() -> None:
+    trials = Trials()
+    trials.look(A, FULL), trials.look(B), trials.look(C)
+    await asyncio.sleep(1)
+    assert trials.look(A, "")
+    assert [key for _, key in trials.woken] == [B]
+    assert trials.look(B, "") and trials.look(C, "")
+    assert trials.quotas.waiting == 0
+
+
+@in_virtual_time
+async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
+    trials = Trials()
+    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both before any answer
+    for each in (A, B):
+        trials.quotas.tried(each, SMALL, FULL, first=False)
+    assert (trials.quotas.pause(A), trials.quotas.pause(B)) == (1, None)
+
+
+@in_virtual_time
+async def test_a_pod_that_went_lets_one_try_soon() -> None:
+    trials = Trials()
+    for _ in range(6):
+        trials.look(A, FULL)
+        await asyncio.sleep(trials.quotas.pause(A) or 0)
+    trials.look(A, FULL), trials.look(B)
+    now = trials.time()
+    trials.quotas.went("elsewhere")
+    assert trials.quotas.pause(A) == 60
+    for _ in range(2):
+        trials.quotas.went("ns")
+    assert trials.quotas.pause(A) == 1
+    await asyncio.sleep(2)
+    assert trials.woken == [(now + 1, A)]
+    assert trials.look(A, FULL) and trials.quotas.pause(A) == 1
+
+
+@in_virtual_time
+async def test_a_line_that_is_gone_when_there_is_room_wakes_nobody() -> None:
+    trials = Trials()
+    trials.look(A, FULL)
+    await asyncio.sleep(1)
+    trials.look(A, FULL)
+    trials.quotas.went("ns")
+    trials.quotas.settle(A)
+    await asyncio.sleep(5)
+    assert trials.woken == []
+
+
+@in_virtual_time
+async def test_who_wants_no_pod_any_more_leaves_the_line() -> None:
+    trials = Trials()
+    trials.look(A, FULL), trials.look(B), trials.look(C)
+    trials.quotas.settle(A)  # stopped, deleted, or its look failed before it asked
+    assert [key for _, key in trials.woken] == [B]
+    trials.quotas.settle(C)
+    assert (trials.quotas.waiting, len(trials.woken)) == (1, 1)
+
+
+@in_virtual_time
+async def test_who_may_try_and_does_not_yet_keeps_its_turn() -> None:
+    trials = Trials()
+    trials.look(A, FULL), trials.look(B)
+    await asyncio.sleep(1)
+    assert trials.look(A) and trials.woken == []
+    assert trials.look(A) and not trials.look(B)
+
+
+@in_virtual_time
+async def test_a_small_pod_does_not_wait_behind_a_large_one_nor_behind_another_namespaces() -> None:
+    trials = Trials()
+    trials.look(A, FULL, LARGE)
+    assert trials.look(B, "") and trials.look(("other", "a"), "", LARGE) and trials.look(C, "", pod("8", "high"))
+    assert not trials.look(B, wanted=LARGE)
+
+
+@in_virtual_time
+async def test_a_trial_that_wants_another_pod_than_before_changes_lines() -> None:
+    trials = Trials()
+    trials.look(A, FULL, LARGE), trials.look(B, wanted=LARGE)
+    assert trials.look(A, "", SMALL)
+    assert [key for _, key in trials.woken] == [B]
+
+
+@in_virtual_time
+async def test_a_trial_that_has_a_pod_already_goes_before_those_that_have_none() -> None:
+    trials = Trials()
+    trials.look(A, FULL), trials.look(B)
+    trials.look(C, first=True)
+    assert (trials.quotas.pause(C), trials.quotas.pause(A)) == (1, None)
+    await asyncio.sleep(1)
+    assert trials.look(C, "", first=True)
+    assert [key for _, key in trials.woken] == [A]
