@@ -51,18 +51,22 @@ async def test_queued_trials_wait_visibly_start_when_kueue_admits_them_and_give_
             await given.without_pods(name)
 
 
-async def test_trials_wait_for_room_in_a_quota_and_start_when_there_is_some(given: Given) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
+async def test_trials_wait_for_room_in_a_quota_and_start_one_after_another_when_there_is_some(given: Given) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
     await given.applied(quota)
     resource = await given.client.resource_of(quota)
-    async with asyncio.timeout(60):
-        while "used" not in ((await given.client.get(resource, given.namespace, "one")).get("status") or {}):
+    async with asyncio.timeout(60):  # it counts from then on
+        while "used" not in ((await given.client.get(resource, given.namespace, "few")).get("status") or {}):
             await asyncio.sleep(0.2)
-    names = ["a", "b", "c"]
-    for number, name in enumerate(names):
-        await given.applied(trial(Step("a", solve="#!/bin/sh\nsleep 2\n", test=reward(number / 10)), name=name))
-    waiting = await given.until("c", waits_for("QuotaExceeded"))  # type: ignore[arg-type]
-    assert "exceeded quota: one" in condition(waiting, "Reconciling")["message"] and waiting["status"]["phase"] == "Pending"
-    done = [await given.until(name, finished) for name in names]
-    assert [each["status"]["rewards"] for each in done] == [{"reward": number / 10} for number in range(3)]
-    assert all("attempts" not in each["status"] for each in done)
+    rewards = {"a": 0.1, "b": 0.2}
+    for name, each in rewards.items():
+        await given.applied(trial(Step("a", test=reward(each)), name=name))
+    for name in rewards:
+        waiting = await given.until(name, waits_for("QuotaExceeded"))  # type: ignore[arg-type]
+        assert waiting["status"]["phase"] == "Pending" and "exceeded quota: few" in condition(waiting, "Reconciling")["message"]
+    await given.client.patch(resource, given.namespace, "few", {"spec": {"hard": {"pods": "1"}}})
+    done = [(await given.until(name, finished))["status"] for name in rewards]
+    assert [each["rewards"]["reward"] for each in done] == list(rewards.values())
+    assert [each.get("attempts", []) for each in done] == [[], []]
+    first, second = sorted(done, key=lambda each: str(each["steps"][0]["startTime"]))
+    assert second["steps"][0]["startTime"] >= first["completionTime"]
