@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from ..api.trial import API_VERSION, KIND
+from ..cluster.kueue import QUEUE
 from ..errors import UsageError
 from ..sources.configmaps import split
 
@@ -42,7 +43,7 @@ class TrialImage:
 class TrialRequest:
     """What a MultiStepTrial is made of. variables: entries of spec.variables; config_maps: the bundle's, in order.
 
-    source: where the task is instead, as spec.task has it.
+    source: where the task is instead, as spec.task has it. queue: of Kueue's.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TrialRequest:
     verify: bool = True
     keep: bool = False
     source: Manifest | None = None
+    queue: str | None = None
 
 
 def new_name(stem: str, agent: str = "") -> str:
@@ -114,7 +116,8 @@ def trial_manifest(request: TrialRequest) -> Manifest:
             podCleanup="Never" if request.keep else None,
         ),
     }
-    trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": request.name}, "spec": spec}
+    metadata = {"name": request.name, **optional(labels=queue_labels(request.queue))}
+    trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     return placed(_labelled(trial, request.digest), request.namespace)
 
 
@@ -142,6 +145,11 @@ def environment(image: TrialImage | None) -> Manifest | None:
         "image": image.reference,
         **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
     }
+
+
+def queue_labels(queue: str | None) -> Mapping[str, str] | None:
+    """Labels of a trial that waits in a queue of Kueue's."""
+    return {QUEUE: queue} if queue else None
 
 
 def optional(**fields: object) -> Manifest:

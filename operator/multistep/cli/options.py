@@ -103,6 +103,11 @@ def image_options(function: F) -> F:
     return click.option("--image", metavar="IMAGE", help="Run in this image instead of the task's.")(function)
 
 
+def queue_option(function: F) -> F:
+    """Who says when it is a trial's turn."""
+    return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
+
+
 def trial_options(function: F) -> F:
     """What may differ from trial to trial; used by package and run."""
     for option in (
@@ -122,6 +127,7 @@ def trial_options(function: F) -> F:
             metavar="NAME=SECRET:KEY",
             help="A variable for ${NAME} in task.toml, from a Secret that exists.",
         ),
+        queue_option,
         click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
         agent_option,
     ):

@@ -43,6 +43,7 @@ class TrialOptions:
     on_agent_error: str | None = None
     no_verify: bool = False
     keep: bool = False
+    queue: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
         on_agent_error=options.on_agent_error,
         verify=not options.no_verify,
         keep=options.keep,
+        queue=options.queue,
     )
 
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from .options import Target, complete_sweeps, image_options, kubeconfig_options, namespace_option, output_option, verbose_option
+from .options import (
+    Target,
+    complete_sweeps,
+    image_options,
+    kubeconfig_options,
+    namespace_option,
+    output_option,
+    queue_option,
+    verbose_option,
+)
 
 _EPILOG = """\b
 Examples:
@@ -97,6 +106,7 @@ def sweep() -> None:
 @click.option(
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for ${NAME} in task.toml; kept in a Secret."
 )
+@queue_option
 @click.option("--detach", is_flag=True, help="Do not follow the sweep: print its name and leave.")
 @image_options
 @namespace_option

@@ -21,6 +21,7 @@ from .manifests import (
     new_name,
     optional,
     placed,
+    queue_labels,
     variable_from_secret,
     variables_secret,
 )
@@ -39,6 +40,7 @@ class SweepOptions:
     parallelism: int | None = None
     timeout_multiplier: float | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    queue: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def sweep_of_tasks(
     parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
     secret = variables_secret(name, options.variables, namespace) if options.variables else None
     variables = [variable_from_secret(each, f"{name}-variables", each) for each in options.variables]
-    template = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
+    spec = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
+    labels = queue_labels(options.queue)
+    template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
     sweep = {
         "apiVersion": API_VERSION,
         "kind": SWEEP_KIND,
@@ -93,7 +97,7 @@ def sweep_of_tasks(
             **optional(
                 attempts=options.attempts,
                 parallelism=options.parallelism,
-                template={"spec": template} if template else None,
+                template=template or None,
             ),
         },
     }

@@ -39,6 +39,7 @@ class SweepSession:
     parallelism: int | None = None
     name: str | None = None
     timeout_multiplier: float | None = None
+    queue: str | None = None
     variables: Sequence[str] = ()
     image: str | None = None
     runner_in_image: bool = False
@@ -56,6 +57,7 @@ class SweepSession:
         given = {
             **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
             **{"--timeout-multiplier": self.timeout_multiplier, "--var": self.variables, "--image": self.image},
+            **{"--queue": self.queue},
         }
         if more:
             raise UsageError(f"{path} is a file, and a sweep is made of one file alone, or of directories")
@@ -68,7 +70,7 @@ class SweepSession:
         values = variable_values(self.variables)
         tasks = find_tasks(self.sources)
         name = self.name or new_sweep_name(tasks)
-        options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values)
+        options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue)
         sweep_of_tasks(tasks, {}, options)
         for task in tasks:
             check(task, verification=True, oracle=not self.agents or "oracle" in self.agents, given=values)

@@ -63,9 +63,10 @@ def test_the_trial_says_only_what_is_not_default(task: Path, invoke: Invoke) -> 
 
 def test_every_option_reaches_the_spec(task: Path, invoke: Invoke) -> None:
     options = ["--image", "i:1", "--runner-in-image", "--no-verify", "--keep", "--timeout-multiplier", "2.5"]
-    options += ["--on-agent-error", "continue", "--var-from-secret", "KEY=keys:openai"]
+    options += ["--on-agent-error", "continue", "--var-from-secret", "KEY=keys:openai", "--queue", "team"]
     *_, trial = _documents(invoke("package", task, *options, "--", "bash", "-c", "x").stdout)
     parse_trial(trial)
+    assert trial["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     del trial["spec"]["task"]
     assert trial["spec"] == {
         "agent": {"name": "command", "command": ["bash", "-c", "x"]},

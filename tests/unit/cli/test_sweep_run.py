@@ -74,7 +74,7 @@ def test_the_exit_code_tells_how_it_ended(task: Path, invoke: Invoke, cluster: C
 def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [GOOD]
     options = ("--attempts", 3, "--parallelism", 7, "--agent", "nop", "--agent", "mine=sh -c 'my agent'", "--timeout-multiplier", 2)
-    result = invoke("sweep", "run", tasks, *options, "--name", "nightly", "--var", "KEY=secret")
+    result = invoke("sweep", "run", tasks, *options, "--name", "nightly", "--var", "KEY=secret", "--queue", "team")
     assert result.exit_code == 0, result.stderr
     sweep = made(cluster)
     assert [each["name"] for each in sweep["spec"]["tasks"]] == ["My_Task", "other"]
@@ -83,6 +83,7 @@ def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke
         {"name": "mine", "agent": {"name": "command", "command": ["sh", "-c", "my agent"]}},
     ]
     assert (sweep["spec"]["attempts"], sweep["spec"]["parallelism"]) == (3, 7)
+    assert sweep["spec"]["template"]["metadata"] == {"labels": {"kueue.x-k8s.io/queue-name": "team"}}
     template = sweep["spec"]["template"]["spec"]
     assert template["timeoutMultiplier"] == 2
     assert template["variables"] == [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "nightly-variables", "key": "KEY"}}}]

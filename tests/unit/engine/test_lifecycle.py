@@ -614,6 +614,8 @@ PODS = st.builds(
     created_at=st.floats(0, 2 * START),
     scheduled_at=TIMES,
     unschedulable=WORDS,
+    gates=st.sampled_from([(), ("a",), ("a", "b")]),
+    queue=st.sampled_from([None, "", "team"]),
     deleting=st.booleans(),
     disruption=REASONS,
     reason=REASONS,
@@ -632,7 +634,7 @@ CONDITIONS = st.lists(
         type=st.sampled_from(["Complete", "Failed", "Ready", "Suspended"]),
         status=st.sampled_from(["True", "False", "Unknown"]),
         last_transition_time=st.just(at(NOW)),
-        reason=st.just("x"),
+        reason=st.sampled_from(["x", "QueuedByKueue"]),
     ),
     max_size=2,
 )

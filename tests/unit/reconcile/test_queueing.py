@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from multistep.cluster.edge import Cluster, Object
+from multistep.sources.trial import Loaded
 from tests.support.fake_cluster import FakeCluster
+from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, SEPARATE, START, World, manifest
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GATE = {"name": "kueue.x-k8s.io/admission"}
+SHORT = {"environment": {"docker_image": "img"}, "steps": [{"name": "a"}]}
+STRIDE = 4  # points where it dies: all of them would be a minute
 EVICTED = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted", "message": "for others"}
 
 
@@ -48,7 +52,7 @@ def admit(world: World, name: str = "t-1") -> None:
 
 
 def suspended(world: World) -> str:
-    return next(each.status for each in world.status.conditions if each.type == "Suspended")
+    return next((each.status for each in world.status.conditions if each.type == "Suspended"), "")
 
 
 async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
@@ -147,3 +151,40 @@ async def test_a_queued_trial_that_is_suspended_gives_up_its_place_and_takes_ano
     world.change_trial(suspend=False)
     await world.look()
     assert (world.condition[1], world.status.pod_name) == ("QueuedByKueue", "t-2")
+
+
+async def played(faults: Faults, plans: dict[str, Loaded]) -> World:
+    """Queued, admitted, evicted once, admitted again."""
+    spec = {"podCleanup": "Never", "activeDeadlineSeconds": 1000}
+    world = queued(spec, SHORT, durations={"a/agent": 100.0}, faults=faults, plans=plans)
+
+    async def until_queued(pod: str) -> None:
+        await world.run(until=lambda: suspended(world) == "True" and world.status.pod_name == pod)
+
+    await until_queued("t-1")
+    world.now += 5000
+    admit(world)
+    await world.run(until=lambda: world.status.steps)
+    world.cluster.set_pod_status(KEY[0], "t-1", conditions=[EVICTED])
+    await until_queued("t-2")
+    world.now += 5000
+    admit(world, "t-2")
+    await world.run()
+    return world
+
+
+def assert_ran_as_if_nothing_had_happened(world: World) -> None:
+    assert (world.condition[0], world.pods) == ("Complete", []), world.condition
+    assert [each.reason for each in world.status.attempts] == ["EvictedByKueue"]
+    assert [step.rewards for step in world.status.steps] == [{"reward": 1}]
+    assert world.status.suspended_seconds in range(10_000, 10_200)
+    assert all(set(each.starts.values()) <= {1} for each in world.cluster.runners.values())
+
+
+async def test_an_operator_that_dies_anywhere_loses_no_place_and_no_time_of_a_queued_trial() -> None:
+    faults, plans = Faults(), dict[str, Loaded]()
+    assert_ran_as_if_nothing_had_happened(await played(faults, plans))
+    points = len(faults.trace)
+    assert points > 60
+    for point in range(1, points + 1, STRIDE):
+        assert_ran_as_if_nothing_had_happened(await played(Faults().fail(point, Killed()), plans))
