@@ -2,8 +2,9 @@
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`.
-export CLUSTER IMAGE_REPOSITORY CASES
+# Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`, and by
+# `bench`: the program `harbor` of another Python.
+export CLUSTER IMAGE_REPOSITORY CASES HARBOR
 
 TARGETS := setup lock demo test lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
 .PHONY: help $(TARGETS)

@@ -1,9 +1,14 @@
 """``make bench``: what trials cost against pods that do nothing, in one run on one cluster.
 
-Prints, for 1 and for 30 trials of the example: wall time, that of idle pods of the same shape (image, init container,
-grace period) and of bare pods, the ratios, and per trial execs, API requests, status writes and operator CPU. Then what
-files into a pod and back cost in time and in memory, and a large artifact on its way into an object store: the bench fails
-where that is slower or takes more of the operator's memory than was promised.
+Sections, in their order:
+
+- trials: for 1 and for 40 trials of the example at once, wall time against that of idle pods of the same shape (image, init
+  container, grace period) and of bare pods, by turns in three rounds; per trial execs, API requests, status writes, operator
+  CPU; then the same 40 by Harbor's own driver, where there is one (HARBOR=, or `harbor` on the PATH)
+- transfers: what files into a pod and back cost in time and in memory
+- store: a large artifact on its way into an object store
+
+It fails where a trial takes more execs than it has steps, or the store's artifact is slower or takes more memory than was promised.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ import argparse
 import asyncio
 import secrets
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +32,13 @@ from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
-from tests.bench import store
-from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials, transfer
+from tests.bench import harbor, store, trials
+from tests.bench.measure import transfer
+from tests.bench.trials import Manifests
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
-COUNTS = (1, 30)
+SECTIONS = ("trials", "transfers", "store")
+COUNTS = (1, 40)
 TRANSFERS = (64, 1024)  # MiB; memory that grows with them would not be flat
 
 Object = dict[str, Any]
@@ -53,8 +62,66 @@ def bare_pod(shape: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "idle", "labels": {"bench": "idle"}}, "spec": spec}
 
 
-async def run(image: str, operator_image: str, runner_in_image: bool, *, store_only: bool) -> bool:
-    """All measurements, in a namespace of their own. Whether what was promised holds."""
+@dataclass
+class Bench:
+    """A namespace of its own, and what its pods and trials are made of. sections: those that are wanted."""
+
+    client: Client
+    namespace: str
+    manifests: Manifests
+    sections: Sequence[str]
+
+    async def run(self) -> bool:
+        """All measurements that are wanted. Whether what was promised holds."""
+        held = True
+        if "trials" in self.sections:
+            held = await self._trials()
+        if "transfers" in self.sections:
+            await self._transfers()
+        if "store" in self.sections:
+            held = await self._store() and held
+        return held
+
+    async def _trials(self) -> bool:
+        found = [await trials.compare(self.client, self.namespace, self.manifests, count) for count in COUNTS]
+        held, words = trials.judgement(found[-1])
+        _print(trials.times(found), trials.costs(found), *words)
+        await self._harbor(found[-1])
+        return held
+
+    async def _harbor(self, ours: trials.Comparison) -> None:
+        program = harbor.program()
+        if program is None:
+            _print(harbor.HOW_TO)
+            return
+        found = await harbor.measure(self.client, self.namespace, program, EXAMPLE, self.manifests, ours.count)
+        _print(harbor.table(found, ours))
+
+    async def _transfers(self) -> None:
+        """Bytes through the exec channel and the runner, by the client that the operator uses, in a process of its own."""
+        _say("files into a pod and back")
+        table = Table("file MiB", "upload MB/s", "download MB/s", "client's memory grew by MiB")
+        for mebibytes in TRANSFERS:
+            cost = await transfer(self.client, self.namespace, self.manifests.shape, mebibytes * 2**20)
+            rates = [f"{cost.size / seconds / 1e6:.0f}" for seconds in (cost.upload_seconds, cost.download_seconds)]
+            table.add_row(str(mebibytes), *rates, f"{cost.grown_bytes / 2**20:.1f}")
+        _print(table)
+
+    async def _store(self) -> bool:
+        _say("a large artifact into an object store")
+        cost = await store.artifact(self.client, self.namespace)
+        table = Table("artifact MiB", "s", "MB/s", "plain copy s (before, after)", "of its speed", "operator's memory rose by MiB")
+        plain = f"{cost.plain_seconds:.1f} ({', '.join(f'{each:.1f}' for each in cost.plain)})"
+        times = [f"{cost.seconds:.1f}", f"{store.SIZE / cost.seconds / 1e6:.0f}", plain, f"{cost.ratio:.2f}"]
+        table.add_row(str(store.SIZE // 2**20), *times, f"{cost.grown_bytes / 2**20:.1f}")
+        most = store.MOST_GROWN_BYTES // 2**20
+        wanted = f"at least {store.LEAST_RATIO:g} of a plain copy's speed, and less than {most} MiB of memory"
+        _print(table, f"{'holds' if cost.holds else 'DOES NOT HOLD'}: {wanted}")
+        return cost.holds
+
+
+async def run(image: str, operator_image: str, sections: Sequence[str], *, runner_in_image: bool) -> bool:
+    """Measure in a namespace that is there only for it. Whether what was promised holds."""
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     packed = pack(EXAMPLE)
@@ -67,73 +134,30 @@ async def run(image: str, operator_image: str, runner_in_image: bool, *, store_o
         agent="oracle",
         image=TrialImage(image, runner=runner_in_image),
     )
-    trial = trial_manifest(request)
     async with await Client.connect() as client:
         await client.create(space)
         try:
             for config_map in maps:
                 await client.create(config_map)
-            shape = idle_pod(trial, image, operator_image)
-            if not store_only:
-                await _measure(client, namespace, trial, shape)
-                await _measure_transfers(client, namespace, shape)
-            return await _measure_store(client, namespace)
+            return await Bench(client, namespace, _manifests(trial_manifest(request), image, operator_image), sections).run()
         finally:
             await client.delete(await client.resource_of(space), None, namespace)
 
 
-async def _measure(client: Client, namespace: str, trial: Object, shape: Object) -> None:
-    titles = ("trials", "trials s", "same shape s", "bare s", "ratio to shape", "ratio to bare")
-    costs = ("execs", "API requests", "status writes", "operator CPU ms")
-    table = Table(*titles, *(f"{each} / trial" for each in costs), "peak MiB")
-    for count in COUNTS:
-        print(f"bench: {count} pods, then {count} trials ...", file=sys.stderr, flush=True)
-        bare = await time_pods(client, namespace, bare_pod(shape), count)
-        same = await time_pods(client, namespace, shape, count)
-        before = await counters(client)
-        wall = await time_trials(client, namespace, trial, count)
-        after = await counters(client)
-        await remove_trials(client, namespace)
-        times = [f"{wall:.1f}", f"{same:.1f}", f"{bare:.1f}", f"{wall / same:.2f}", f"{wall / bare:.2f}"]
-        table.add_row(str(count), *times, *_costs(before, after, count))
-    Console(width=160).print(table)
+def _manifests(trial: Object, image: str, operator_image: str) -> Manifests:
+    shape = idle_pod(trial, image, operator_image)
+    steps = parse_task((EXAMPLE / "task.toml").read_text()).steps or []
+    return Manifests(trial, shape, bare_pod(shape), len(steps))
 
 
-async def _measure_transfers(client: Client, namespace: str, shape: Object) -> None:
-    """Bytes through the exec channel and the runner, by the client that the operator uses, in a process of its own."""
-    print("bench: files into a pod and back ...", file=sys.stderr, flush=True)
-    table = Table("file MiB", "upload MB/s", "download MB/s", "client's memory grew by MiB")
-    for mebibytes in TRANSFERS:
-        cost = await transfer(client, namespace, shape, mebibytes * 2**20)
-        rates = [f"{cost.size / seconds / 1e6:.0f}" for seconds in (cost.upload_seconds, cost.download_seconds)]
-        table.add_row(str(mebibytes), *rates, f"{cost.grown_bytes / 2**20:.1f}")
-    Console(width=160).print(table)
+def _say(what: str) -> None:
+    print(f"bench: {what} ...", file=sys.stderr, flush=True)
 
 
-async def _measure_store(client: Client, namespace: str) -> bool:
-    print("bench: a large artifact into an object store ...", file=sys.stderr, flush=True)
-    cost = await store.artifact(client, namespace)
-    table = Table("artifact MiB", "s", "MB/s", "plain copy s (before, after)", "of its speed", "operator's memory rose by MiB")
-    plain = f"{cost.plain_seconds:.1f} ({', '.join(f'{each:.1f}' for each in cost.plain)})"
-    times = [f"{cost.seconds:.1f}", f"{store.SIZE / cost.seconds / 1e6:.0f}", plain, f"{cost.ratio:.2f}"]
-    table.add_row(str(store.SIZE // 2**20), *times, f"{cost.grown_bytes / 2**20:.1f}")
+def _print(*found: Table | str) -> None:
     console = Console(width=160)
-    console.print(table)
-    wanted = (
-        f"at least {store.LEAST_RATIO:g} of a plain copy's speed, and less than {store.MOST_GROWN_BYTES // 2**20} MiB of memory"
-    )
-    console.print(f"{'holds' if cost.holds else 'DOES NOT HOLD'}: {wanted}")
-    return cost.holds
-
-
-def _costs(before: Counters, after: Counters, count: int) -> list[str]:
-    return [
-        f"{(after.execs - before.execs) / count:.1f}",
-        f"{(after.requests - before.requests) / count:.1f}",
-        f"{(after.status_writes - before.status_writes) / count:.1f}",
-        f"{1000 * (after.cpu_seconds - before.cpu_seconds) / count:.0f}",
-        f"{after.peak_bytes / 2**20:.0f}",
-    ]
+    for each in found:
+        console.print(each, highlight=False)
 
 
 def main() -> None:
@@ -144,9 +168,9 @@ def main() -> None:
         "--operator-image", required=True, help="the operator's image, which brings the runner where the image has none"
     )
     parser.add_argument("--runner-in-image", action="store_true", help="the image holds the runner: no init container")
-    parser.add_argument("--store-only", action="store_true", help="nothing but the artifact into the object store")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="nothing but this section; may be given several times")
     options = parser.parse_args()
-    work = run(options.image, options.operator_image, options.runner_in_image, store_only=options.store_only)
+    work = run(options.image, options.operator_image, options.only or SECTIONS, runner_in_image=options.runner_in_image)
     if not asyncio.run(work):
         sys.exit(1)
 

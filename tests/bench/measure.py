@@ -6,7 +6,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from multistep.cluster.client import Client
@@ -34,16 +34,18 @@ class Counters:
     cpu_seconds: float
     peak_bytes: float
 
+    def since(self, start: Counters) -> Counters:
+        """What came since then; the peak is all the operator's life's."""
+        differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
+        return replace(Counters(**differences), peak_bytes=self.peak_bytes)
+
 
 async def counters(client: Client) -> Counters:
     """Scrape the operator through the API server."""
-    text = b"".join([chunk async for chunk in client.raw_stream(METRICS)]).decode()
     totals: dict[str, float] = {}
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            sample, value = line.rsplit(" ", 1)
-            name = sample.split("{")[0]
-            totals[name] = totals.get(name, 0.0) + float(value)
+    for sample, value in await _samples(client, METRICS):
+        name = sample.split("{")[0]
+        totals[name] = totals.get(name, 0.0) + value
     return Counters(
         execs=totals["multistep_execs_total"],
         requests=totals["multistep_api_requests_total"],
@@ -53,6 +55,18 @@ async def counters(client: Client) -> Counters:
     )
 
 
+async def api_server_execs(client: Client) -> float:
+    """Exec sessions that the API server has seen the end of, whoever's they were."""
+    found = await _samples(client, "/metrics")
+    return sum(value for name, value in found if name.startswith("apiserver_request_total{") and 'subresource="exec"' in name)
+
+
+async def _samples(client: Client, path: str) -> list[tuple[str, float]]:
+    text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
+    pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
+    return [(sample, float(value)) for sample, value in pairs]
+
+
 async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], count: int) -> float:
     """Seconds to create pods, see them all Ready, delete them and see them gone."""
     names = [f"idle-{number}" for number in range(count)]
@@ -60,7 +74,7 @@ async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], coun
     await asyncio.gather(*(client.create_pod(_named(pod, namespace, name)) for name in names))
     await _until(lambda: _all_ready(client, namespace, count))
     await asyncio.gather(*(client.delete_pod(namespace, name) for name in names))
-    await _until(lambda: _no_pods(client, namespace, "bench=idle"))
+    await until_without_pods(client, namespace, "bench=idle")
     return time.monotonic() - start
 
 
@@ -70,7 +84,7 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
     start = time.monotonic()
     await asyncio.gather(*(client.create(_named(trial, namespace, name)) for name in names))
     await _until(lambda: _all_finished(client, namespace, count))
-    await _until(lambda: _no_pods(client, namespace, LABEL_TRIAL))
+    await until_without_pods(client, namespace, LABEL_TRIAL)
     seconds = time.monotonic() - start
     for found in await client.list_trials(namespace):
         if (found["status"].get("rewards") or {}) == {} or found["status"].get("exception"):
@@ -100,15 +114,26 @@ async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size:
         start = time.monotonic()
         await session.upload("1/bench/upload", "/tmp/bench", one_large_file("file", size))
         sent = time.monotonic()
-        await session.download([Source("/tmp/bench/file")], lambda _: None)
+        found = await session.download([Source("/tmp/bench/file")], lambda _: None)
         came = time.monotonic()
+    if found.size < size:
+        raise RuntimeError(f"of a file of {size} bytes {found.size} came back")
     await client.delete_pod(namespace, name)
-    await _until(lambda: _no_pods(client, namespace, "bench=idle"))
+    await until_without_pods(client, namespace, "bench=idle")
     return TransferCost(size, sent - start, came - sent, _peak_bytes() - before)
 
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def until_without_pods(client: Client, namespace: str, selector: str) -> None:
+    """All pods with those labels are gone."""
+
+    async def gone() -> bool:
+        return not await client.list_pods(namespace, label_selector=selector)
+
+    await _until(gone)
 
 
 async def remove_trials(client: Client, namespace: str) -> None:
@@ -134,10 +159,6 @@ async def _all_ready(client: Client, namespace: str, count: int) -> bool:
         pod for pod in pods if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
     ]
     return len(ready) == count
-
-
-async def _no_pods(client: Client, namespace: str, selector: str) -> bool:
-    return not await client.list_pods(namespace, label_selector=selector)
 
 
 async def _all_finished(client: Client, namespace: str, count: int) -> bool:

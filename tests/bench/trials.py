@@ -1,0 +1,124 @@
+"""Trials against pods that do nothing: rounds of both by turns, so that one noisy moment of the machine decides nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from rich.table import Table
+
+from multistep.cluster.client import Client
+from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
+
+ROUNDS = 3
+MOST_OF_SHAPE = 1.3  # times the wall time of idle pods of the same shape
+MOST_EXECS_PER_STEP = 1.0
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """What is made many times over. shape: a pod like a trial's that does nothing; bare: the least one; steps: of the trial."""
+
+    trial: Object
+    shape: Object
+    bare: Object
+    steps: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """Seconds of some trials, of as many pods of their shape (mean of those just before and just after) and of bare pods."""
+
+    trials: float
+    shape: float
+    bare: float
+    cost: Counters
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`count` trials at once, some rounds of it."""
+
+    count: int
+    steps: int
+    rounds: Sequence[Round]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [each.trials for each in self.rounds]
+
+    @property
+    def of_shape(self) -> list[float]:
+        return [each.trials / each.shape for each in self.rounds]
+
+    @property
+    def of_bare(self) -> list[float]:
+        return [each.trials / each.bare for each in self.rounds]
+
+    @property
+    def execs_per_step(self) -> float:
+        """All rounds together."""
+        return sum(each.cost.execs for each in self.rounds) / (len(self.rounds) * self.count * self.steps)
+
+
+async def compare(client: Client, namespace: str, manifests: Manifests, count: int, rounds: int = ROUNDS) -> Comparison:
+    """Pods of the shape come before, between and after the rounds of trials."""
+    print(f"bench: {count} pods and {count} trials by turns, {rounds} rounds ...", file=sys.stderr, flush=True)
+    before = await time_pods(client, namespace, manifests.shape, count)
+    measured = []
+    for _ in range(rounds):
+        start = await counters(client)
+        trials = await time_trials(client, namespace, manifests.trial, count)
+        cost = (await counters(client)).since(start)
+        await remove_trials(client, namespace)
+        bare = await time_pods(client, namespace, manifests.bare, count)
+        after = await time_pods(client, namespace, manifests.shape, count)
+        measured.append(Round(trials, fmean([before, after]), bare, cost))
+        before = after
+    return Comparison(count, manifests.steps, measured)
+
+
+def times(comparisons: Sequence[Comparison]) -> Table:
+    """Wall time."""
+    table = Table("trials", "s", "same shape s", "bare s", "ratio to shape", "ratio to bare", title="median (least to most)")
+    for each in comparisons:
+        shape, bare = [[getattr(one, name) for one in each.rounds] for name in ("shape", "bare")]
+        ratios = [spread(ratio, 2) for ratio in (each.of_shape, each.of_bare)]
+        table.add_row(str(each.count), *(spread(seconds) for seconds in (each.seconds, shape, bare)), *ratios)
+    return table
+
+
+def costs(comparisons: Sequence[Comparison]) -> Table:
+    """What was asked of the cluster and of the operator."""
+    counted = ("execs", "requests", "status_writes", "cpu_seconds")
+    titles = ("execs", "API requests", "status writes", "operator CPU s")
+    table = Table("trials", *titles, "execs / step", "operator's peak MiB", title="per trial, mean of all rounds")
+    for each in comparisons:
+        means = [fmean(getattr(one.cost, name) / each.count for one in each.rounds) for name in counted]
+        cells = [f"{mean:.3f}" if name == "cpu_seconds" else f"{mean:.1f}" for name, mean in zip(counted, means, strict=True)]
+        peak = max(one.cost.peak_bytes for one in each.rounds) / 2**20
+        table.add_row(str(each.count), *cells, f"{each.execs_per_step:.2f}", f"{peak:.0f}")
+    return table
+
+
+def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
+    """Whether its counts are what was promised, and what to say. Time is told only: it is the machine's, too."""
+    ratio = median(found.of_shape)
+    held = found.execs_per_step <= MOST_EXECS_PER_STEP
+    time = f"{_holds(ratio <= MOST_OF_SHAPE)}: {found.count} trials take {ratio:.2f} times as long as idle pods of their shape"
+    execs = f"{_holds(held)}: {found.execs_per_step:.2f} execs per step"
+    return held, [f"{time}, at most {MOST_OF_SHAPE:g}", f"{execs}, at most {MOST_EXECS_PER_STEP:g}"]
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Median, least and most."""
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def _holds(so: bool) -> str:
+    return "holds" if so else "DOES NOT HOLD"
