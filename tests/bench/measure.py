@@ -15,9 +15,9 @@ from multistep.engine.operations import Source
 from multistep.errors import NotFound
 from multistep.pod.session import Session
 from tests.e2e.given import finished
+from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file
 
-METRICS = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
 DEADLINE_SECONDS = 900.0
 LOOK_SECONDS = 0.2
 
@@ -43,7 +43,7 @@ class Counters:
 async def counters(client: Client) -> Counters:
     """Scrape the operator through the API server."""
     totals: dict[str, float] = {}
-    for sample, value in await _samples(client, METRICS):
+    for sample, value in (await samples(client)).items():
         name = sample.split("{")[0]
         totals[name] = totals.get(name, 0.0) + value
     return Counters(
@@ -57,14 +57,10 @@ async def counters(client: Client) -> Counters:
 
 async def api_server_execs(client: Client) -> float:
     """Exec sessions that the API server has seen the end of, whoever's they were."""
-    found = await _samples(client, "/metrics")
-    return sum(value for name, value in found if name.startswith("apiserver_request_total{") and 'subresource="exec"' in name)
-
-
-async def _samples(client: Client, path: str) -> list[tuple[str, float]]:
-    text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
-    pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
-    return [(sample, float(value)) for sample, value in pairs]
+    found = await samples(client, "/metrics")
+    return sum(
+        value for name, value in found.items() if name.startswith("apiserver_request_total{") and 'subresource="exec"' in name
+    )
 
 
 async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], count: int) -> float:

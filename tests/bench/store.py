@@ -19,7 +19,8 @@ from obstore.store import S3Store
 
 from multistep.cluster.client import Client
 from tests.e2e.given import Step, finished, in_agent, trial
-from tests.e2e.test_store import MIB, Store, digest_of, operator_with
+from tests.e2e.operators import with_variables
+from tests.e2e.test_store import MIB, Store, digest_of
 from tests.support import servers
 
 SIZE = 2048 * MIB
@@ -72,7 +73,7 @@ async def artifact(client: Client, namespace: str) -> Cost:
     """Measure it, with the operator in the cluster told of a real S3 server meanwhile."""
     async with servers.s3(servers.node()) as server:
         variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
-        with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, operator_with(variables):
+        with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, with_variables(variables):
             await asyncio.to_thread(_fill, Path(file.name))
             await _ended(client, namespace, trial(Step("a"), name="warm"))  # what the first trial loads is no cost of the large one
             before = await asyncio.to_thread(copy_plainly, server, Path(file.name))

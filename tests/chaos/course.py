@@ -24,8 +24,9 @@ from tests.chaos.report import Outcome, describe, last_words
 from tests.chaos.storm import COMPONENTS, Storm
 from tests.chaos.trials import UNLUCKY, Course, manifest
 from tests.chaos.verdict import Evidence, wrongs
-from tests.chaos.victim import Victim
+from tests.chaos.victim import QUICK_TO_FOLLOW, Victim
 from tests.e2e.given import Given, Object, finished
+from tests.e2e.operators import with_variables
 
 LOOK_SECONDS = 1.0
 CALM_SECONDS = 180.0  # for what is left after the storm
@@ -96,10 +97,10 @@ async def _scene(options: Options, config: Config, client: Client) -> AsyncItera
     options.out.mkdir(parents=True, exist_ok=True)
     for_log, for_proxy = listen(config.network), listen(config.network)
     course = Course(options.trials, for_log.getsockname(), options.seed)
-    victim = Victim(client, config, options.out / "operator.log")
+    victim = Victim(client, options.out / "operator.log")
     port = for_proxy.getsockname()[1]
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(victim.quick_to_follow())
+        stack.enter_context(with_variables(QUICK_TO_FOLLOW))
         log = await stack.enter_async_context(outside_log(for_log))
         between = await stack.enter_async_context(proxy(config, for_proxy, Chance(random.Random(options.seed + 1))))
         await stack.enter_async_context(led_astray(config.network, port))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from multistep.api.conditions import holds
 from multistep.api.trial import TrialStatus
-from multistep.cli.outcome import holds
 from multistep.engine.status import bounded_rewards
 
 from .compare import same_rewards

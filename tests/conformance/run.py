@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import aiohttp
 
+from multistep.api.conditions import holds, is_over
 from multistep.api.trial import TrialStatus, parse_status
 from multistep.cli.fetch import ServicePath, locate
 from multistep.cli.manifests import Manifest, bundle_config_maps, dns_label
-from multistep.cli.outcome import holds, is_over
 from multistep.cli.unpack import unpack
 from multistep.cluster.client import Client
 from multistep.cluster.resources import NAMESPACES

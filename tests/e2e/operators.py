@@ -1,4 +1,4 @@
-"""The operator that is deployed out of the way, and one on this machine in its place."""
+"""The operator that is deployed: its metrics, with other settings, out of the way; and one on this machine in its place."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+from multistep.cluster.client import Client
 
 SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
 RELEASE = "multistep"
 DEPLOYMENT = f"deployment/{RELEASE}"
 CHART = Path(__file__).parents[2] / "charts" / "multistep"
+PROCESS = b"python\0-m\0multistep\0"  # how the command line of its process in the container begins
+METRICS = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}:http/proxy/metrics"
 
 
 def require_alone() -> None:
@@ -33,6 +37,29 @@ def without_deployed() -> Iterator[None]:
     finally:
         _kubectl("scale", DEPLOYMENT, "--replicas=1")
         _kubectl("rollout", "status", DEPLOYMENT, "--timeout=120s")
+
+
+@contextmanager
+def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """The deployed operator with more variables in its environment; without them, afterwards."""
+    require_alone()
+    _set_variables(*(f"{name}={value}" for name, value in variables.items()))
+    try:
+        yield
+    finally:
+        _set_variables(*(f"{name}-" for name in variables))
+
+
+def _set_variables(*variables: str) -> None:
+    _kubectl("set", "env", DEPLOYMENT, *variables)
+    _kubectl("rollout", "status", DEPLOYMENT, "--timeout=120s")
+
+
+async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
+    """What the deployed operator counts, by metric with its labels; path: or another program, through the API server."""
+    text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
+    pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in pairs}
 
 
 @asynccontextmanager

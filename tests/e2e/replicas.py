@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
-from localkube.config import load_config
 from multistep.cluster.client import Client
 from multistep.cluster.resources import LEASES
 from multistep.errors import NotFound
-from tests.e2e.operators import require_alone
+from tests.e2e.operators import PROCESS, require_alone
+from tests.support.machine import processes
 
 NAMESPACE, NAME = "multistep-system", "multistep"
 SELECTOR = f"app.kubernetes.io/instance={NAME}"
@@ -63,14 +62,10 @@ class Replicas:
         """The log of the process that ended."""
         return await _run("kubectl", "-n", NAMESPACE, "logs", "--previous", pod["metadata"]["name"])
 
-    async def signal(self, pod: Object, number: signal.Signals) -> None:
+    def signal(self, pod: Object, number: signal.Signals) -> None:
         """Send a signal to the operator's process in a pod."""
-        container = _container(pod)["containerID"].removeprefix("containerd://")
-        config = load_config()
-        socket = str(config.paths.containerd_socket(config.first))
-        told = await _run("ctr", "--address", socket, "--namespace", "k8s.io", "tasks", "list")
-        [pid] = [int(line.split()[1]) for line in told.splitlines() if line.startswith(container)]
-        _kill(pid, number, container)
+        [pid] = processes(pod, PROCESS)
+        os.kill(pid, number)
 
     async def _settled(self, number: int) -> bool:
         pods = await self._client.list_pods(NAMESPACE, label_selector=SELECTOR)
@@ -80,11 +75,6 @@ class Replicas:
         except NotFound:
             return False
         return len(pods) == len(ready) == number and any(holder.startswith(f"{each['metadata']['name']}_") for each in ready)
-
-
-def _kill(pid: int, number: signal.Signals, container: str) -> None:
-    assert container in Path(f"/proc/{pid}/cgroup").read_text()  # it is still that process
-    os.kill(pid, number)
 
 
 def _container(pod: Object) -> Object:

@@ -61,11 +61,11 @@ async def assert_all_right(given: Given, rewards: dict[str, float]) -> None:
 async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_itself(given: Given, two: Replicas) -> None:
     asleep, held = await two.leader(), await two.lease()
     rewards = await begun(given, 4)
-    await two.signal(asleep, signal.SIGSTOP)
+    two.signal(asleep, signal.SIGSTOP)
     try:
         lease = await two.until_held_by_another(held["holderIdentity"])
     finally:
-        await two.signal(asleep, signal.SIGCONT)  # in the middle of the trials that the other one drives now
+        two.signal(asleep, signal.SIGCONT)  # in the middle of the trials that the other one drives now
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     ended = await two.until_restarted(asleep)
     assert ended["exitCode"] == 3
@@ -77,7 +77,7 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
 async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Replicas) -> None:
     leader, held = await two.leader(), await two.lease()
     rewards = await begun(given, 4)
-    await two.signal(leader, signal.SIGTERM)
+    two.signal(leader, signal.SIGTERM)
     lease, ended = await asyncio.gather(two.until_held_by_another(held["holderIdentity"]), two.until_restarted(leader))
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     assert ended["exitCode"] == 0

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from multistep.errors import NotFound
 from tests.e2e.given import Given, Object, Step, finished, in_agent, reward, trial
+from tests.e2e.operators import samples, without_deployed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
-SELECTED = "app.kubernetes.io/name=multistep"
 FAILING = {"name": "command", "command": ["false"]}
 SLEEP = "#!/bin/sh\nsleep 60\n"
 
@@ -74,7 +73,7 @@ async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> 
     rewards = {f"many-{number}": number / 100 for number in range(30)}
     manifests = [trial(Step("a", test=reward(value)), Step("b", test=reward(value)), name=name) for name, value in rewards.items()]
     done = await asyncio.gather(*(given.ended(manifest) for manifest in manifests))
-    assert (await operator_metrics(given))["multistep_threads"] < 20  # the event loop's, those that unpack, the resolver's
+    assert (await samples(given.client))["multistep_threads"] < 20  # the event loop's, those that unpack, the resolver's
     got = {each["metadata"]["name"]: each["status"]["rewards"]["reward"] for each in done}
     assert got == pytest.approx(rewards)
 
@@ -88,42 +87,18 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
     for name in names:
         await given.until(name, in_agent)
     async with asyncio.timeout(25):
-        while (await operator_metrics(given))["multistep_execs_open"]:
+        while (await samples(given.client))["multistep_execs_open"]:
             await asyncio.sleep(0.5)
     assert all([in_agent(await given.get(name)) for name in names])
     done = await asyncio.gather(*(given.until(name, finished) for name in names))
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 
 
-async def operator_metrics(given: Given) -> dict[str, float]:
-    """The operator's metrics without labels, through the API server's service proxy."""
-    path = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
-    text = b"".join([chunk async for chunk in given.client.raw_stream(path)]).decode()
-    samples = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#") and "{" not in line]
-    return {name: float(value) for name, value in samples}
-
-
 # -- while the operator is away
 
 
-@pytest.fixture
-async def operator_away(given: Given) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Sends the operator away (0) and calls it back (1); back it is in the end."""
-
-    async def replicas(count: int) -> None:
-        await kubectl(given, "-n", "multistep-system", "scale", "deployment/multistep", f"--replicas={count}")
-        await kubectl(given, "-n", "multistep-system", "rollout", "status", "deployment/multistep", "--timeout=90s")
-        if count == 0:
-            await kubectl(given, "-n", "multistep-system", "wait", "--for=delete", "pod", "-l", SELECTED, "--timeout=60s")
-
-    yield replicas
-    await replicas(1)
-
-
 @pytest.mark.alone
-async def test_what_happens_while_the_operator_is_away_is_made_up_for(
-    given: Given, operator_away: Callable[[int], Awaitable[None]]
-) -> None:
+async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Given) -> None:
     """One trial is deleted, one deleted and made again under its name, one passes its deadline, one its time to live."""
     sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
     await given.applied(trial(sleepy, name="deleted"))
@@ -132,12 +107,11 @@ async def test_what_happens_while_the_operator_is_away_is_made_up_for(
     for name in ("deleted", "remade", "late"):
         await given.until(name, in_agent)
     await given.ended(trial(Step("a"), name="old", ttlSecondsAfterFinished=8))
-    await operator_away(0)
-    for name in ("deleted", "remade"):
-        await given.deleted(name)
-    await given.applied(trial(Step("a", test=reward(0.75)), name="remade"))  # while the old pod may still be terminating
-    await given.without_pods("deleted")
-    await operator_away(1)
+    with without_deployed():
+        for name in ("deleted", "remade"):
+            await given.deleted(name)
+        await given.applied(trial(Step("a", test=reward(0.75)), name="remade"))  # while the old pod may still be terminating
+        await given.without_pods("deleted")
     remade = await given.until("remade", finished)
     assert (remade["status"]["rewards"], remade["status"]["attempt"]) == ({"reward": 0.75}, 1)
     late = await given.until("late", finished)

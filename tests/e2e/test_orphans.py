@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,37 +10,21 @@ from typing import Any
 import pytest
 
 from multistep.cli.fetch import ServicePath, locate
-from multistep.cluster.client import Client
 from multistep.cluster.resources import CONFIG_MAPS, SECRETS
 from multistep.errors import NotFound
 from tests.e2e.given import WAITS, Given, Object, Step, trial
-from tests.e2e.operators import require_alone
+from tests.e2e.operators import kubectl, samples, with_variables
 from tests.e2e.test_cli import EXAMPLE, multistep
 
 pytestmark = pytest.mark.alone
 
-OPERATOR = ("-n", "multistep-system", "deployment/multistep")
 SETTINGS = {"MULTISTEP_ORPHANS_SECONDS": "1", "MULTISTEP_ORPHANS_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
-
-
-def kubectl(*arguments: str) -> None:
-    done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def set_operator(*variables: str) -> None:
-    require_alone()
-    kubectl("set", "env", *OPERATOR, *variables)
-    kubectl("rollout", "status", *OPERATOR, "--timeout=120s")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def often() -> Iterator[None]:
-    set_operator(*(f"{name}={value}" for name, value in SETTINGS.items()))
-    try:
+    with with_variables(SETTINGS):
         yield
-    finally:
-        set_operator(*(f"{name}-" for name in SETTINGS))
 
 
 async def make_pod(given: Given, name: str, owner: Object | None, labels: dict[str, str]) -> Object:
@@ -81,7 +64,7 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(
     done = await given.until("live", lambda found: (found.get("status") or {}).get("phase") == "Complete")
     assert (done["status"]["podUID"], done["status"]["rewards"]) == (pod["metadata"]["uid"], {"reward": 1.0})
     assert not done["status"].get("attempts") and "copied" in await pod_names(given)
-    assert 'multistep_orphans_removed_total{kind="pod"}' in await metrics(given.client)
+    assert 'multistep_orphans_removed_total{kind="pod"}' in await samples(given.client)
 
 
 async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_live_trials_stay(given: Given) -> None:
@@ -93,7 +76,7 @@ async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_li
         while await fetched(given, gone):
             await asyncio.sleep(0.3)
     assert await fetched(given, kept)
-    assert 'multistep_orphans_removed_total{kind="results"}' in await metrics(given.client)
+    assert 'multistep_orphans_removed_total{kind="results"}' in await samples(given.client)
 
 
 async def test_what_run_made_for_a_trial_goes_with_it(given: Given, tmp_path: Path) -> None:
@@ -120,8 +103,3 @@ async def fetched(given: Given, uri: str) -> bool:
         return bool([chunk async for chunk in given.client.raw_stream(place.path)])
     except NotFound:
         return False
-
-
-async def metrics(client: Client) -> str:
-    path = "/api/v1/namespaces/multistep-system/services/multistep:http/proxy/metrics"
-    return b"".join([chunk async for chunk in client.raw_stream(path)]).decode()

@@ -7,8 +7,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.given import WAITS, Given, Object, Step, condition, finished, in_agent, trial
+from tests.e2e.operators import samples, with_variables
 from tests.e2e.test_cli import multistep
-from tests.e2e.test_orphans import metrics, set_operator
 from tests.support import servers
 
 pytestmark = pytest.mark.alone
@@ -61,15 +60,6 @@ class Store:
         return {str(each.relative_to(top)) for each in top.rglob("*") if each.is_file()}
 
 
-@contextmanager
-def operator_with(variables: Mapping[str, str]) -> Iterator[None]:
-    set_operator(*(f"{name}={value}" for name, value in variables.items()))
-    try:
-        yield
-    finally:
-        set_operator(*(f"{name}-" for name in variables))
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[servers.S3]:
     async with servers.s3(servers.node()) as found:
@@ -79,7 +69,7 @@ async def server() -> AsyncIterator[servers.S3]:
 @pytest.fixture(scope="module")
 def store(server: servers.S3) -> Iterator[Store]:
     variables = {"MULTISTEP_RESULTS_STORE": "s3://bucket/e2e", **RETENTION, **server.environment}
-    with operator_with(variables):
+    with with_variables(variables):
         yield Store(server)
 
 
@@ -167,8 +157,7 @@ async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: 
 
 async def memory(given: Given) -> float:
     """Bytes of the operator's that are resident."""
-    [line] = [each for each in (await metrics(given.client)).splitlines() if each.startswith("process_resident_memory_bytes ")]
-    return float(line.split()[1])
+    return (await samples(given.client))["process_resident_memory_bytes"]
 
 
 def digest_of(file: Path) -> str:

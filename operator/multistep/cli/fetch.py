@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from ..api.conditions import is_over
 from ..api.trial import TrialStatus
 from ..errors import NotFound, StoreError, UsageError
 from .cluster import Cluster
-from .outcome import is_over, outcome
+from .outcome import outcome
 from .output import say, working
 from .unpack import Unpacked, unpack
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
+from ..api.conditions import holds, is_over
 from ..api.trial import Durations, StepStatus, TrialStatus, parse_status
 from ..cluster.edge import Object
 from ..cluster.resources import SWEEPS, TRIALS, Resource
@@ -13,7 +14,7 @@ from ..cluster.watch import WatchEvent
 from ..errors import Unavailable
 from .cluster import Cluster
 from .exits import Gone
-from .outcome import holds, is_over, outcome, step_faults
+from .outcome import outcome, step_faults
 from .output import Progress, attempt_text, rewards_text, seconds_text
 
 UNHEARD_SECONDS = 10.0

@@ -107,7 +107,8 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
 
 
 def _nothing(trial: str, status: TrialStatus) -> str:
-    from .outcome import is_over, outcome
+    from ..api.conditions import is_over
+    from .outcome import outcome
 
     if not is_over(status):
         return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
@@ -135,8 +136,8 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     """Look again and again. What fails while the pod starts, ends or is cut off is tried again: nothing is shown twice."""
+    from ..api.conditions import is_over
     from ..errors import UsageError
-    from .outcome import is_over
     from .output import say
     from .reading import LATER
 

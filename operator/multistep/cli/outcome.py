@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..api.trial import Condition, StepStatus, TrialStatus
+from ..api.conditions import holds
+from ..api.trial import StepStatus, TrialStatus
 from .exits import Exit
 
 
@@ -28,16 +29,6 @@ def outcome(status: TrialStatus) -> Outcome:
         return Outcome(Exit.FAULT if found else Exit.OK, "Complete", complete.message, found)
     now = holds(status, "Reconciling")
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
-
-
-def is_over(status: TrialStatus) -> bool:
-    """Whether nothing more will happen."""
-    return bool(holds(status, "Complete") or holds(status, "Failed"))
-
-
-def holds(status: TrialStatus, type_: str) -> Condition | None:
-    """The condition of a type, if it is True."""
-    return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
 
 
 def _faults(status: TrialStatus) -> Iterator[str]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
+from ..api.conditions import is_over
 from ..api.trial import TrialStatus
 from ..cluster import pods
 from ..engine.journal import HEALTHCHECK, VERIFIER
@@ -16,7 +17,6 @@ from ..errors import ClusterError, PodError, RunnerError, Unavailable, UsageErro
 from ..pod.session import OUTPUT_PROTOCOL, Session
 from .cluster import Cluster
 from .fetch import read_part
-from .outcome import is_over
 from .output import say
 from .pieces import Piece, Wanted, pieces
 from .printing import MAX_TAIL_BYTES, Form, Tail

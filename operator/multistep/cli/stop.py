@@ -62,9 +62,10 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
 async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
     """Write down that a trial is to stop, unless it is over; the trial that was found, and no other of its name."""
+    from ..api.conditions import is_over
     from ..api.trial import Metadata, parse_status
     from ..cluster.resources import TRIALS
-    from .outcome import is_over, outcome
+    from .outcome import outcome
     from .output import say
 
     metadata, status = Metadata.model_validate(found["metadata"]), parse_status(found)
@@ -77,9 +78,10 @@ async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) ->
 
 
 async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
+    from ..api.conditions import is_over
     from .exits import Interrupted
     from .follow import until_over
-    from .outcome import is_over, outcome
+    from .outcome import outcome
     from .output import say
 
     async def one(name: str, status: TrialStatus) -> TrialStatus:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 
+from ..api.conditions import is_over
 from ..api.sweep import SweepStatus, parse_sweep_status
 from ..cluster.resources import SWEEPS
 from ..errors import Unavailable
@@ -14,7 +15,7 @@ from .cluster import Cluster
 from .exits import Interrupted
 from .follow import versions
 from .output import Following
-from .sweep_view import is_over, progress_text, sweep_view
+from .sweep_view import progress_text, sweep_view
 
 LINE_SECONDS = 10.0  # where there is no terminal, a line no more often than this, but for a new phase
 

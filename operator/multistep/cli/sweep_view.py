@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..api.conditions import holds, is_over
 from ..api.sweep import SweepStatus
-from ..api.trial import Condition
 from .exits import Exit
 from .outcome import Outcome
 from .output import clean, seconds_text, table
@@ -17,23 +17,14 @@ from .output import clean, seconds_text, table
 
 def outcome_of_sweep(status: SweepStatus) -> Outcome:
     """How a sweep ended, or where it is. Its faults are the trials that do not count."""
-    if failed := _holds(status, "Failed"):
+    if failed := holds(status, "Failed"):
         return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
-    if complete := _holds(status, "Complete"):
+    if complete := holds(status, "Complete"):
         lost = status.trials.total - status.trials.counted
         faults = (f"{lost} of {status.trials.total} trials do not count",) if lost else ()
         return Outcome(Exit.FAULT if lost else Exit.OK, "Complete", complete.message, faults)
-    now = _holds(status, "Reconciling")
+    now = holds(status, "Reconciling")
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
-
-
-def is_over(status: SweepStatus) -> bool:
-    """Whether nothing more will happen."""
-    return bool(_holds(status, "Complete") or _holds(status, "Failed"))
-
-
-def _holds(status: SweepStatus, type_: str) -> Condition | None:
-    return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
 
 
 def seconds_left(status: SweepStatus, now: datetime) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
+from ..api.conditions import holds, is_over
 from ..api.trial import AttemptStatus, Condition, MultiStepTrial, TrialStatus
 from .decisions import (
     Adopt,
@@ -70,7 +71,7 @@ def decide(situation: Situation) -> Decision:
 
 
 def _finished(s: Situation) -> Decision | None:
-    if not is_finished(s.trial):
+    if not is_over(s.trial.status):
         return None
     return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))
 
@@ -305,11 +306,6 @@ def starting_message(attempt: int | None, pod_name: str | None) -> str:
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 
-def is_finished(trial: MultiStepTrial) -> bool:
-    """Whether the trial is Complete or Failed."""
-    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in trial.status.conditions)
-
-
 def is_held(trial: MultiStepTrial) -> bool:
     """Whether the trial is to get no pod; its task is not looked at until it may."""
     return trial.spec.suspend and not trial.spec.stop and trial.status.pod_uid is None
@@ -341,7 +337,7 @@ def faults(attempts: Sequence[AttemptStatus]) -> int:
 
 def failed_badly(trial: MultiStepTrial) -> bool:
     """Whether somebody may want to look at the pod: the trial Failed, or has an exception."""
-    failed = any(each.type == "Failed" and each.status == "True" for each in trial.status.conditions)
+    failed = holds(trial.status, "Failed") is not None
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
@@ -424,7 +420,7 @@ def suspended_seconds(status: TrialStatus, now: float) -> float:
 
 
 def _stands_since(status: TrialStatus) -> Condition | None:
-    return next((each for each in status.conditions if each.type == "Suspended" and each.status == "True"), None)
+    return holds(status, "Suspended")
 
 
 def stands_still(pod: PodFacts) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..api.conditions import is_over
 from ..api.trial import AttemptStatus, StepStatus, TrialStatus
 from ..api.unknown import UnknownKey
 from ..engine.lifecycle import SUSPENDED
@@ -33,7 +34,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     found += [_step_ended(step) for step in ended_steps(old, new)]
     if new.current_step and new.current_step != old.current_step:
         found.append(Transition("StepStarted", f"step {new.current_step} started"))
-    if new.phase != old.phase and new.phase in ("Complete", "Failed"):
+    if new.phase != old.phase and is_over(new):
         found.append(_phase_changed(new))
     return found + _suspension(old, new)
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ..agents import AGENTS
+from ..api.conditions import is_over
 from ..api.trial import MultiStepTrial, TrialStatus, parse_trial
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
@@ -109,7 +110,7 @@ class Look:
     async def _tell_store_failed(self, error: StoreError) -> None:
         """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
         self._t.metrics.store_failures.inc()
-        if lifecycle.is_finished(self._trial):
+        if is_over(self._trial.status):
             return  # something is left on the volume; the trial stays what it is
         await self._wait("ResultsNotWritable", str(error), seconds=None)
 
@@ -125,13 +126,13 @@ class Look:
     async def _refuse(self, error: InvalidSpec) -> float | None:
         """A trial that cannot be read as a whole: what can is kept, so that a finished one is cleaned up all the same."""
         self._writer, self._whole = self._write_to(salvaged(self._object)), False
-        if not lifecycle.is_finished(self._trial):
+        if not is_over(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
         return await self._go_on()
 
     async def _observe(self) -> Situation:
         trial = self._trial
-        if not lifecycle.is_finished(trial) and not lifecycle.is_held(trial):
+        if not is_over(trial.status) and not lifecycle.is_held(trial):
             self._loaded = await self._t.loader.load(trial)
         self._pod = await self._t.pods.get(trial, trial.status.pod_name)
         named = trial.status.verifier

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from ..api.conditions import is_over
 from ..api.trial import MultiStepTrial, StepStatus, TrialStatus
 from ..engine import failures
 from ..engine.decisions import PodFacts
@@ -36,7 +37,7 @@ class Mark:
         """All that its status tells."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
-        return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), _over(status))
+        return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_over(status))
 
 
 class Tally:
@@ -94,7 +95,7 @@ class Tally:
             self._metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
         for step in _new_steps(status, mark):
             self._count_step(step, names)
-        if _over(status):
+        if is_over(status):
             self._count_end(status, names)
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
@@ -126,10 +127,6 @@ class Tally:
 
 def _names(trial: MultiStepTrial) -> dict[str, str]:
     return {"namespace": trial.metadata.namespace, "task": trial.status.task or "", "agent": trial.spec.agent.name}
-
-
-def _over(status: TrialStatus) -> bool:
-    return status.phase in ("Complete", "Failed")
 
 
 def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from multistep.api.conditions import is_over
 from multistep.api.trial import TrialStatus, parse_status
 from multistep.cli import follow
 from multistep.cli.exits import Gone
 from multistep.cli.follow import describe
-from multistep.cli.outcome import is_over, outcome
+from multistep.cli.outcome import outcome
 from multistep.cli.output import Progress, bytes_text, clean, seconds_text, trial_view
 from multistep.errors import Unavailable
 

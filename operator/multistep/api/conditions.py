@@ -1,0 +1,23 @@
+"""What the conditions of a trial or of a sweep say."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .trial import Condition
+
+
+class Told(Protocol):
+    """A status that has conditions."""
+
+    conditions: list[Condition]
+
+
+def holds(status: Told, type_: str) -> Condition | None:
+    """The condition of a type, if it is True."""
+    return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
+
+
+def is_over(status: Told) -> bool:
+    """Whether nothing more will happen: it is Complete or Failed."""
+    return bool(holds(status, "Complete") or holds(status, "Failed"))
