@@ -143,7 +143,7 @@ async def test_a_trial_that_ended_is_told_of_once_and_again_after_a_restart_if_i
     def fresh(later: float) -> Tally:
         return Tally(Metrics(), lambda: world.now + later, ended=lambda each: told.append(each.metadata.uid))
 
-    running = trial.model_copy(update={"status": trial.status.model_copy(update={"phase": "Running"})})
+    running = trial.model_copy(update={"status": trial.status.model_copy(update={"phase": "Running", "conditions": []})})
     tally = fresh(RECENT_SECONDS)
     for each in (running, trial, trial):
         tally.saw(each)
