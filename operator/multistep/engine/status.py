@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -29,11 +29,11 @@ from . import failures, rewards
 from .journal import Collected, Journal, StepRun
 from .lifecycle import POD_STARTING, starting_message, suspended_seconds, suspension
 
-MAX_MESSAGE_CHARACTERS = 1024
+MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
-MAX_KEY_CHARACTERS = 128
-MAX_STATUS_BYTES = 256 * 1024  # an object may have 1.5 MiB, and the spec's inline task is part of it; 100 steps have 39 KB
-MAX_SHORT_CHARACTERS = 128  # of a message in a status that would have more
+MAX_KEY_BYTES = 128
+MAX_STATUS_BYTES = 56 * 1024  # 100 steps, so that the whole resource stays below 64 KiB; an inline task comes on top of that
+MAX_SHORT_BYTES = 128  # of a message in a status that would have more
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 Phase = Literal["Pending", "Running", "Suspended", "Complete", "Failed"]
@@ -211,14 +211,20 @@ def step_run(step: StepStatus) -> StepRun:
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
-    """The status as the API server takes it; absent stands for null. One that would be too large tells less of the details."""
+    """The status as the API server takes it; absent stands for null. One that would be too large tells less of the details, what a
+    reader misses least first; the results have them all."""
     content = _dumped(status)
-    for shorten in (_shorter_attempts, _shorter_steps):
-        if len(json.dumps(content, ensure_ascii=False).encode(errors="replace")) <= MAX_STATUS_BYTES:
+    for shorten in (_shorter_attempts, _shorter_messages, _without_durations, _without_messages, _fewer_rewards):
+        if status_bytes(content) <= MAX_STATUS_BYTES:
             break
         status = shorten(status)
         content = _dumped(status)
     return content
+
+
+def status_bytes(content: Mapping[str, Any]) -> int:
+    """The size of a status, or a whole resource, as the API server keeps it."""
+    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
 
 
 def _dumped(status: TrialStatus) -> dict[str, Any]:
@@ -231,25 +237,45 @@ def _shorter_attempts(status: TrialStatus) -> TrialStatus:
     return status.model_copy(update={"attempts": attempts})
 
 
-def _shorter_steps(status: TrialStatus) -> TrialStatus:
-    """With one reward of each step: the results directory has all of them."""
-    return status.model_copy(update={"steps": [_shorter_step(each) for each in status.steps]})
+def _shorter_messages(status: TrialStatus) -> TrialStatus:
+    return _with_steps(status, lambda step: _with_message(step, _short))
 
 
-def _shorter_step(step: StepStatus) -> StepStatus:
-    exception = step.exception and step.exception.model_copy(update={"message": _short(step.exception.message)})
-    return step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1), "exception": exception})
+def _without_messages(status: TrialStatus) -> TrialStatus:
+    """The types of exceptions stay."""
+    return _with_steps(status, lambda step: _with_message(step, lambda _: ""))
+
+
+def _with_message(step: StepStatus, change: Callable[[str], str]) -> StepStatus:
+    exception = step.exception and step.exception.model_copy(update={"message": change(step.exception.message)})
+    return step.model_copy(update={"exception": exception})
+
+
+def _without_durations(status: TrialStatus) -> TrialStatus:
+    """When each step began and ended stays."""
+    return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
+
+
+def _fewer_rewards(status: TrialStatus) -> TrialStatus:
+    """One of each step: last, as they are what it was all for."""
+    return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
+
+
+def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
+    return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
 
 
 def _short(message: str) -> str:
-    return message if len(message) <= MAX_SHORT_CHARACTERS else f"{message[: MAX_SHORT_CHARACTERS - 3]}..."
+    data = message.encode(errors="replace")
+    return message if len(data) <= MAX_SHORT_BYTES else f"{data[: MAX_SHORT_BYTES - 3].decode(errors='ignore')}..."
 
 
 def bounded(message: str) -> str:
     """A message that fits, its beginning and its end kept. What a terminal would obey is not shown."""
-    if len(message) > MAX_MESSAGE_CHARACTERS:
-        half = MAX_MESSAGE_CHARACTERS // 2 - 3
-        message = f"{message[:half]} ... {message[-half:]}"
+    data = message.encode(errors="replace")
+    if len(data) > MAX_MESSAGE_BYTES:
+        half = MAX_MESSAGE_BYTES // 2 - 3
+        message = f"{data[:half].decode(errors='ignore')} ... {data[-half:].decode(errors='ignore')}"
     return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
 
 
@@ -257,7 +283,7 @@ def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS)
     """Rewards that fit: integers beyond 2**53 become the nearest float, a key that does not fit is left out, "reward" last."""
     if values is None:
         return None
-    named = {key: _number(value) for key, value in values.items() if len(key) <= MAX_KEY_CHARACTERS and key.isprintable()}
+    named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}
     kept = {key: value for key, value in named.items() if value is not None}
     first = sorted(kept, key=lambda key: key != "reward")[:most]
     return {key: value for key, value in kept.items() if key in first}

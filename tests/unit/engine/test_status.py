@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from multistep.api.trial import MultiStepTrial, TrialStatus, parse_status, parse_trial
 from multistep.engine import status
-from multistep.engine.journal import AGENT, Collected, Journal, StepRun
+from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
-from multistep.engine.status import MAX_REWARD_KEYS, MAX_STATUS_BYTES, bounded, bounded_rewards, reward_text, to_json
+from multistep.engine.status import MAX_REWARD_KEYS, MAX_STATUS_BYTES, bounded, bounded_rewards, reward_text, status_bytes, to_json
 
 NOW = 1_700_000_000.7
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -304,7 +304,7 @@ def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: 
 
 def hostile(number: int) -> StepRun:
     """A step that is as large as a verifier and an agent can make it."""
-    rewards = {f"{number}-{key}-{'🎉' * 100}": 1e-300 for key in range(80)}
+    rewards = {f"{number}-{key}-{'🎉' * 30}": 1e-300 for key in range(80)}
     return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
 
 
@@ -317,20 +317,46 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         made = trial(status.lost(trial(running), "Evicted", "🎉" * 5000, NOW))
     for last in (status.complete(made, journal, "uri", NOW), status.running(made, journal, NOW)):
         content = to_json(last)
-        assert len(json.dumps(content, ensure_ascii=False).encode()) <= MAX_STATUS_BYTES
+        assert status_bytes(content) <= MAX_STATUS_BYTES
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
         assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
         assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
         assert to_json(parse_status({"status": content})) == content  # what was read is not written again
 
 
+def told_at_length(number: int, message: str = "") -> StepRun:
+    """A step with a long name, several rewards, all its phases, files and a gate."""
+    rewards = {"reward": 0.8333333333, **{f"rubric-{key}-of-the-judge": 0.123456789 for key in range(4)}}
+    timings = dict.fromkeys((SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS), (1000.0, 2234.567))
+    return run(
+        f"step-{number:03}-reproduce-the-reported-failure-and-fix-it-without-a-regression",
+        rewards=rewards, timings=timings, collected=Collected(count=12, bytes=123456), gate_passed=True,
+        exception=StepException("AgentTimeoutError", message, "agent") if message else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("message", ["", "x" * 5000])
+@pytest.mark.parametrize("lost", [0, 3])
+def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) -> None:
+    journal = Journal(steps=[told_at_length(number, message) for number in range(100)], rewards={"reward": 0.5})
+    made = trial()
+    for number in range(lost):
+        made = trial(status.lost(trial(status.running(made, journal, NOW)), "Evicted", "the node is under pressure", NOW + number))
+    content = to_json(status.complete(made, journal, "https://results/" + "x" * 200, NOW))
+    assert status_bytes(content) <= MAX_STATUS_BYTES
+    assert [step["rewards"] for step in content["steps"]] == [each.rewards for each in journal.steps]
+    assert len(content["attempts"]) == lost
+
+
 def test_an_ordinary_trial_is_told_in_full() -> None:
     steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
-    lost = status.lost(trial(status.running(trial(), Journal(steps=steps), NOW)), "Evicted", "x", NOW)
-    content = to_json(status.complete(trial(lost), Journal(steps=steps), "uri", NOW))
-    assert content["attempts"][0]["steps"] == content["steps"]
+    content = to_json(status.complete(trial(), Journal(steps=steps), "uri", NOW))
     assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
-    assert len(json.dumps(content["steps"])) < 40_000
+    assert content["steps"][99]["durations"] == {"agent": 1.0}
+    few = Journal(steps=steps[:20])
+    lost = status.lost(trial(status.running(trial(), few, NOW)), "Evicted", "x", NOW)
+    content = to_json(status.complete(trial(lost), few, "uri", NOW))
+    assert content["attempts"][0]["steps"] == content["steps"]
 
 
 @pytest.mark.parametrize(("seconds", "year"), [(-1e10, 1970), (0.0, 1970), (4e9, 2096), (2.0**53, 9999)])
