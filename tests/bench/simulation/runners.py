@@ -1,0 +1,218 @@
+"""Runners of simulated pods: all in one process, each with its own state, speaking the runner's real protocol.
+
+An agent that "works" is a timer at most: no process, no stream, nothing on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from multistep.cluster import pods
+from multistep.cluster.client import Client
+from multistep.cluster.resources import PODS
+from multistep.errors import ClusterError, NotFound
+from multistep.pod.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
+from tests.support.fake_runner import PHASES, FakeRunner
+from tests.support.played import ONE
+
+PROBE_SECONDS: Final = 1.0  # between two looks of a kubelet at a pod's readiness
+IDLE_SECONDS: Final = 30.0  # KWOK tells nobody that a stream was closed: a session without a request is over by then
+CHUNK_BYTES: Final = 1 << 16
+STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
+
+Json = dict[str, Any]
+
+
+class SimulatedRunner(FakeRunner):
+    """PID 1 of a simulated pod. changed: called when a phase has ended or was acknowledged."""
+
+    def __init__(self, pod_uid: str, works: Callable[[SimulatedRunner, str], object], changed: Callable[[], object]) -> None:
+        super().__init__(pod_uid, finish="manual")
+        self._works = works
+        self._changed = changed
+        self._ended = asyncio.Event()
+        self.ended_at: float | None = None  # of the last agent's phase, until another phase starts; time of the event loop
+
+    def answer(self, request: Json) -> Json:
+        """As the real one; requests are not kept."""
+        answered = super().answer(request)
+        self.requests.clear()
+        if request["op"] == "ack":
+            self._changed()
+        return answered
+
+    async def wait(self, request: Json) -> Json:
+        """The record once it is done, or as it is after a while."""
+        record = self.records.get(request["id"])
+        if record is not None and record["state"] == "running":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(request["timeoutSeconds"]):
+                    await self._ended.wait()
+        return self.answer(request)
+
+    def end(self, id: str, /, **result: Any) -> None:
+        super().end(id, **result)
+        if self.records[id]["op"] in PHASES:
+            self._ended.set()
+            self._changed()
+
+    def receive_upload(self, request: Json, body: bytes) -> Json:
+        answered = super().receive_upload(request, body)
+        self.uploads.clear()
+        return answered
+
+    def _record(self, request: Json) -> Json:
+        record = super()._record(request)
+        if request["op"] in PHASES:
+            self._ended = asyncio.Event()
+            self._works(self, request["id"])
+        return record
+
+
+class Simulation:
+    """All runners of a namespace, and the kubelets' part: pods' readiness.
+
+    held: ids of phases end with this and wait for ``release``; all others end as they start.
+    """
+
+    def __init__(self, client: Client, namespace: str, socket: Path, *, held: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._socket = socket
+        self._held = held
+        self._uids: dict[str, str] = {}  # by pod's name
+        self._runners: dict[str, SimulatedRunner] = {}  # by pod's uid
+        self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod's name: whose agents work, and the phase's id
+        self._ready: dict[str, bool] = {}  # by pod's name: what its status says
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.open_sessions = 0
+        self.sessions = 0
+        self.requests = 0
+        self.lags: list[float] = []
+
+    async def __aenter__(self) -> Simulation:
+        self._server = await asyncio.start_unix_server(self._serve, self._socket)
+        self._do(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def working(self) -> list[str]:
+        """Pods whose agents work."""
+        return list(self._working)
+
+    def release(self, pod: str) -> None:
+        """The agent of a pod has done its work."""
+        runner, id = self._working.pop(pod)
+        runner.ended_at = asyncio.get_running_loop().time()
+        runner.end(id)
+
+    # -- phases
+
+    def _works(self, pod: str, runner: SimulatedRunner, id: str) -> None:
+        if runner.ended_at is not None:
+            self.lags.append(asyncio.get_running_loop().time() - runner.ended_at)
+            runner.ended_at = None
+        if id.endswith(self._held):
+            self._working[pod] = (runner, id)
+        else:
+            runner.end(id, **(ONE if id.endswith("/verifier") else {}))
+
+    def _changed(self, pod: str, runner: SimulatedRunner) -> None:
+        """The next look of its kubelet may find another readiness."""
+        if self._ready.get(pod, True) != runner.ready:
+            self._do(self._probe(pod, runner))
+
+    async def _probe(self, pod: str, runner: SimulatedRunner) -> None:
+        await asyncio.sleep(random.uniform(0.0, PROBE_SECONDS))
+        if pod not in self._uids or self._ready.get(pod, True) == runner.ready:
+            return
+        self._ready[pod] = runner.ready
+        status = "True" if runner.ready else "False"
+        conditions = [{"type": type_, "status": status} for type_ in ("Ready", "ContainersReady")]
+        path = PODS.path(self._namespace, pod, "status")
+        body = {"metadata": {"uid": runner.pod_uid}, "status": {"conditions": conditions}}
+        with suppress(NotFound, ClusterError):
+            await self._client._http.send("patch", "pods", "PATCH", path, body=body, content_type=STRATEGIC_MERGE)
+
+    async def _watch(self) -> None:
+        async for event in self._client.watch(PODS, self._namespace):
+            metadata = event.object["metadata"]
+            if event.type == "DELETED":
+                self._forget(metadata["name"])
+            else:
+                self._uids[metadata["name"]] = metadata["uid"]
+
+    def _forget(self, pod: str) -> None:
+        self._runners.pop(self._uids.pop(pod, ""), None)
+        self._working.pop(pod, None)
+        self._ready.pop(pod, None)
+
+    def _do(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- sessions
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open_sessions += 1
+        self.sessions += 1
+        try:
+            pod = (await reader.readline()).decode().strip()
+            await self._session(await self._runner(pod), reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            pass  # whoever asked has gone
+        finally:
+            self.open_sessions -= 1
+            writer.close()
+
+    async def _runner(self, pod: str) -> SimulatedRunner:
+        while pod not in self._uids:  # the watch is a little late
+            await asyncio.sleep(0.05)
+        uid = self._uids[pod]
+        if uid not in self._runners:
+            made = SimulatedRunner(uid, lambda runner, id: self._works(pod, runner, id), lambda: self._changed(pod, made))
+            self._runners[uid] = made
+        return self._runners[uid]
+
+    async def _session(self, runner: SimulatedRunner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames, upload = FrameReader(), None
+        while data := await asyncio.wait_for(reader.read(CHUNK_BYTES), IDLE_SECONDS):
+            frames.feed(data)
+            for frame in frames:
+                if upload is not None:
+                    if frame.kind == DATA:
+                        upload[1].extend(frame.payload)
+                        continue
+                    request, body = upload
+                    upload = None
+                    writer.write(encode_json(MESSAGE, runner.receive_upload(request, bytes(body))))
+                    continue
+                self.requests += 1
+                request = frame.json()
+                answer = await runner.wait(request) if request["op"] == "wait" else runner.answer(request)
+                writer.write(encode_json(MESSAGE, answer))
+                if answer.get("proceed"):
+                    upload = (request, bytearray())
+                elif request["op"] == "download" and answer["ok"]:
+                    _send_body(writer, runner.download(request))
+            await writer.drain()
+
+
+def _send_body(writer: asyncio.StreamWriter, body: bytes) -> None:
+    import hashlib
+
+    for start in range(0, len(body), CHUNK_BYTES):
+        writer.write(encode(DATA, body[start : start + CHUNK_BYTES]))
+    writer.write(encode_json(END, {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}))
