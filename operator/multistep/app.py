@@ -19,6 +19,7 @@ from .cluster.fence import Fenced
 from .cluster.gate import Gate
 from .cluster.lease import RENEWED, Lease, Replica
 from .cluster.resources import PODS
+from .cluster.shard import Shard
 from .errors import ClusterError, MultistepError, NotLeading
 from .health import Unwell, report
 from .metrics import Metrics
@@ -46,6 +47,7 @@ class App:
 
     def __init__(self, settings: Settings, *, end: Callable[[int], object] = os._exit) -> None:
         self.settings = settings
+        self.shard = Shard(settings.shard, settings.namespaces)
         self.metrics = Metrics(settings)
         self.news = News()
         self.lease: Lease
@@ -87,7 +89,7 @@ class App:
             failed=self.metrics.failed,
         )
         self.orphans = OrphanRemoval(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
-        self.relist = Relist(client, self.news, self.look_at, self.metrics, namespaces=settings.namespaces)
+        self.relist = Relist(client, self.news, self.look_at, self.metrics, shard=self.shard)
         self._show(gate)
         self.metrics.leading.set_function(lambda: self.lease.held)
         self.metrics.phases.shown = lambda: self.lease.held
@@ -155,7 +157,7 @@ class App:
 
     async def _work(self) -> None:
         await self.lease.won.wait()
-        logger.info("%s leads", self.lease.replica)
+        logger.info("%s leads; it runs %s", self.lease.replica, self.shard)
         await self._count_starting_pods(self._client)
         self.queue.start()
         await insist("looking at every trial", self.relist.everything)
@@ -183,10 +185,9 @@ class App:
 
     async def _count_starting_pods(self, client: Client) -> None:
         """Those that were asked for before we began count, too. Watching tells of them as well, only later."""
-        selectors = {"label_selector": pods.LABEL_TRIAL, "field_selector": "status.phase=Pending"}
-        namespaces: list[str | None] = [*self.settings.namespaces] or [None]
+        selectors = {"label_selector": self.shard.selecting(pods.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         try:
-            found = [pod for each in namespaces for pod in await client.list_all(PODS, each, **selectors)]
+            found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
             for pod in found:
                 if (key := pods.trial_of(pod)) is not None:
                     self.reconciler.starts.saw(key, pods.facts(pod))
@@ -218,7 +219,13 @@ class App:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         return await report(
-            {"api": self._check_api, "watches": self._check_watches, "results": self._check_results, "lease": self._check_lease}
+            {
+                "api": self._check_api,
+                "watches": self._check_watches,
+                "results": self._check_results,
+                "lease": self._check_lease,
+                "shard": self._tell_shard,
+            }
         )
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -259,6 +266,9 @@ class App:
         if self.lease.won.is_set():
             raise Unwell("lost")
         return f"standing by; held by {self.lease.holder or 'nobody'}"
+
+    async def _tell_shard(self) -> str:
+        return str(self.shard)
 
     def _count_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self.metrics.requests.labels(verb, resource, str(code)).inc()

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import signal
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
 from .api.trial import GROUP, PLURAL, VERSION
 from .app import App
 from .cluster import pods
+from .cluster.watch import PAGE_OBJECTS
 from .loglines import set_up
 from .settings import Settings
 
@@ -29,6 +30,10 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
         settings.scanning.disabled = True  # our resources are known; needs no access to CRDs
         settings.watching.server_timeout = 300  # seconds, so that a stalled watch does not last
         settings.watching.client_timeout = 330
+        settings.watching.chunk_size = PAGE_OBJECTS
+        settings.watching.label_selectors[GROUP, kopf.EVERYTHING] = app.shard.selector
+        settings.watching.label_selectors["v1", "pods"] = app.shard.selecting(pods.LABEL_TRIAL)
+        settings.persistence.diffbase_storage = NoDiffs()
         await app.start()
 
     @kopf.on.cleanup(registry=registry)
@@ -39,11 +44,24 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
         app.heard_of_trial(body, type)
 
-    @kopf.on.event("v1", "pods", labels={pods.LABEL_TRIAL: kopf.PRESENT}, registry=registry)
+    @kopf.on.event("v1", "pods", registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
         app.heard_of_pod(body, type)
 
     return app
+
+
+class NoDiffs(kopf.DiffBaseStorage):
+    """Handlers of events need no differences; by default kopf copies each object for that, all of it, at each event."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return cast(kopf.BodyEssence, {})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
 
 
 async def operate(settings: Settings) -> None:

@@ -25,6 +25,9 @@ BLOCKED_NETWORKS = (
 )
 
 
+LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
+
+
 class Settings(BaseSettings):
     """Every setting with its unit in its name; lists are JSON."""
 
@@ -32,6 +35,9 @@ class Settings(BaseSettings):
 
     namespaces: list[str] = []
     """Namespaces to watch; empty: all."""
+    shard: str = Field(default="", max_length=63, pattern=LABEL_VALUE)
+    """Of several operators, which trials (and sweeps) are this one's: those whose label multistep.dev/shard has this value; empty:
+    those without the label. Each shard is an operator of its own, with its own lease and results."""
     operator_image: str = "localhost/multistep-operator:dev"
     """The operator's own image; the init container that brings the runner is made of it."""
     operator_image_pull_policy: str = "IfNotPresent"
@@ -60,8 +66,9 @@ class Settings(BaseSettings):
     """What status.results begins with; service://NAMESPACE/SERVICE:PORT is reached through the API server."""
     linger_seconds: float = Field(default=3.0, ge=0)
     """How long a session stays open for a phase that may end soon."""
-    poll_seconds: float = Field(default=60.0, gt=0)
-    """How often a running phase is looked at when nothing is heard of it."""
+    poll_seconds: float = Field(default=300.0, gt=0)
+    """How soon a running phase is looked at when nothing is heard of it; after that when it has run twice as long, at least once
+    an hour. Its end is heard of at once by the pod's readiness: this is for pods where that does not work."""
     answer_timeout_seconds: float = Field(default=60.0, gt=0)
     """How long the runner may take for an answer."""
     reconcile_workers: int = Field(default=64, ge=1)

@@ -164,11 +164,12 @@ async def trials_are_listed_by_label_and_namespace(cluster: Cluster, namespace: 
 
 
 @case
-async def the_uids_of_trials_are_listed(cluster: Cluster, namespace: str) -> None:
-    made = {(await make_trial(cluster, namespace, name))["metadata"]["uid"] for name in ("uid-1", "uid-2")}
-    assert made <= await cluster.list_trial_uids(namespace)
-    assert made <= await cluster.list_trial_uids()
-    assert not made & await cluster.list_trial_uids("kube-public")
+async def what_has_a_label_and_what_has_none_is_listed(cluster: Any, namespace: str) -> None:
+    await make_trial(cluster, namespace, "with", shard="a")
+    await make_trial(cluster, namespace, "without")
+    for selector, wanted, other in (("shard=a", "with", "without"), ("!shard", "without", "with")):
+        listed = {each["name"] for each in await cluster.list_metadata(TRIALS, namespace, label_selector=selector)}
+        assert wanted in listed and other not in listed
 
 
 @case

@@ -98,7 +98,7 @@ class Course:
         """Let the trial run to its end."""
         self.world = world = World(**self.options)
         world.faults.at_point = lambda: self.states.append(world.save())
-        world.at_look = lambda: self.looks.append((len(self.states), world.save(), dict(world.reconciler.left_at)))
+        world.at_look = lambda: self.looks.append((len(self.states), world.save(), dict(world.reconciler.quiet_until)))
         await world.run()
         self.trace = world.faults.trace
         self.end = end_of(world)
@@ -118,9 +118,9 @@ class Course:
 
     def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
         """An operator that lives on when something happens at a point (from 0); it looks next at what it looked at then."""
-        start, saved, left_at = next(each for each in reversed(self.looks) if each[0] <= at)
+        start, saved, quiet_until = next(each for each in reversed(self.looks) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans).restore(saved)
-        world.reconciler.left_at.update(left_at)
+        world.reconciler.quiet_until.update(quiet_until)
         world.faults.fail(at - start + 1, what if isinstance(what, BaseException) else lambda: what(world))
         return world
 

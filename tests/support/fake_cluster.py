@@ -94,9 +94,6 @@ class FakeCluster:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return self._list("MultiStepTrial", namespace, label_selector)
 
-    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
-        return {each["metadata"]["uid"] for each in self._list("MultiStepTrial", namespace, "")}
-
     async def apply_status(
         self,
         namespace: str,
@@ -211,7 +208,7 @@ class FakeCluster:
 
     def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
         self.faults.point(f"list {kind}")
-        wanted = [each.partition("=") for each in label_selector.split(",") if each]  # NAME=VALUE, or NAME for any value
+        wanted = [each.partition("=") for each in label_selector.split(",") if each]  # NAME=VALUE, NAME for any value, !NAME for none
         return [
             _copy(each)
             for (its_kind, its_namespace, _), each in self.objects.items()
@@ -248,6 +245,8 @@ class FakeCluster:
 
 def _is_labelled(object: Object, name: str, value: str | None) -> bool:
     labels = object["metadata"].get("labels", {})
+    if name.startswith("!"):
+        return name[1:] not in labels
     return name in labels and value in (None, labels[name])
 
 

@@ -112,7 +112,8 @@ async def test_readiness_says_what_was_looked_at(operator: Operator) -> None:
     await operator.until(lambda: operator.app.lease.held)
     code, told = await operator.ask("/readyz")
     names = [line.split()[1] for line in told.splitlines()[:-1]]
-    assert (code, names, told.splitlines()[-1]) == (200, ["api:", "watches:", "results:", "lease:"], "ok")
+    assert (code, names, told.splitlines()[-1]) == (200, ["api:", "watches:", "results:", "lease:", "shard:"], "ok")
+    assert "[+] shard: trials without a label multistep.dev/shard, in all namespaces" in told
     assert "[+] lease: held by this replica, us_" in told
     assert (await operator.ask("/healthz"))[0] == 200
 
@@ -126,7 +127,7 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
     operator.app.lease.trouble = "connection refused"
     code, told = await operator.ask("/readyz")
     assert code == 503
-    api, watches, results, lease, last = told.splitlines()
+    api, watches, results, lease, _, last = told.splitlines()
     assert api == "[-] api: the API server did not answer: connection refused"
     assert watches == "[-] watches: no watch told of 2 changes"
     assert results.startswith("[-] results: results directory")

@@ -64,6 +64,11 @@ WAITING = (
         "the operator and the runner in the pod are of releases too far apart; nothing is lost",
         "when an operator of a release in between runs; `spec.activeDeadlineSeconds` bounds it",
     ),
+    Waiting(
+        "ShardChanged",
+        "the trial's label multistep.dev/shard was changed after another operator had begun it",
+        "when it is set back, or when the pod was deleted",
+    ),
     Waiting("QuotaExceeded", "the namespace's ResourceQuota has no room for the pod", f"when it has; {NO_HURRY}"),
     Waiting(
         "PodForbidden", "the API server does not allow the pod: an admission policy, a LimitRange", "after 60 s, with PodForbidden"

@@ -99,10 +99,6 @@ class Client:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return await self.list_all(TRIALS, namespace, label_selector=label_selector)
 
-    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
-        """The uids of all trials; nothing else of them is sent but their metadata."""
-        return {each["uid"] for each in await self.list_metadata(TRIALS, namespace)}
-
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
         return await self.delete(TRIALS, namespace, name, uid=uid, propagation=propagation)
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from .resources import Resource
+
 Object = dict[str, Any]
 
 FIELD_MANAGER = "multistep"
@@ -57,7 +59,8 @@ class Cluster(Protocol):
 
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]: ...
 
-    async def list_trial_uids(self, namespace: str | None = None) -> set[str]: ...
+    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        """The metadata of all objects of a kind (of a namespace, if given), and nothing else of them."""
 
     async def apply_status(
         self,

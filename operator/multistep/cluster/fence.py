@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from .edge import FIELD_MANAGER, Cluster, ExecStream, ExitStatus, Object, Propagation
+from .resources import Resource
 
 Check = Callable[[], None]  # raises NotLeading
 
@@ -28,8 +29,8 @@ class Fenced:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return await self._cluster.list_trials(namespace, label_selector=label_selector)
 
-    async def list_trial_uids(self, namespace: str | None = None) -> set[str]:
-        return await self._cluster.list_trial_uids(namespace)
+    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return await self._cluster.list_metadata(resource, namespace, label_selector=label_selector)
 
     async def apply_status(
         self,

@@ -17,6 +17,7 @@ from ..engine.network import Network
 from ..errors import InvalidSpec
 from ..settings import Settings
 from . import kueue
+from .shard import LABEL_SHARD
 
 CONTAINER = "main"
 RUNNER = "/multistep/runner"
@@ -240,6 +241,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         exit_message=(ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
         restarted=restarted,
         memory_limit=_memory_limit(pod.get("spec") or {}),
+        shard=(metadata.get("labels") or {}).get(LABEL_SHARD, ""),
     )
 
 
@@ -284,8 +286,10 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
 def _labels(request: PodRequest) -> dict[str, str]:
     trial = request.trial
     limited = {LABEL_NETWORK: "Limited"} if request.network is not None else {}
+    shard = {name: value for name, value in trial.metadata.labels.items() if name == LABEL_SHARD}
     return {
         **limited,
+        **shard,
         "app.kubernetes.io/managed-by": "multistep",
         LABEL_TRIAL: label_value(trial.metadata.name),
         LABEL_TASK: label_value(request.task_name),

@@ -40,6 +40,7 @@ class PodFacts:
     exit_message: str = ""
     restarted: bool = False  # the container was started again, so that what is told of its end is about the former one
     memory_limit: str = ""  # of the trial's container, as the pod's spec has it
+    shard: str = ""  # of the operator that made it
 
 
 @dataclass(frozen=True)

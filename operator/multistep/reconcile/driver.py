@@ -30,6 +30,8 @@ from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
 from .direct import Direct, Gathering, told_as_sent
 
+HURRIED_SECONDS = 0.3  # how long a session stays open for a phase that may end soon while other trials wait for theirs
+
 Report = Callable[[Journal, str], Awaitable[None]]
 Dismiss = Callable[[StepPlan], Awaitable[None]]
 
@@ -91,12 +93,20 @@ class _Ride:
 
 
 class Driver:
-    """Opens sessions and rides them."""
+    """Opens sessions and rides them. hurried: whether other trials wait for a session."""
 
     def __init__(
-        self, cluster: Cluster, volume: Volume, settings: Settings, metrics: Metrics, shipping: Shipping | None = None
+        self,
+        cluster: Cluster,
+        volume: Volume,
+        settings: Settings,
+        metrics: Metrics,
+        shipping: Shipping | None = None,
+        *,
+        hurried: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
+        self._hurried = hurried
         self._direct = None
         if shipping is not None and shipping.direct and settings.results_direct_bytes is not None:
             self._direct = Direct(shipping, volume, settings.results_direct_bytes, settings.linger_seconds)
@@ -181,7 +191,8 @@ class Driver:
         if progress.running is None:
             record = await self._perform(ride, session, progress.next)
         else:
-            record = await session.wait(progress.running.id, self._settings.linger_seconds)
+            linger = self._settings.linger_seconds
+            record = await session.wait(progress.running.id, min(linger, HURRIED_SECONDS) if self._hurried() else linger)
         return await _acknowledged(session, record)
 
     async def _perform(self, ride: _Ride, session: Session, operation: Operation) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from ..api.conditions import is_over
 from ..api.trial import MultiStepTrial, TrialStatus, parse_trial
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
+from ..cluster.shard import LABEL_SHARD
 from ..engine import decisions, lifecycle, status
 from ..engine.decisions import Nonsense, PodFacts, Situation
 from ..engine.journal import Journal
@@ -38,13 +40,15 @@ from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
 TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that the trial owns it (`multistep run`)
+MAX_POLL_SECONDS = 3600.0
+POLL_JITTER = 0.1  # what began together is not visited together
 TELL_SECONDS = 30.0  # a turn that comes sooner is not worth a write of the status
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What a look works with. left_at: by pod uid, when it was left with a phase running; nonsense: by pod uid, as in Situation;
-    clock: seconds since the epoch."""
+    """What a look works with. quiet_until: by pod uid, when one that was left with a phase running is visited unless something is
+    heard of it; nonsense: by pod uid, as in Situation; clock: seconds since the epoch."""
 
     cluster: Cluster
     pods: TrialPods
@@ -56,7 +60,7 @@ class Tools:
     metrics: Metrics
     tally: Tally
     clock: Callable[[], float]
-    left_at: dict[str, float]
+    quiet_until: dict[str, float]
     nonsense: dict[str, Nonsense]
     starts: PodStarts
     quotas: Quotas
@@ -98,14 +102,24 @@ class Look:
     async def _step(self) -> float | None:
         """One decision. Returns 0 to go on at once, else as reconcile does."""
         try:
-            decision = lifecycle.decide(await self._observe())
-            return await self._act(decision)
+            situation = await self._observe()
+            if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not lifecycle.is_finished(self._trial):
+                return await self._wait_for_shard(situation.pod)
+            return await self._act(lifecycle.decide(situation))
         except (InvalidSpec, InvalidTask) as error:
             return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
         except SourceError as error:
             if error.transient:
                 return await self._wait_for_task(error)
             return await self._fail(error.reason, f"spec.task: {error}")
+
+    async def _wait_for_shard(self, pod: PodFacts) -> float | None:
+        """The trial was given to this operator when another had begun it, which has all that was collected so far."""
+        if (end := lifecycle.cut_short(self._trial, self._t.clock())) is not None:
+            return await self._act(end)
+        former = f"to {pod.shard}" if pod.shard else "away"
+        message = f"the trial's shard was changed: pod {pod.name} is another operator's. Set it back ({LABEL_SHARD}: {former})"
+        return await self._wait("ShardChanged", f"{message}, or delete the pod to begin anew here", seconds=None)
 
     async def _tell_store_failed(self, error: StoreError) -> None:
         """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
@@ -354,8 +368,7 @@ class Look:
     async def _drive(self) -> float | None:
         """Go on in the pods; not while a phase is known to run there and no result waits (both are ready)."""
         assert self._pod is not None
-        since = self._t.left_at.get(self._pod.uid, 0.0)
-        quiet = since + self._t.settings.poll_seconds - self._t.clock()
+        quiet = self._t.quiet_until.get(self._pod.uid, 0.0) - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
         if ready and quiet > 0:
             await self._write(status.retold(self._trial, self._t.clock()))
@@ -364,7 +377,7 @@ class Look:
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
         if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
             return self._sooner(None)
-        self._t.left_at.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
+        self._t.quiet_until.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
         try:
             left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
         except NoCommonProtocol as error:
@@ -384,8 +397,17 @@ class Look:
             return 0
         if left.journal is not None and left.journal.finished:
             return await self._finish(left.journal)
-        self._t.left_at[self._pod.uid] = self._t.clock()
-        return self._sooner(self._t.settings.poll_seconds)
+        poll = self._until_poll()
+        self._t.quiet_until[self._pod.uid] = self._t.clock() + poll
+        return self._sooner(poll)
+
+    def _until_poll(self) -> float:
+        """Seconds: as long again as the step has taken so far, so that thousands of long phases cost few sessions."""
+        steps = self._trial.status.steps
+        began = steps[-1].start_time if steps else None
+        taken = self._t.clock() - began.timestamp() if began else 0.0
+        least = self._t.settings.poll_seconds
+        return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _visit(self, visit: Awaitable[Left], uid: str) -> Left:
         """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that, nor does a runner
@@ -456,7 +478,7 @@ class Look:
     def _forget_pod(self) -> None:
         """The pod is done with, and so are the hints about it."""
         uid = self._trial.status.pod_uid or ""
-        self._t.left_at.pop(uid, None)
+        self._t.quiet_until.pop(uid, None)
         self._t.nonsense.pop(uid, None)
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:

@@ -1,7 +1,8 @@
 """The removal of orphans: every few minutes it looks for what belongs to no trial, and removes it (engine.orphans decides).
 
-Everything is looked at once more right before it is removed, and removed by its uid. Nothing is remembered but the marks on
-the volume, so a round may be cut off anywhere and two may run at once.
+Everything is looked at once more right before it is removed, and removed by its uid. Nothing that is remembered matters, but the
+marks on the volume, so a round may be cut off anywhere and two may run at once. A round lists metadata only, and reads a trial
+only if it changed since its pod was found to be wanted.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from ..api.trial import MultiStepTrial
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
+from ..cluster.resources import PODS, TRIALS
+from ..cluster.shard import Shard
 from ..engine import orphans
 from ..errors import MultistepError, NotFound
 from ..loglines import about
@@ -51,6 +55,7 @@ class OrphanRemoval:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     shipping: Shipping | None = None
+    _wanted: dict[str, str] = field(default_factory=dict)  # pods' uids: the versions of their trials that wanted them
 
     async def run(self) -> None:
         """Round after round for ever; the first one soon."""
@@ -66,20 +71,38 @@ class OrphanRemoval:
         await self._each(parts, lambda part: part(), "removing orphans")
 
     async def _look_at_pods(self) -> None:
-        for namespace in self._namespaces:
-            found = await self.cluster.list_pods(namespace, label_selector=pods.OURS)
-            await self._each(found, self._look_at_pod, f"orphaned pods of {namespace or 'all namespaces'}")
+        seen: set[str] = set()
+        for namespace in self._shard.places:
+            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.OURS))
+            versions = await self._trials(namespace)
+            look = partial(self._look_at_pod, versions)
+            await self._each(found, look, f"orphaned pods of {namespace or 'all namespaces'}")
+            seen |= {each["uid"] for each in found}
+        for gone in self._wanted.keys() - seen:
+            del self._wanted[gone]
 
-    async def _look_at_pod(self, found: Object) -> None:
+    async def _trials(self, namespace: str | None) -> dict[str, str]:
+        """Versions by uid. One that was given to another shard is missing, so whoever misses a trial reads it."""
+        listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
+        return {each["uid"]: each["resourceVersion"] for each in listed}
+
+    async def _look_at_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
+        found = {"metadata": metadata}
         pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
         if not pods.made_by_us(found) or not orphans.pod_orphaned(pod, None, now, grace):
             return  # somebody else's, or too young
+        wanted_by = self._wanted.get(pod.uid)
+        if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
+            return
         owner = pods.trial_of(found)
-        if why := orphans.pod_orphaned(pod, await self._trial(*owner) if owner else None, now, grace):
-            namespace = found["metadata"]["namespace"]
+        trial = await self._trial(*owner) if owner else None
+        if why := orphans.pod_orphaned(pod, trial, now, grace):
+            namespace = metadata["namespace"]
             await self.cluster.delete_pod(namespace, pod.name, uid=pod.uid)
             with about(namespace=namespace, trial=owner[1] if owner else None):
                 self._removed("pod", f"{namespace}/{pod.name}", why)
+        elif trial is not None:
+            self._wanted[pod.uid] = trial.metadata.resource_version
 
     async def _look_at_results(self) -> None:
         await self._each(self._places, self._look_at_place, "orphaned results")
@@ -90,8 +113,8 @@ class OrphanRemoval:
         if not found:
             return
         alive: set[str] = set()  # read after the results: they are there only after their trial
-        for namespace in self._namespaces:
-            alive |= await self.cluster.list_trial_uids(namespace)
+        for namespace in self._shard.places:
+            alive |= (await self._trials(namespace)).keys()
         await self._each(
             found.items(), lambda each: self._look_at_trial_results(place, *each, alive=each[0].uid in alive), "orphaned results"
         )
@@ -139,8 +162,8 @@ class OrphanRemoval:
         return [self.volume] if self.shipping is None else [self.volume, self.shipping]
 
     @property
-    def _namespaces(self) -> list[str | None]:
-        return [*self.settings.namespaces] or [None]
+    def _shard(self) -> Shard:
+        return Shard(self.settings.shard, self.settings.namespaces)
 
     def _removed(self, kind: str, name: str, why: str) -> None:
         logger.info("removed %s %s: %s", kind, name, why)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
 from ..engine.decisions import PodFacts
+from ..cluster.shard import Shard
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
@@ -47,7 +48,8 @@ class Reconciler:
 
     def __post_init__(self) -> None:
         enforced = self.settings.network_policies_enforced
-        self.left_at: dict[str, float] = {}
+        self.shard = Shard(self.settings.shard, self.settings.namespaces)
+        self.quiet_until: dict[str, float] = {}
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
         self.quotas = Quotas(self.wake, self.clock)
         self.execs = Bound(self.settings.open_execs, self.wake)
@@ -57,14 +59,16 @@ class Reconciler:
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, remote, policies_enforced=enforced),
-            driver=Driver(self.cluster, self.volume, self.settings, self.metrics, self.shipping),
+            driver=Driver(
+                self.cluster, self.volume, self.settings, self.metrics, self.shipping, hurried=lambda: self.execs.waiting > 0
+            ),
             finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,
             tally=Tally(self.metrics, self.clock, ended=self.ended),
             clock=self.clock,
-            left_at=self.left_at,
+            quiet_until=self.quiet_until,
             nonsense={},
             starts=self.starts,
             quotas=self.quotas,
@@ -92,6 +96,9 @@ class Reconciler:
         try:
             trial = await self.cluster.get_trial(*key)
         except NotFound:
+            self._tools.tally.gone(key)
+            return None
+        if not self.shard.has(trial["metadata"]):  # it was given to another operator, which sees it by its label
             self._tools.tally.gone(key)
             return None
         try:

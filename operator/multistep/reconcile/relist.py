@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from ..cluster import pods
 from ..cluster.edge import Object
 from ..cluster.resources import PODS, TRIALS, Resource
+from ..cluster.shard import Shard
 from ..metrics import Metrics
 from .news import Name, News, Seen
 from .turns import Key
@@ -32,7 +33,7 @@ class Lister(Protocol):
 
 
 class Relist:
-    """Lists and compares. namespaces: those that are watched, empty for all; add: called for each trial to be looked at."""
+    """Lists and compares. shard: what is watched; add: called for each trial to be looked at."""
 
     def __init__(
         self,
@@ -41,14 +42,14 @@ class Relist:
         add: Callable[[Key], None],
         metrics: Metrics,
         *,
-        namespaces: Sequence[str] = (),
+        shard: Shard = Shard(),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._lister = lister
         self._news = news
         self._add = add
         self._metrics = metrics
-        self._namespaces: Sequence[str | None] = namespaces or [None]
+        self._shard = shard
         self._sleep = sleep
         self._findings = 0  # comparisons with a finding, one after another
         self.finding = ""  # of the last comparison; "" if it found nothing
@@ -86,15 +87,17 @@ class Relist:
 
     async def _listed(self) -> dict[Name, Seen]:
         found: dict[Name, Seen] = {("trial", *key): Seen(key, version) for key, version in (await self._trials()).items()}
-        for namespace in self._namespaces:
-            for pod in await self._lister.list_metadata(PODS, namespace, label_selector=pods.LABEL_TRIAL):
+        for namespace in self._shard.places:
+            for pod in await self._lister.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.LABEL_TRIAL)):
                 if (of := pods.trial_of({"metadata": pod})) is not None:
                     found["pod", pod["namespace"], pod["name"]] = Seen(of, pod["resourceVersion"])
         return found
 
     async def _trials(self) -> dict[Key, str]:
         """Their versions."""
-        listed = [trial for namespace in self._namespaces for trial in await self._lister.list_metadata(TRIALS, namespace)]
+        selector = self._shard.selector
+        lists = [await self._lister.list_metadata(TRIALS, each, label_selector=selector) for each in self._shard.places]
+        listed = [trial for found in lists for trial in found]
         return {(trial["namespace"], trial["name"]): trial["resourceVersion"] for trial in listed}
 
 

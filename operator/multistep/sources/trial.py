@@ -11,15 +11,16 @@ from typing import Any
 from ..api.trial import EnvVar, KeySelector, MultiStepTrial, TaskSourceStatus
 from ..engine.plan import TrialEnv, TrialPlan, make_plan
 from ..errors import NotFound, SourceError
-from .bundle import Bundle
 from .load import load_bundle
 from .remote import Remote
 from .task import Task, load_task
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # namespace, name -> object; raises NotFound
 
-KEPT = 256  # plans in memory; what is dropped is read again
-KEPT_BYTES = 128 << 20  # of their bundles' files, each counted once
+KEPT = 256  # plans in memory, and tasks; what is dropped is made, or read, again
+KEPT_BYTES = 128 << 20  # of the tasks' files
+
+TaskKey = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class TrialLoader:
         self._get_secret = get_secret
         self._policies_enforced = policies_enforced
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
+        self._tasks: OrderedDict[TaskKey, Task] = OrderedDict()  # many trials have the same one
+        self._bytes = 0  # of their bundles
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
         """The trial's task and plan. Raises InvalidSpec or InvalidTask (final) and SourceError (transient or not)."""
@@ -48,28 +51,33 @@ class TrialLoader:
         kept = self._kept.get(uid)
         if kept is None or (pinned is not None and kept.source != pinned):
             kept = self._kept[uid] = await self._read(trial)
-            self._kept.move_to_end(uid)
-            self._make_room()
         self._kept.move_to_end(uid)
-        return kept
-
-    def _make_room(self) -> None:
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        while len(self._kept) > 1 and sum(each.size for each in self._bundles()) > KEPT_BYTES:
-            self._kept.popitem(last=False)
-
-    def _bundles(self) -> list[Bundle]:
-        return list({id(each.task.bundle): each.task.bundle for each in self._kept.values()}.values())
+        return kept
 
     def forget(self, uid: str) -> None:
         """The trial is over."""
         self._kept.pop(uid, None)
+        self._drop((uid,))
+
+    def _keep(self, key: TaskKey, task: Task) -> None:
+        self._drop(key)
+        self._tasks[key] = task
+        self._bytes += task.bundle.size
+        while len(self._tasks) > KEPT or (self._bytes > KEPT_BYTES and len(self._tasks) > 1):
+            self._drop(next(iter(self._tasks)))
+
+    def _drop(self, key: TaskKey) -> None:
+        """Forget a task, and the plans that would keep it in memory."""
+        if (task := self._tasks.pop(key, None)) is not None:
+            self._bytes -= task.bundle.size
+            for uid in [uid for uid, each in self._kept.items() if each.task is task]:
+                del self._kept[uid]
 
     async def _read(self, trial: MultiStepTrial) -> Loaded:
         namespace, spec = trial.metadata.namespace, trial.spec
-        bundle, source = await self._bundle(trial)
-        task = load_task(bundle, verification=not spec.verifier.disable, oracle=spec.agent.name == "oracle")
+        task, source = await self._task(trial)
         env = TrialEnv(
             variables=await self._values(namespace, "spec.variables", spec.variables),
             environment=await self._values(namespace, "spec.environment.env", spec.environment.env),
@@ -80,11 +88,26 @@ class TrialLoader:
         plan = make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=self._policies_enforced)
         return Loaded(task, plan, env, source)
 
-    async def _bundle(self, trial: MultiStepTrial) -> tuple[Bundle, TaskSourceStatus | None]:
+    async def _task(self, trial: MultiStepTrial) -> tuple[Task, TaskSourceStatus | None]:
+        """Read, or the one that is kept: for trials that have it from the same place, who may all read that."""
+        verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
+        checks = (str(verification), str(oracle))
+        bundle, source = None, None
         if trial.spec.task.remote:
-            return await self._remote.load(trial)
-        namespace = trial.metadata.namespace
-        return await load_bundle(trial.spec.task, lambda name: self._get_config_map(namespace, name)), None
+            bundle, source = await self._remote.load(trial)
+            key: TaskKey = ("remote", bundle.digest, *checks)
+        elif (parts := trial.spec.task.bundle) is not None:
+            key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
+        else:
+            key = (trial.metadata.uid,)
+        if (task := self._tasks.get(key)) is not None:
+            self._tasks.move_to_end(key)
+            return task, source
+        if bundle is None:
+            bundle = await load_bundle(trial.spec.task, lambda name: self._get_config_map(trial.metadata.namespace, name))
+        task = load_task(bundle, verification=verification, oracle=oracle)
+        self._keep(key, task)
+        return task, source
 
     async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
         found = {each.name: await self._value(namespace, f"{field}[{each.name}]", each) for each in variables}

@@ -226,18 +226,6 @@ async def test_a_list_is_read_page_by_page() -> None:
     assert server.seen[1][1].endswith("&continue=next")
 
 
-async def test_uids_are_listed_without_the_rest_of_the_trials() -> None:
-    asked: list[str] = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append(request.headers["Accept"])
-        return web.json_response(page(["a", "b"]))
-
-    async with client_of(answer) as (client, _):
-        assert await client.list_trial_uids() == {"a", "b"}
-    assert asked == ["application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
-
-
 async def test_a_list_whose_next_page_expired_begins_again() -> None:
     async with client_of(page(["a"], "next"), status(410, "Expired"), page(["a"], "new"), page(["b"])) as (client, _):
         assert len(await client.list_pods("ns")) == 2

@@ -17,7 +17,7 @@ from tests.support.fake_cluster import FakeCluster
 READS = {
     "get_trial",
     "list_trials",
-    "list_trial_uids",
+    "list_metadata",
     "get_pod",
     "list_pods",
     "get_config_map",

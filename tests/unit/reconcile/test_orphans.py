@@ -15,6 +15,7 @@ from obstore.store import MemoryStore
 
 from multistep.api.trial import API_VERSION, KIND
 from multistep.cluster.edge import Object
+from multistep.cluster.resources import TRIALS, Resource
 from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.metrics import Metrics
 from multistep.reconcile.orphans import OrphanRemoval
@@ -165,8 +166,15 @@ async def test_when_nothing_is_known_of_trials_nothing_is_removed(
 
     scene.pod("gone-1", "gone")
     key = await scene.results("gone")
-    for call in ("get_trial", "list_trial_uids"):
-        monkeypatch.setattr(scene.cluster, call, fail)
+    list_metadata = scene.cluster.list_metadata
+
+    async def without_trials(resource: Resource, *arguments: Any, **options: Any) -> Any:
+        if resource == TRIALS:
+            raise error
+        return await list_metadata(resource, *arguments, **options)
+
+    monkeypatch.setattr(scene.cluster, "list_metadata", without_trials)
+    monkeypatch.setattr(scene.cluster, "get_trial", fail)
     for _ in range(3):
         await scene.once(after=KEEP)
     assert scene.pods == {"gone-1"} and await scene.volume.trials() == {key: None}
@@ -305,17 +313,58 @@ async def test_a_trial_that_came_back_begins_to_be_gone_anew(scene: Scene) -> No
 async def test_a_list_that_forgets_a_trial_does_not_cost_its_results(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, marked: bool
 ) -> None:
-    async def stale(namespace: str | None = None) -> set[str]:
-        return set()
+    async def stale(*_: Any, **__: Any) -> list[Object]:
+        return []
 
     key = await scene.results()
     if marked:
         await scene.once()
     since = await scene.volume.trials()
     scene.trial()
-    monkeypatch.setattr(scene.cluster, "list_trial_uids", stale)
+    monkeypatch.setattr(scene.cluster, "list_metadata", stale)
     await scene.once(after=KEEP)
     assert await scene.volume.trials() == since and key in since
+
+
+async def test_a_trial_is_read_again_only_when_it_changed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    get_trial = scene.cluster.get_trial
+
+    async def counted(namespace: str, name: str) -> Object:
+        reads.append(name)
+        return await get_trial(namespace, name)
+
+    monkeypatch.setattr(scene.cluster, "get_trial", counted)
+    scene.trial(status=RUNNING)
+    scene.pod("t-2")
+    for _ in range(3):
+        await scene.once()
+    assert reads == ["t"]
+    scene.trial(status={**RUNNING, "podName": "t-3", "attempt": 3})
+    await scene.once()
+    assert reads == ["t", "t"] and scene.pods == set()
+
+
+@pytest.mark.parametrize(("shard", "left"), [("", {"b-1"}), ("b", {"t-1"})])
+async def test_only_what_is_of_its_shard_is_removed(tmp_path: Path, shard: str, left: set[str]) -> None:
+    scene = Scene(tmp_path, shard=shard)
+    scene.pod("t-1", "gone")
+    scene.pod("b-1", "gone", labels={"multistep.dev/shard": "b"})
+    await scene.once()
+    assert scene.pods == left
+    scene.volume.close()
+
+
+async def test_what_a_trial_has_that_was_given_to_another_shard_is_left_alone(scene: Scene) -> None:
+    """It was made as one of this shard, and so are its pod and its results."""
+    trial = scene.trial(status=RUNNING)
+    trial["metadata"]["labels"] = {"multistep.dev/shard": "b"}
+    scene.cluster.put(trial)
+    scene.pod("t-2")
+    key = await scene.results()
+    for _ in range(3):
+        await scene.once(after=KEEP)
+    assert scene.pods == {"t-2"} and await scene.volume.trials() == {key: None}
 
 
 async def test_results_of_namespaces_that_are_not_watched_are_left_alone(tmp_path: Path) -> None:

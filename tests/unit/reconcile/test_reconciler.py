@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -320,10 +321,10 @@ async def test_an_evicted_pod_is_deleted_before_the_next_is_made() -> None:
 async def test_nothing_is_remembered_of_trials_that_are_over(spec: dict[str, Any]) -> None:
     world = World(durations=LONG, trial=manifest(spec))
     await world.look()
-    assert len(world.reconciler.left_at) == 1
+    assert len(world.reconciler.quiet_until) == 1
     world.cluster.remove("Pod", "default", "t-1")
     await world.run()
-    assert (world.status.attempt, world.reconciler.left_at) == (2, {})
+    assert (world.status.attempt, world.reconciler.quiet_until) == (2, {})
 
 
 async def test_attempts_back_off() -> None:
@@ -549,3 +550,81 @@ async def test_a_broken_session_is_tried_again_and_counted() -> None:
     assert [type(error).__name__ for error in world.errors] == ["StreamLost"]
     assert world.metrics.registry.get_sample_value("multistep_exec_failures_total", {"cause": "stream"}) == 1
     assert (world.execs, world.condition[0]) == (2, "Complete")
+
+
+# -- shards
+
+
+async def test_a_trial_of_another_shard_is_left_alone() -> None:
+    trial = manifest()
+    trial["metadata"]["labels"] = {"multistep.dev/shard": "a"}
+    world = await ran(trial=trial)
+    assert (world.cluster.writes, world.status.phase) == ([], None)
+
+
+def give_to(world: World, shard: str) -> None:
+    """The trial's label is changed."""
+    trial = world.object
+    trial["metadata"]["labels"] = {"multistep.dev/shard": shard} if shard else {}
+    world.cluster.put(trial)
+
+
+def operator_of(world: World, shard: str) -> None:
+    """From now on it is that one which looks."""
+    world.settings = {"shard": shard}
+    world.reconciler = world.fresh()
+
+
+async def test_a_trial_that_another_operator_began_waits_until_it_is_given_back() -> None:
+    world = World(durations=LONG)
+    await world.look()
+    give_to(world, "a")
+    written = len(world.cluster.writes)
+    await world.look()
+    assert len(world.cluster.writes) == written
+    operator_of(world, "a")
+    execs = world.execs
+    await world.look()
+    assert world.condition[:2] == ("Reconciling", "ShardChanged") and "multistep.dev/shard: away" in world.condition[2]
+    assert world.execs == execs
+    give_to(world, "")
+    operator_of(world, "")
+    await world.run()
+    assert (world.condition, world.status.attempt) == (("Complete", "TrialComplete", "ran 3 steps"), 1)
+
+
+async def test_a_trial_that_another_operator_began_begins_anew_when_its_pod_is_deleted() -> None:
+    world = World(durations=LONG)
+    await world.look()
+    give_to(world, "a")
+    operator_of(world, "a")
+    await world.look()
+    world.cluster.remove("Pod", "default", "t-1")
+    await world.run()
+    assert (world.condition, world.status.attempt) == (("Complete", "TrialComplete", "ran 3 steps"), 2)
+
+
+async def test_pods_have_their_trials_shard() -> None:
+    trial = manifest()
+    trial["metadata"]["labels"] = {"multistep.dev/shard": "a", "other": "b"}
+    world = World(trial=trial, settings={"shard": "a"}, durations=LONG)
+    await world.look()
+    labels = world.cluster.objects["Pod", "default", "t-1"]["metadata"]["labels"]
+    assert labels["multistep.dev/shard"] == "a" and "other" not in labels
+
+
+# -- visits
+
+
+async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:
+    """Nothing is ever heard of the end of the first phase; the waits are as long as what it has taken by then."""
+    world = World(durations={"a/agent": 100_000.0})
+    waits = []
+    for _ in range(12):
+        wait = await world.look()
+        assert wait is not None
+        waits.append(wait)
+        world.now += wait
+    assert 60.0 <= waits[0] <= 66.0
+    assert all(later >= earlier * 0.9 for earlier, later in itertools.pairwise(waits))
+    assert all(3600.0 <= wait <= 3960.0 for wait in waits[-3:])

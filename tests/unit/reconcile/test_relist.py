@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from multistep.cluster.shard import Shard
 from multistep.metrics import Metrics
 from multistep.reconcile.news import News
 from multistep.reconcile.relist import GRACE_SECONDS, STALLED_AFTER, Relist
@@ -118,6 +119,6 @@ async def test_only_the_namespaces_that_are_watched_are_listed() -> None:
     watched = Watched()
     await make_trial(watched.cluster, "default", "t")
     await make_trial(watched.cluster, "theirs", "t")
-    relist = Relist(watched.cluster, watched.news, watched.added.append, watched.metrics, namespaces=["theirs", "nobodys"])
+    relist = Relist(watched.cluster, watched.news, watched.added.append, watched.metrics, shard=Shard(namespaces=["theirs", "nobodys"]))
     await relist.everything()
     assert watched.added == [("theirs", "t")]

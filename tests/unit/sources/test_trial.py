@@ -1,0 +1,96 @@
+"""Tasks of trials: read once for all that have the same one from the same place, and dropped when there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.errors import NotFound, SourceError
+from multistep.sources import trial as sources
+from multistep.sources.bundle import digest_of, tar_chunks
+from multistep.sources.configmaps import split
+from multistep.sources.remote import Remote
+from multistep.sources.trial import TrialLoader
+from tests.unit.sources.trees import task
+
+
+class Cluster:
+    """Bundles in ConfigMaps, and how often each ConfigMap was read."""
+
+    def __init__(self) -> None:
+        self.maps: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.reads: Counter[tuple[str, str]] = Counter()
+        self.loader = TrialLoader(self._get, self._get, cast(Remote, None))
+
+    async def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
+        self.reads[namespace, name] += 1
+        if (namespace, name) not in self.maps:
+            raise NotFound(f"no {name}", status=404, reason="NotFound")
+        return self.maps[namespace, name]
+
+    def bundle(self, namespace: str, text: str) -> Mapping[str, Any]:
+        """A task that holds this text was packaged there; what a trial says to have it."""
+        data = gzip.compress(b"".join(tar_chunks(sorted(task({"environment/text": text}).entries.items()))))
+        maps = split(data, "task")
+        self.maps |= {(namespace, each["metadata"]["name"]): each for each in maps}
+        return {"configMaps": [each["metadata"]["name"] for each in maps], "digest": digest_of(data)}
+
+    def load(self, trial: MultiStepTrial) -> sources.Loaded:
+        return asyncio.run(self.loader.load(trial))
+
+
+def trial(uid: str, bundle: Mapping[str, Any], namespace: str = "a") -> MultiStepTrial:
+    environment = {"image": "img"}
+    spec = {"task": {"bundle": bundle}, "environment": environment, "agent": {"name": "nop"}}
+    return parse_trial({"metadata": {"name": uid, "namespace": namespace, "uid": uid}, "spec": spec})
+
+
+def test_however_many_trials_have_a_task_it_is_read_once() -> None:
+    cluster = Cluster()
+    bundle = cluster.bundle("a", "text")
+    loaded = [cluster.load(trial(f"uid-{number}", bundle)) for number in range(2 * sources.KEPT)]
+    assert list(cluster.reads.values()) == [1]
+    assert len({id(each.task) for each in loaded}) == 1
+
+
+def test_who_cannot_read_a_bundle_is_not_given_it_for_its_digest() -> None:
+    cluster = Cluster()
+    bundle = cluster.bundle("a", "text")
+    cluster.load(trial("ours", bundle))
+    with pytest.raises(SourceError, match="is not there"):
+        cluster.load(trial("theirs", bundle, namespace="b"))
+
+
+def test_a_task_is_checked_for_each_way_of_running_it() -> None:
+    cluster = Cluster()
+    bundle = cluster.bundle("a", "text")
+    cluster.load(trial("nop", bundle))
+    oracle = trial("oracle", bundle)
+    oracle.spec.agent.name = "oracle"
+    assert cluster.load(oracle).task.config == cluster.load(trial("nop", bundle)).task.config
+    assert list(cluster.reads.values()) == [2]
+
+
+def test_tasks_that_are_too_large_together_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "KEPT_BYTES", 2000)
+    cluster = Cluster()
+    large = {name: cluster.bundle("a", name * 1500) for name in "xy"}
+    for name in "xyx":
+        cluster.load(trial(name, large[name]))
+    assert sorted(cluster.reads.values()) == [1, 2]
+
+
+def test_plans_are_bounded_and_what_was_dropped_is_made_again() -> None:
+    cluster = Cluster()
+    bundle = cluster.bundle("a", "text")
+    first = cluster.load(trial("first", bundle))
+    for number in range(sources.KEPT):
+        cluster.load(trial(f"uid-{number}", bundle))
+    again = cluster.load(trial("first", bundle))
+    assert again is not first and again.plan == first.plan
