@@ -112,7 +112,8 @@ class Metrics:
     """All metrics, in a registry of their own. described: what there is, in the order of the code."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        chosen, most = (settings or Settings()).metrics_labels, (settings or Settings()).metrics_label_sets
+        settings = settings or Settings()
+        chosen, most = settings.metrics_labels, settings.metrics_label_sets
         self.by_key = "key" in chosen
         self.registry = CollectorRegistry()
         self.described = [_TRIALS]
@@ -200,6 +201,9 @@ class Metrics:
         self.leading = gauge("leading", "Whether this replica is the one that works.")
         gauge("build_info", "Always 1; which operator it is.", "version", "python").labels(
             __version__, platform.python_version()
+        ).set(1)
+        gauge("shard_info", "Always 1; which trials it runs; empty: of no shard, of all namespaces.", "shard", "namespaces").labels(
+            settings.shard, ",".join(settings.namespaces)
         ).set(1)
         gauge("peak_memory_bytes", "The most resident memory the operator ever had.").set_function(
             lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

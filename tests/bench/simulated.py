@@ -59,7 +59,9 @@ def task(directory: Path) -> Path:
     return root
 
 
-async def measure(client: Client, namespace: str, count: int, *, rounds: int, rate: float, told: Callable[[str], object]) -> list[Round]:
+async def measure(
+    client: Client, namespace: str, count: int, *, rounds: int, rate: float, told: Callable[[str], object]
+) -> list[Round]:
     """Rounds of as many trials at once. rate: agents that end in a second."""
     names = [f"simulated-{number}" for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
@@ -88,11 +90,19 @@ async def _task_in_cluster(client: Client, namespace: str, directory: Path) -> O
 
 
 async def _round(
-    client: Client, namespace: str, trial: Object, names: list[str], simulation: Simulation, rate: float, told: Callable[[str], object]
+    client: Client,
+    namespace: str,
+    trial: Object,
+    names: list[str],
+    simulation: Simulation,
+    rate: float,
+    told: Callable[[str], object],
 ) -> Round:
     simulation.lags.clear()
     before, began = await scrape(client), time.monotonic()
-    await _each(names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "namespace": namespace, "name": name}}))
+    await _each(
+        names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "namespace": namespace, "name": name}})
+    )
     told(f"{len(names)} trials were created within {time.monotonic() - began:.0f} s")
     await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work", told)
     admitted = time.monotonic()

@@ -208,7 +208,9 @@ class FakeCluster:
 
     def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
         self.faults.point(f"list {kind}")
-        wanted = [each.partition("=") for each in label_selector.split(",") if each]  # NAME=VALUE, NAME for any value, !NAME for none
+        wanted = [
+            each.partition("=") for each in label_selector.split(",") if each
+        ]  # NAME=VALUE, NAME for any value, !NAME for none
         return [
             _copy(each)
             for (its_kind, its_namespace, _), each in self.objects.items()

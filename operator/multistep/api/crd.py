@@ -49,7 +49,19 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: make a new trial",
     "fieldPath": ".stop",
 }
-_NOT_SEEN_YET = {"observedGeneration": -1}  # else kstatus would take what no operator has seen for done
+# What no operator has seen must neither be taken for done (by kstatus) nor look as if it were merely slow.
+_NOT_SEEN_YET = {
+    "observedGeneration": -1,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "Unknown",
+            "reason": "NotSeen",
+            "message": "no operator has seen this yet: is there one for its namespace and its label multistep.dev/shard, if it has one?",
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }
+    ],
+}
 _KEPT = (
     "description",
     "type",

@@ -18,7 +18,10 @@ from .outcome import outcome, step_faults
 from .output import Progress, attempt_text, rewards_text, seconds_text
 
 UNHEARD_SECONDS = 10.0
-_UNHEARD = "nobody has taken it up yet: does the operator run? `kubectl get pods -A | grep multistep` tells"
+_UNHEARD = (
+    "nobody has taken it up yet: does an operator run (`kubectl get pods -A | grep multistep`), "
+    "and is it for this namespace, and for the label multistep.dev/shard if there is one?"
+)
 _WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 
 
@@ -89,7 +92,7 @@ async def versions(
     """A trial or sweep, now and after each change. note: told when no operator seems to be there. Raises Gone, ClusterError."""
     status: dict[str, object] = {}
     events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
-    async with aclosing(events), _unless_heard(lambda: bool(status.get("conditions")), note):
+    async with aclosing(events), _unless_heard(lambda: bool(status.get("phase")), note):
         async for event in events:
             if event.type == "DELETED":
                 raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it was over")

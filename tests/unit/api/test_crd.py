@@ -57,8 +57,12 @@ def test_the_schema_is_structural(kind: Kind) -> None:
 
 def test_nothing_of_a_spec_is_defaulted_and_of_a_status_only_that_nobody_saw_it_yet(kind: Kind) -> None:
     """A GitOps tool finds in the cluster what it wrote; and what no operator saw is not ready (kstatus)."""
-    assert [node["default"] for node in nodes(SCHEMAS[kind]) if "default" in node] == [{"observedGeneration": -1}]
-    assert SCHEMAS[kind]["properties"]["status"]["default"] == {"observedGeneration": -1}
+    [default] = [node["default"] for node in nodes(SCHEMAS[kind]) if "default" in node]
+    assert SCHEMAS[kind]["properties"]["status"]["default"] == default
+    assert (default["observedGeneration"], [(each["type"], each["status"]) for each in default["conditions"]]) == (
+        -1, [("Ready", "Unknown")],
+    )  # fmt: skip
+    TrialStatus.model_validate(default)
 
 
 def test_every_field_of_spec_and_status_is_described(kind: Kind) -> None:

@@ -119,6 +119,8 @@ async def test_only_the_namespaces_that_are_watched_are_listed() -> None:
     watched = Watched()
     await make_trial(watched.cluster, "default", "t")
     await make_trial(watched.cluster, "theirs", "t")
-    relist = Relist(watched.cluster, watched.news, watched.added.append, watched.metrics, shard=Shard(namespaces=["theirs", "nobodys"]))
+    relist = Relist(
+        watched.cluster, watched.news, watched.added.append, watched.metrics, shard=Shard(namespaces=["theirs", "nobodys"])
+    )
     await relist.everything()
     assert watched.added == [("theirs", "t")]
