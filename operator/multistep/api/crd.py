@@ -57,7 +57,7 @@ _NOT_SEEN_YET = {
             "type": "Ready",
             "status": "Unknown",
             "reason": "NotSeen",
-            "message": "no operator has seen this yet: is there one for its namespace and its label multistep.dev/shard, if it has one?",
+            "message": "no operator has seen this yet: is there one for its namespace, and its label multistep.dev/shard if any?",
             "lastTransitionTime": "1970-01-01T00:00:00Z",
         }
     ],

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
-from ..engine.decisions import PodFacts
 from ..cluster.shard import Shard
+from ..engine.decisions import PodFacts
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings

@@ -42,7 +42,7 @@ class Relist:
         add: Callable[[Key], None],
         metrics: Metrics,
         *,
-        shard: Shard = Shard(),
+        shard: Shard,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._lister = lister

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.cluster.resources import PODS
 from multistep.errors import ClusterError, NotFound

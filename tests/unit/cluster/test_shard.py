@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from multistep.cluster.shard import LABEL_SHARD, Shard
 from multistep.settings import Settings
 
-OBJECTS = [{}, {"labels": {}}, {"labels": {"other": "a"}}, {"labels": {LABEL_SHARD: "a"}}, {"labels": {LABEL_SHARD: "b"}}]
+LABELS: list[dict[str, str]] = [{}, {"other": "a"}, {LABEL_SHARD: "a"}, {LABEL_SHARD: "b"}]
+OBJECTS: list[dict[str, Any]] = [{}, *({"labels": each} for each in LABELS)]
 
 
 def test_each_object_is_of_one_shard() -> None:

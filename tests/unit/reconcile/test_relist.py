@@ -23,7 +23,7 @@ class Watched:
         self.added: list[Key] = []
         self.slept: list[float] = []
         self.meanwhile: list[Any] = []  # told while the comparison waits
-        self.relist = Relist(self.cluster, self.news, self.added.append, self.metrics, sleep=self._sleep)
+        self.relist = Relist(self.cluster, self.news, self.added.append, self.metrics, shard=Shard(), sleep=self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
