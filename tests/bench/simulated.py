@@ -15,9 +15,9 @@ from multistep.cluster.client import Client
 from multistep.cluster.resources import TRIALS
 from multistep.errors import ClusterError
 from multistep.sources.bundle import digest_of, pack
-from tests.bench.measure import METRICS
 from tests.bench.simulation.nodes import placement, simulated_nodes
 from tests.bench.simulation.runners import Simulation
+from tests.e2e.operators import samples
 
 DEADLINE_SECONDS: Final = 1200.0
 LOOK_SECONDS: Final = 1.0
@@ -141,15 +141,12 @@ async def _round(
 
 async def scrape(client: Client) -> Samples:
     """The operator's metrics: totals by name, and those of requests by verb, too."""
-    text = b"".join([chunk async for chunk in client.raw_stream(METRICS)]).decode()
     totals: Samples = {}
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            sample, value = line.rsplit(" ", 1)
-            name, _, labels = sample.partition("{")
-            verb = labels.partition('verb="')[2].partition('"')[0]
-            for key in {name, f"{name}/{verb}"}:
-                totals[key] = totals.get(key, 0.0) + float(value)
+    for sample, value in (await samples(client)).items():
+        name, _, labels = sample.partition("{")
+        verb = labels.partition('verb="')[2].partition('"')[0]
+        for key in {name, f"{name}/{verb}"}:
+            totals[key] = totals.get(key, 0.0) + value
     return totals
 
 

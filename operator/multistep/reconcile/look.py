@@ -103,11 +103,7 @@ class Look:
         """One decision. Returns 0 to go on at once, else as reconcile does."""
         try:
             situation = await self._observe()
-            if (
-                situation.pod is not None
-                and situation.pod.shard != self._t.settings.shard
-                and not lifecycle.is_finished(self._trial)
-            ):
+            if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_over(self._trial.status):
                 return await self._wait_for_shard(situation.pod)
             return await self._act(lifecycle.decide(situation))
         except (InvalidSpec, InvalidTask) as error:
