@@ -27,6 +27,7 @@ from .reconcile.news import News
 from .reconcile.orphans import OrphanRemoval
 from .reconcile.reconciler import Reconciler
 from .reconcile.relist import Relist
+from .reconcile.sweeps import Sweeps
 from .reconcile.turns import Key
 from .reconcile.workqueue import WorkQueue
 from .settings import Settings
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 LOST_LEASE_EXIT_CODE = 3
 RELEASE_SECONDS = 3.0
+SWEEP_WORKERS = 4
+TRIAL_NEWS_SECONDS = 0.5  # in which the news of a sweep's trials make one look at it
 
 
 class App:
@@ -53,6 +56,8 @@ class App:
         self.lease: Lease
         self._client: Client
         self.queue: WorkQueue
+        self.sweeps: Sweeps
+        self.sweep_queue: WorkQueue
         self.relist: Relist
         self.orphans: OrphanRemoval
         self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
@@ -88,16 +93,18 @@ class App:
             waited=self.metrics.queue_wait_seconds.observe,
             failed=self.metrics.failed,
         )
+        self.sweeps = Sweeps(fenced, self.metrics, self.shard)
+        self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=self.metrics.failed)
         self.orphans = OrphanRemoval(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
-        self.relist = Relist(client, self.news, self.look_at, self.metrics, shard=self.shard)
+        self.relist = Relist(client, self.news, self.heard_nothing, self.metrics, shard=self.shard)
         self._show(gate)
         self.metrics.leading.set_function(lambda: self.lease.held)
-        self.metrics.phases.shown = lambda: self.lease.held
+        self.metrics.phases.shown = self.metrics.sweeps.shown = lambda: self.lease.held
         await self._serve()
         stack.push_async_callback(self._release)
         stack.push_async_callback(self._end_tasks)
         stack.push_async_callback(self.reconciler.fetches.stop)
-        stack.push_async_callback(self.queue.stop, within_seconds=settings.stop_seconds)
+        stack.push_async_callback(self._stop_queues)
         if self.traces is not None:
             self._begin("traces", self.traces.run())
         self._begin("lease", self._keep_lease())
@@ -109,6 +116,20 @@ class App:
         if self.lease.held:
             self.queue.add(key)
 
+    def look_at_sweep(self, key: Key, seconds: float = 0.0) -> None:
+        """There is news of a sweep; seconds: in which there may be more."""
+        if self.lease.held:
+            self.sweep_queue.add_within(key, seconds)
+
+    def heard_nothing(self, kind: str, key: Key) -> None:
+        """The watch missed this trial (or its pod), or this sweep, or it is looked at for the first time."""
+        if kind == "sweep":
+            return self.look_at_sweep(key)
+        if kind == "trial":
+            for sweep in self.sweeps.book.doubt(key[0]):
+                self.look_at_sweep(sweep, TRIAL_NEWS_SECONDS)
+        return self.look_at(key)
+
     def heard_of_trial(self, trial: Mapping[str, Any], type: str | None) -> None:
         """An event of a watch. The phase is what a replica knows that has not looked at the trial, right after it took over."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
@@ -116,8 +137,20 @@ class App:
             self.metrics.phases.gone(key)
         else:
             self.metrics.phases.saw(key, (trial.get("status") or {}).get("phase"))
+        if (sweep := self.sweeps.book.saw(trial, gone=type == "DELETED")) is not None:
+            self.look_at_sweep(sweep, TRIAL_NEWS_SECONDS)
         if self.news.trial(trial, type):
             self.look_at(key)
+
+    def heard_of_sweep(self, sweep: Mapping[str, Any], type: str | None) -> None:
+        """An event of a watch."""
+        key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
+        if type == "DELETED":
+            self.metrics.sweeps.gone(key)
+        else:
+            self.metrics.sweeps.saw(key, (sweep.get("status") or {}).get("phase"))
+        if self.news.sweep(sweep, type):
+            self.look_at_sweep(key)
 
     def heard_of_pod(self, pod: Mapping[str, Any], type: str | None) -> None:
         """An event of a watch. If it tells something, the trial is looked at, and perhaps others may start their pods now."""
@@ -160,8 +193,13 @@ class App:
         logger.info("%s leads; it runs %s", self.lease.replica, self.shard)
         await self._count_starting_pods(self._client)
         self.queue.start()
-        await insist("looking at every trial", self.relist.everything)
+        self.sweep_queue.start()
+        await insist("looking at every trial and sweep", self.relist.everything)
         self._begin("orphans", self.orphans.run())
+
+    async def _stop_queues(self) -> None:
+        limit = self.settings.stop_seconds
+        await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
 
     async def _release(self) -> None:
         try:

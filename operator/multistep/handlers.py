@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import kopf
 
+from .api.sweep import SWEEP_PLURAL
 from .api.trial import GROUP, PLURAL, VERSION
 from .app import App
 from .cluster import pods
@@ -43,6 +44,10 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
         app.heard_of_trial(body, type)
+
+    @kopf.on.event(GROUP, VERSION, SWEEP_PLURAL, registry=registry)
+    async def sweep_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
+        app.heard_of_sweep(body, type)
 
     @kopf.on.event("v1", "pods", registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:

@@ -22,7 +22,7 @@ MAX_TEXT_CHARACTERS: Final = 16 * 1024
 Form = Literal["auto", "json", "text"]
 
 # In the order in which they are written.
-_ABOUT: Final = ("namespace", "trial", "uid", "attempt", "step", "reconcile")
+_ABOUT: Final = ("namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 
 _SECRETS: Final = (
@@ -35,7 +35,7 @@ _SECRETS: Final = (
 
 @contextmanager
 def about(**fields: Any) -> Iterator[None]:
-    """All that is logged inside is about this: namespace, trial, uid, attempt, step, reconcile."""
+    """All that is logged inside is about this: namespace, sweep, trial, uid, attempt, step, reconcile."""
     former = _about.set({**_about.get(), **fields})
     try:
         yield

@@ -26,6 +26,7 @@ from .errors import MultistepError
 from .settings import Settings
 
 PHASES = ("Pending", "Running", "Suspended", "Complete", "Failed")
+SWEEP_PHASES = ("Pending", "Running", "Suspended", "Halting", "Complete", "Failed")
 OTHER = "other"
 """A label's value that stands for all those that have no series of their own."""
 UNFORESEEN = "Unforeseen"
@@ -80,32 +81,36 @@ class Chosen(Generic[T]):
         return series
 
 
-class TrialPhases(Collector):
-    """How many trials there are in each phase, as last heard: nothing while this replica does not lead, as another tells."""
+class Phases(Collector):
+    """How many trials (or sweeps) there are in each phase, as last heard: nothing while this replica does not lead, as another
+    tells."""
 
-    def __init__(self) -> None:
+    def __init__(self, described: Description, phases: Sequence[str]) -> None:
+        self._described = described
+        self._known = phases
         self.shown: Callable[[], bool] = lambda: True
         self._phases: dict[Key, str] = {}
 
     def saw(self, key: Key, phase: str | None) -> None:
-        """A trial was seen; one without a phase is pending."""
+        """One was seen; without a phase it is pending."""
         self._phases[key] = phase or "Pending"
 
     def gone(self, key: Key) -> None:
-        """A trial is there no more."""
+        """One is there no more."""
         self._phases.pop(key, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One sample per phase."""
-        family = GaugeMetricFamily("multistep_trials", _TRIALS.text, labels=_TRIALS.labels)
-        counts = Counts(phase if phase in PHASES else OTHER for phase in self._phases.values())
-        for phase in (*PHASES, *([OTHER] if counts[OTHER] else [])):
+        family = GaugeMetricFamily(self._described.name, self._described.text, labels=self._described.labels)
+        counts = Counts(phase if phase in self._known else OTHER for phase in self._phases.values())
+        for phase in (*self._known, *([OTHER] if counts[OTHER] else [])):
             if self.shown():
                 family.add_metric([phase], counts[phase])
         yield family
 
 
 _TRIALS = Description("multistep_trials", "gauge", ("phase",), (), "Trials that there are, by phase.")
+_SWEEPS = Description("multistep_sweeps", "gauge", ("phase",), (), "Sweeps that there are, by phase.")
 
 
 class Metrics:
@@ -116,10 +121,11 @@ class Metrics:
         chosen, most = settings.metrics_labels, settings.metrics_label_sets
         self.by_key = "key" in chosen
         self.registry = CollectorRegistry()
-        self.described = [_TRIALS]
+        self.described = [_TRIALS, _SWEEPS]
         ProcessCollector(registry=self.registry)
-        self.phases = TrialPhases()
+        self.phases, self.sweeps = Phases(_TRIALS, PHASES), Phases(_SWEEPS, SWEEP_PHASES)
         self.registry.register(self.phases)
+        self.registry.register(self.sweeps)
 
         def counter(name: str, text: str, *labels: str, choices: Sequence[str] = ()) -> Counter:
             self.described.append(Description(f"multistep_{name}_total", "counter", labels, choices, text))
@@ -155,6 +161,8 @@ class Metrics:
             _TRIAL, "pod_startup_duration_seconds", "From when an attempt's pod got its node until it ran.", _SECONDS
         )
         self.attempts_lost = counter("attempts_lost", "Attempts that an outside cause ended, or a suspension.", "reason")
+
+        self.sweep_trials = counter("sweep_trials_made", "Trials that sweeps made.")
 
         # steps
         self.steps_finished = counters(_STEP, "steps_finished", "Steps that ended, also of attempts that were lost.", "outcome")
@@ -219,7 +227,7 @@ class Metrics:
             (self.attempts_lost, ["Other"]),
             (self.exec_failures, ["stream", "runner", "pod"]),
             (self.transferred_bytes, ["up", "down"]),
-            (self.missed_changes, ["trial", "pod"]),
+            (self.missed_changes, ["trial", "pod", "sweep"]),
             (self.reconcile_failures, [UNFORESEEN]),
         ):
             for value in values:

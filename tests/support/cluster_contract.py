@@ -208,3 +208,20 @@ async def a_disruption_budget_is_made_and_deleted_by_its_name(cluster: Cluster, 
         await cluster.create({**budget, "spec": {"minAvailable": 1, "selector": selector}})
     assert await cluster.delete_disruption_budget(namespace, "guard")
     assert not await cluster.delete_disruption_budget(namespace, "guard")
+
+
+@case
+async def trials_are_listed_page_by_page_and_changed_where_a_patch_says_so(cluster: Any, namespace: str) -> None:
+    for number in range(7):
+        await make_trial(cluster, namespace, f"page-{number}", listed="by-page")
+    found = [each["metadata"]["name"] async for each in cluster.each_trial(namespace, "listed=by-page")]
+    assert sorted(found) == [f"page-{number}" for number in range(7)]
+    asked = {"metadata": {"annotations": {"multistep.dev/suspended-by": "s"}}, "spec": {"suspend": True}}
+    changed = await cluster.patch_trial(namespace, "page-3", asked)
+    assert (changed["spec"]["suspend"], changed["spec"]["agent"]) == (True, {"name": "nop"})
+    undone = await cluster.patch_trial(
+        namespace, "page-3", {"metadata": {"annotations": {"multistep.dev/suspended-by": None}}, "spec": {"suspend": None}}
+    )
+    assert "suspend" not in undone["spec"] and not undone["metadata"].get("annotations")
+    with pytest.raises(NotFound):
+        await cluster.patch_trial(namespace, "none", {"spec": {"stop": True}})

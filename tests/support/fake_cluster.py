@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from multistep.cluster.edge import FIELD_MANAGER, ExecStream, Object, Propagation
-from multistep.cluster.resources import Resource
+from multistep.cluster.resources import TRIALS, Resource
 from multistep.errors import ClusterError, Conflict, NotFound
 from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults
 
 T = TypeVar("T")
 Key = tuple[str, str, str]  # kind, namespace, name
+PAGE_OBJECTS = 5  # fewer than a real page, so that there are several
 
 
 class FakeCluster:
@@ -94,6 +95,12 @@ class FakeCluster:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return self._list("MultiStepTrial", namespace, label_selector)
 
+    async def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
+        for number, each in enumerate(self._list("MultiStepTrial", namespace, label_selector)):
+            if number % PAGE_OBJECTS == 0:
+                self.faults.point("list MultiStepTrial, a page")
+            yield each
+
     async def apply_status(
         self,
         namespace: str,
@@ -103,9 +110,10 @@ class FakeCluster:
         resource_version: str,
         status: Mapping[str, Any],
         field_manager: str = FIELD_MANAGER,
+        resource: Resource = TRIALS,
     ) -> Object:
         with self._write(f"apply_status {namespace}/{name}"):
-            trial = self._find("MultiStepTrial", namespace, name)
+            trial = self._find(resource.kind, namespace, name)
             if (trial["metadata"]["uid"], trial["metadata"]["resourceVersion"]) != (uid, resource_version):
                 raise Conflict(f"{name} was changed", status=409, reason="Conflict")
             if trial.get("status") == status:  # as the real one: no new version for nothing
@@ -114,6 +122,18 @@ class FakeCluster:
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
         return self._delete("MultiStepTrial", namespace, name, uid)
+
+    async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
+        with self._write(f"patch MultiStepTrial {namespace}/{name}"):
+            found = _merge_patched(self._find("MultiStepTrial", namespace, name), changes)
+            found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+            return self.put(found)
+
+    async def get_sweep(self, namespace: str, name: str) -> Object:
+        return self._get("TrialSweep", namespace, name)
+
+    async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool:
+        return self._delete("TrialSweep", namespace, name, uid)
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         return self._with_readiness(self._get("Pod", namespace, name))
@@ -243,6 +263,17 @@ class FakeCluster:
         status = pod.get("status", {})
         conditions = [{"type": "Ready", "status": str(ready)}, *status.get("conditions", [])]
         return {**pod, "status": {**status, "conditions": conditions}}
+
+
+def _merge_patched(under: Object, changes: Mapping[str, Any]) -> Object:
+    """RFC 7386."""
+    merged = dict(under)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge_patched(merged.get(key) or {}, value) if isinstance(value, Mapping) else value
+    return merged
 
 
 def _is_labelled(object: Object, name: str, value: str | None) -> bool:

@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 ARGO_CONFIG = ROOT / "docs" / "gitops" / "argocd-cm.yaml"
-_KEY = "resource.customizations.health.multistep.dev_MultiStepTrial"
+_KEY = "resource.customizations.health.multistep.dev_"
 
 Kstatus = Literal["InProgress", "Failed", "Current", "Terminating"]
 Object = Mapping[str, Any]
@@ -37,9 +37,9 @@ def kstatus(obj: Object) -> Kstatus:
     return "Current" if holds.get("Ready", "True") == "True" else "InProgress"
 
 
-def argo_health(obj: Object) -> tuple[str, str]:
+def argo_health(obj: Object, kind: str = "MultiStepTrial") -> tuple[str, str]:
     """Status and message by the script in docs/gitops/argocd-cm.yaml. Raises CalledProcessError for what is no Lua."""
-    script = yaml.safe_load(ARGO_CONFIG.read_text())["data"][_KEY]
+    script = yaml.safe_load(ARGO_CONFIG.read_text())["data"][_KEY + kind]
     program = f'obj = {_lua(obj)}\nlocal health = (function()\n{script}\nend)()\nio.write(health.status, "\\n", health.message)\n'
     done = subprocess.run(["lua5.4", "-"], input=program.encode(), check=True, capture_output=True)
     status, _, message = done.stdout.decode().partition("\n")

@@ -18,6 +18,7 @@ from multistep.handlers import Stopping
 from multistep.settings import Settings
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
+from tests.support.sweep_world import ended, sweep
 
 
 class FakeClient(FakeCluster):
@@ -239,3 +240,33 @@ async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_o
     assert ended == [143]
     await stop.wait()
     assert operator.app._stopping
+
+
+async def test_a_leader_looks_at_every_sweep_and_at_one_when_there_is_news_of_its_trials(operator: Operator) -> None:
+    operator.cluster.put(sweep(parallelism=1))
+    await operator.start()
+    await operator.until(lambda: len(trials(operator)) == 1)
+    [first] = trials(operator)
+    assert operator.app.sweeps.book.page(("default", "s"), "sweep-uid").trials
+    operator.app.heard_of_trial(operator.cluster.put({**first, "status": ended(0)}), "MODIFIED")
+    await operator.until(lambda: len(trials(operator)) == 2)
+
+
+async def test_a_sweep_that_came_or_whose_trials_were_missed_is_looked_at(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    made = operator.cluster.put(sweep(parallelism=1))
+    operator.app.heard_of_sweep(made, "ADDED")
+    await operator.until(lambda: len(trials(operator)) == 1)
+    [first] = trials(operator)
+    operator.cluster.remove("MultiStepTrial", "default", first["metadata"]["name"])
+    operator.app.heard_nothing("trial", ("default", first["metadata"]["name"]))
+    await operator.until(lambda: len(trials(operator)) == 1 and trials(operator) != [first])
+    operator.app.heard_nothing("sweep", ("default", "s"))
+    operator.cluster.remove("TrialSweep", "default", "s")
+    operator.app.heard_of_sweep(made, "DELETED")
+    assert 'multistep_sweeps{phase="Running"} 0.0' in operator.app.metrics.render().decode()
+
+
+def trials(operator: Operator) -> list[Any]:
+    return [each for each in operator.cluster.objects.values() if each["kind"] == "MultiStepTrial"]

@@ -107,9 +107,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "multistep.rules" -}}
 - apiGroups: [multistep.dev]
   resources: [multisteptrials]
+  verbs: [get, list, watch, create, patch, delete] # create, patch: for sweeps; delete: ttlSecondsAfterFinished
+- apiGroups: [multistep.dev]
+  resources: [trialsweeps]
   verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
 - apiGroups: [multistep.dev]
-  resources: [multisteptrials/status]
+  resources: [multisteptrials/status, trialsweeps/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods]

@@ -12,4 +12,5 @@ AGENT: Final = f"{GROUP}/agent"
 ATTEMPT: Final = f"{GROUP}/attempt"  # of a pod: the trial's; of a sweep's trial: of its task and agent in that sweep
 SWEEP: Final = f"{GROUP}/sweep"
 NUMBER: Final = f"{GROUP}/number"  # of a trial in its sweep, from 0
+SHARD: Final = f"{GROUP}/shard"  # of a trial or a sweep: whose operator runs it
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended, and will resume

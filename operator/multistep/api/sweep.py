@@ -237,7 +237,7 @@ class SweepAgentStatus(Model):
     counted: int = 0
     """Trials that count."""
     mean: float | None = None
-    """Their mean reward; unset while none counts."""
+    """The mean over tasks of each task's mean reward, as reports have it; unset while no trial counts."""
 
 
 class SweepTasksStatus(Model):

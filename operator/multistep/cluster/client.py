@@ -7,7 +7,7 @@ the caller looks again. Every call has a time limit, and every failure is an err
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
@@ -28,6 +28,7 @@ from multistep.cluster.resources import (
     NETWORK_POLICIES,
     PODS,
     SECRETS,
+    SWEEPS,
     TRIALS,
     Resource,
     api_path,
@@ -99,6 +100,10 @@ class Client:
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return await self.list_all(TRIALS, namespace, label_selector=label_selector)
 
+    def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
+        """All trials with these labels, one after another."""
+        return self.each(TRIALS, namespace, label_selector=label_selector)
+
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
         return await self.delete(TRIALS, namespace, name, uid=uid, propagation=propagation)
 
@@ -111,6 +116,7 @@ class Client:
         resource_version: str,
         status: Mapping[str, Any],
         field_manager: str = FIELD_MANAGER,
+        resource: Resource = TRIALS,
     ) -> Object:
         """Write the whole status by server-side apply. Raises Conflict if the trial is another or was changed.
 
@@ -118,10 +124,22 @@ class Client:
         (measured: the API server does not compare the uid when a status is applied).
         """
         metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version}
-        body = {"apiVersion": TRIALS.api_version, "kind": TRIALS.kind, "metadata": metadata, "status": status}
-        path = TRIALS.path(namespace, name, "status")
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
+        path = resource.path(namespace, name, "status")
         params = {"fieldManager": field_manager, "force": "true"}
-        return await self._apply(TRIALS, path, params, body)
+        return await self._apply(resource, path, params, body)
+
+    async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
+        """Merge changes into a trial. Raises Conflict if they name a metadata.uid and the trial is another."""
+        return await self.patch(TRIALS, namespace, name, changes, field_manager=FIELD_MANAGER)
+
+    # -- sweeps
+
+    async def get_sweep(self, namespace: str, name: str) -> Object:
+        return await self.get(SWEEPS, namespace, name)
+
+    async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool:
+        return await self.delete(SWEEPS, namespace, name, uid=uid, propagation="Background")
 
     # -- what a trial is made of
 

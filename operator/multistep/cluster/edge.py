@@ -5,11 +5,11 @@ Objects are plain dicts as the API server sends them: they are many, and only a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from .resources import Resource
+from .resources import TRIALS, Resource
 
 Object = dict[str, Any]
 
@@ -62,6 +62,9 @@ class Cluster(Protocol):
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         """The metadata of all objects of a kind (of a namespace, if given), and nothing else of them."""
 
+    def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
+        """All trials with these labels, one after another: there may be too many to hold."""
+
     async def apply_status(
         self,
         namespace: str,
@@ -71,10 +74,18 @@ class Cluster(Protocol):
         resource_version: str,
         status: Mapping[str, Any],
         field_manager: str = FIELD_MANAGER,
+        resource: Resource = TRIALS,
     ) -> Object:
-        """Write the whole status, if the trial is still as it was at resource_version. Returns the trial."""
+        """Write the whole status of a trial, or a sweep, if it is still as it was at resource_version. Returns it."""
+
+    async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
+        """Merge changes into a trial. Raises Conflict if they name a metadata.uid and the trial is another."""
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool: ...
+
+    async def get_sweep(self, namespace: str, name: str) -> Object: ...
+
+    async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool: ...
 
     async def get_pod(self, namespace: str, name: str) -> Object: ...
 

@@ -7,11 +7,11 @@ is written only over the version that was read, deletions name a uid, names are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from .edge import FIELD_MANAGER, Cluster, ExecStream, ExitStatus, Object, Propagation
-from .resources import Resource
+from .resources import TRIALS, Resource
 
 Check = Callable[[], None]  # raises NotLeading
 
@@ -32,6 +32,9 @@ class Fenced:
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return await self._cluster.list_metadata(resource, namespace, label_selector=label_selector)
 
+    def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
+        return self._cluster.each_trial(namespace, label_selector)
+
     async def apply_status(
         self,
         namespace: str,
@@ -41,15 +44,33 @@ class Fenced:
         resource_version: str,
         status: Mapping[str, Any],
         field_manager: str = FIELD_MANAGER,
+        resource: Resource = TRIALS,
     ) -> Object:
         self._check()
         return await self._cluster.apply_status(
-            namespace, name, uid=uid, resource_version=resource_version, status=status, field_manager=field_manager
+            namespace,
+            name,
+            uid=uid,
+            resource_version=resource_version,
+            status=status,
+            field_manager=field_manager,
+            resource=resource,
         )
+
+    async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
+        self._check()
+        return await self._cluster.patch_trial(namespace, name, changes)
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
         self._check()
         return await self._cluster.delete_trial(namespace, name, uid=uid, propagation=propagation)
+
+    async def get_sweep(self, namespace: str, name: str) -> Object:
+        return await self._cluster.get_sweep(namespace, name)
+
+    async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool:
+        self._check()
+        return await self._cluster.delete_sweep(namespace, name, uid=uid)
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         return await self._cluster.get_pod(namespace, name)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .resources import GROUP
+from ..api import labels
 
-LABEL_SHARD: Final = f"{GROUP}/shard"
+LABEL_SHARD: Final = labels.SHARD
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from ..api.conditions import holds, is_over
+from ..api.sweep import SweepStatus
 from ..api.trial import AttemptStatus, Condition, MultiStepTrial, TrialStatus
 from .decisions import (
     Adopt,
@@ -411,15 +412,15 @@ def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
     return None if limit is None or start is None else start.timestamp() + limit + suspended_seconds(trial.status, now) - now
 
 
-def suspended_seconds(status: TrialStatus, now: float) -> float:
-    """How long the trial's time stood still since it began, until now: it was suspended, or its pod held back."""
+def suspended_seconds(status: TrialStatus | SweepStatus, now: float) -> float:
+    """How long a trial's, or a sweep's, time stood still since it began, until now: it was suspended, or its pod held back."""
     since, before = _stands_since(status), status.suspended_seconds or 0.0
     if since is None or status.start_time is None:
         return before
     return before + max(0.0, now - since.last_transition_time.timestamp())
 
 
-def _stands_since(status: TrialStatus) -> Condition | None:
+def _stands_since(status: TrialStatus | SweepStatus) -> Condition | None:
     return holds(status, "Suspended")
 
 

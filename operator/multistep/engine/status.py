@@ -36,7 +36,8 @@ MAX_STATUS_BYTES = 56 * 1024  # 100 steps, so that the whole resource stays belo
 MAX_SHORT_BYTES = 128  # of a message in a status that would have more
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
-Phase = Literal["Pending", "Running", "Suspended", "Complete", "Failed"]
+Phase = Literal["Pending", "Running", "Suspended", "Halting", "Complete", "Failed"]
+"""Of a trial; Halting: of a sweep that makes no more trials, and waits for those that are live."""
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False) -> TrialStatus:
@@ -68,7 +69,7 @@ def begun(
         "task": task,
         "task_source": trial.status.task_source or source,
         "image_user": image_user,
-        "start_time": trial.status.start_time or _time(now),
+        "start_time": trial.status.start_time or time(now),
     }
     if trial.spec.suspend:
         return suspended(_changed(trial, **fields), now)
@@ -107,7 +108,7 @@ def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None
-    return VerifierStatus(pod_name=pod_name, image_user=image_user, start_time=start or _time(now))
+    return VerifierStatus(pod_name=pod_name, image_user=image_user, start_time=start or time(now))
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
@@ -135,7 +136,7 @@ def failed(
 ) -> TrialStatus:
     """A trial that could not be run; it has no reward. journal: what it had, if it is known; else the status' steps stay."""
     ended: dict[str, Any] = (
-        _ended(journal, results, now) if journal else {"completion_time": _time(now), "current_step": None, "results": results}
+        _ended(journal, results, now) if journal else {"completion_time": time(now), "current_step": None, "results": results}
     )
     ended["rewards"] = ended["reward"] = None
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
@@ -154,7 +155,7 @@ def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialS
         pod_uid=status.pod_uid,
         node_name=status.node_name,
         start_time=_attempt_start(status),
-        end_time=_time(now),
+        end_time=time(now),
         reason=reason,
         message=bounded(message),
         steps=status.steps,
@@ -330,7 +331,7 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
     return {
         "steps": [step_status(run) for run in journal.steps],
         "current_step": None,
-        "completion_time": _time(now),
+        "completion_time": time(now),
         "rewards": shown,
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
@@ -355,7 +356,7 @@ def _with(
     told: dict[str, Any] = {
         "observed_generation": generation,
         "phase": phase,
-        "conditions": _conditions(trial.status.conditions, phase, stands, reason, bounded(message), generation, now),
+        "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), generation, now, suspended=stands),
     }
     if not stands:
         told["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
@@ -366,17 +367,28 @@ def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:
     return trial.model_copy(update={"status": trial.status.model_copy(update=changes)})
 
 
-def _conditions(
-    former: Sequence[Condition], phase: Phase, stands: bool, reason: str, message: str, generation: int, now: float
+def conditions(
+    former: Sequence[Condition],
+    phase: Phase,
+    reason: str,
+    message: str,
+    generation: int,
+    now: float,
+    *,
+    suspended: bool,
+    stalled: bool = False,
 ) -> list[Condition]:
-    """A Job's conditions beside those of kstatus: Reconciling until it ends, Ready when Complete, Stalled when Failed."""
+    """A Job's conditions beside those of kstatus: Reconciling until it ends, Ready when Complete, Stalled when Failed.
+
+    stalled: it cannot go on by itself, though it has not ended.
+    """
     holds = {
         "Complete": phase == "Complete",
         "Failed": phase == "Failed",
         "Ready": phase == "Complete",
-        "Reconciling": phase in ("Pending", "Running", "Suspended"),
-        "Stalled": phase == "Failed",
-        "Suspended": stands,
+        "Reconciling": phase not in ("Complete", "Failed"),
+        "Stalled": phase == "Failed" or stalled,
+        "Suspended": suspended,
     }
     since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
     return [
@@ -384,7 +396,7 @@ def _conditions(
             type=type_,
             status=(state := "True" if held else "False"),
             observed_generation=generation,
-            last_transition_time=since.get((type_, state), _time(now)),
+            last_transition_time=since.get((type_, state), time(now)),
             reason=reason,
             message=message,
         )
@@ -392,10 +404,10 @@ def _conditions(
     ]
 
 
-def _time(seconds: float) -> datetime:
+def time(seconds: float) -> datetime:
     """Whole seconds, as Kubernetes writes times; a runner's clock may say anything."""
     return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)
 
 
 def _optional_time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _time(seconds)
+    return None if seconds is None else time(seconds)

@@ -1,16 +1,18 @@
 """What a sweep does next: which trials it makes, what they come to, when it ends. Pure: the clock comes in.
 
-A sweep's trials are numbered and made in that order, so the highest number that is there tells how many were made, and so
-does the status, which is written after them: who dies in between goes on behind it, or is refused a name that is taken. A
-number below that whose trial is not there was deleted by somebody; it is told, and never made again.
+A sweep's trials are numbered and made one after the other in that order. So the highest number that is there tells how many
+were made, and so does the status, which is written after them: who dies in between goes on behind it. Whoever knows less than
+there is (an operator that was thought dead made some more) is refused a name that is taken, once for each, before it could make
+one too many. A number below that whose trial is not there was deleted by somebody; it is told, and never made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +20,8 @@ from ..api.trial import FailureClass
 
 Order = Literal["Attempts", "Tasks"]
 MOST_REWARD = 1e100
+State = Literal["Live", "Complete", "Failed"]
+LivePhase = Literal["Pending", "Running", "Suspended"]
 MAKE_AT_ONCE = 100  # trials, between two writes of the status
 
 _NAME_CHARACTERS = 63  # what fits into a label, whole
@@ -69,20 +73,29 @@ class Grid:
         return plain[: _NAME_CHARACTERS - len(ending)].strip("-") + ending
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """What a sweep needs to know of one of its trials. blame: of one that did not give what it should; pod_seconds: so far."""
+    """What a sweep needs to know of one of its trials. phase: of one that is live; blame: of one that did not give what it should.
+
+    pod_seconds: what its pods have worked; since: when the one that works now began (seconds since the epoch). suspend, stop: of
+    its spec; by_sweep: it was the sweep that suspended it.
+    """
 
     number: int
-    state: Literal["Live", "Complete", "Failed"]
+    state: State
     reward: float | None = None
     blame: FailureClass | None = None
     pod_seconds: float = 0.0
+    since: float | None = None
+    phase: LivePhase = "Pending"
+    suspend: bool = False
+    by_sweep: bool = False
+    stop: bool = False
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a sweep makes no more trials. None: never. failures: how many of a class are borne."""
+    """When a sweep makes no more trials. None: never. failures: how many of a class are borne; deadline: since the epoch."""
 
     parallelism: int
     pod_hours: float | None = None
@@ -100,17 +113,24 @@ class AgentTally:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the trials come to. deleted: made, and gone; blames: of those that do not count; agents: by index."""
+    """What the trials come to. deleted: made, and gone; blames: of those that do not count; agents: by index; stopped: there is
+    one that was stopped."""
 
     total: int
     made: int
-    live: int
+    phases: Mapping[LivePhase, int]
     complete: int
     failed: int
     deleted: int
     blames: Mapping[FailureClass, int]
     pod_hours: float
     agents: Sequence[AgentTally]
+    stopped: bool
+
+    @property
+    def live(self) -> int:
+        """Trials that are not at their end."""
+        return sum(self.phases.values())
 
     @property
     def over(self) -> bool:
@@ -140,34 +160,42 @@ def counted_reward(trial: TrialFacts) -> float | None:
     return float(trial.reward) if trial.state == "Complete" and abs(trial.reward) <= MOST_REWARD else None
 
 
-def tally(grid: Grid, made: int, trials: Sequence[TrialFacts]) -> Tally:
-    """Count. made: how many numbers the status says were made; trials: those that are there."""
-    states = Counter(each.state for each in trials)
-    there = {each.number for each in trials}
-    made = max([made, *(number + 1 for number in there)])
-    lost = [each for each in trials if each.state != "Live" and counted_reward(each) is None]
+def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float) -> Tally:
+    """Count. made: how many numbers are known to have been made; trials: those that are there. now: seconds since the epoch."""
+    states, phases = Counter[State](), Counter[LivePhase]()
+    blames = Counter[FailureClass]()
+    rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # by task
+    pod_seconds, there, highest, stopped = 0.0, 0, -1, False
+    for each in trials:
+        there, highest = there + 1, max(highest, each.number)
+        states[each.state] += 1
+        stopped = stopped or each.stop
+        pod_seconds += each.pod_seconds + (max(0.0, now - each.since) if each.since is not None else 0.0)
+        if (reward := counted_reward(each)) is not None:
+            cell = grid.cell(each.number)
+            rewards[cell.agent][cell.task].append(reward)
+        elif each.state == "Live":
+            phases[each.phase] += 1
+        else:
+            blames[each.blame or "Task"] += 1
+    made = max(made, highest + 1)
     return Tally(
         total=len(grid),
         made=made,
-        live=states["Live"],
+        phases=phases,
         complete=states["Complete"],
         failed=states["Failed"],
-        deleted=sum(number not in there for number in range(made)),
-        blames=Counter(each.blame or "Task" for each in lost),
-        pod_hours=sum(each.pod_seconds for each in trials) / 3600,
-        agents=[_agent(grid, index, trials) for index in range(len(grid.agents))],
+        deleted=made - there,
+        blames=blames,
+        pod_hours=pod_seconds / 3600,
+        agents=[_agent(each.values()) for each in rewards],
+        stopped=stopped,
     )
 
 
-def _agent(grid: Grid, index: int, trials: Sequence[TrialFacts]) -> AgentTally:
-    by_task: dict[int, list[float]] = defaultdict(list)
-    for each in trials:
-        cell = grid.cell(each.number)
-        reward = counted_reward(each) if cell.agent == index else None
-        if reward is not None:
-            by_task[cell.task].append(reward)
-    means = [sum(rewards) / len(rewards) for rewards in by_task.values()]
-    return AgentTally(sum(map(len, by_task.values())), sum(means) / len(means) if means else None)
+def _agent(by_task: Collection[Sequence[float]]) -> AgentTally:
+    means = [math.fsum(each) / len(each) for each in by_task]
+    return AgentTally(sum(map(len, by_task)), math.fsum(means) / len(means) if means else None)
 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:

@@ -14,12 +14,12 @@ from ..engine.decisions import PodFacts
 from .turns import Key
 
 Body = Mapping[str, Any]
-Name = tuple[str, str, str]  # kind ("trial" or "pod"), namespace, name
+Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was last heard of an object. key: the trial to look at; version: its resourceVersion."""
+    """What was last heard of an object. key: the trial, or the sweep, to look at; version: its resourceVersion."""
 
     key: Key
     version: str
@@ -27,7 +27,7 @@ class Seen:
 
 
 class News:
-    """Remembers what was last heard of each trial and each pod."""
+    """Remembers what was last heard of each trial, each sweep and each pod."""
 
     def __init__(self) -> None:
         self._seen: dict[Name, Seen] = {}
@@ -35,8 +35,12 @@ class News:
     def trial(self, body: Body, type: str | None) -> Key | None:
         """The trial to look at, if its spec changed, it is to be deleted, or it was not known. type: None for a listing."""
         metadata = body["metadata"]
-        facts = (metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp")))
-        return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), facts, type)
+        return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type)
+
+    def sweep(self, body: Body, type: str | None) -> Key | None:
+        """The sweep to look at, if its spec changed, it is to be deleted, or it was not known."""
+        metadata = body["metadata"]
+        return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type)
 
     def pod(self, body: Body, type: str | None) -> tuple[Key, PodFacts] | None:
         """The trial to look at, if something of its pod changed that matters, and what the pod is now."""
@@ -60,3 +64,8 @@ class News:
         self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts))
         is_news = type in (None, "DELETED") or before is None or before.facts != facts
         return key if is_news else None
+
+
+def _identity(metadata: Mapping[str, Any]) -> object:
+    """Changes with the spec, and when the end was asked for; a status that was written is no news."""
+    return metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp"))

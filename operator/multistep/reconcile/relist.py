@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ..cluster import pods
 from ..cluster.edge import Object
-from ..cluster.resources import PODS, TRIALS, Resource
+from ..cluster.resources import PODS, SWEEPS, TRIALS, Resource
 from ..cluster.shard import Shard
 from ..metrics import Metrics
 from .news import Name, News, Seen
@@ -21,6 +21,7 @@ from .turns import Key
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 10.0  # for events that are under way
+_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are looked at themselves
 STALLED_AFTER: Final = 3  # comparisons with a finding, one after another
 
 
@@ -33,13 +34,14 @@ class Lister(Protocol):
 
 
 class Relist:
-    """Lists and compares. shard: what is watched; add: called for each trial to be looked at."""
+    """Lists and compares. shard: what is watched; add: called with the kind of what changed, and the
+    trial, or the sweep, to be looked at."""
 
     def __init__(
         self,
         lister: Lister,
         news: News,
-        add: Callable[[Key], None],
+        add: Callable[[str, Key], None],
         metrics: Metrics,
         *,
         shard: Shard,
@@ -60,9 +62,10 @@ class Relist:
         return self._findings >= STALLED_AFTER
 
     async def everything(self) -> None:
-        """Have every trial looked at."""
-        for key in await self._trials():
-            self._add(key)
+        """Have every trial and every sweep looked at."""
+        for kind, resource in _WHOLE.items():
+            for key in await self._versions(resource):
+                self._add(kind, key)
 
     async def compare(self) -> None:
         """Have those trials looked at whose changes, or whose pods' changes, no watch told of."""
@@ -74,7 +77,7 @@ class Relist:
         gone = [name for name in before.keys() - listed.keys() if now.get(name) == before[name]]
         for name in [*changed, *gone]:  # after a gap, deletions are not told: that alone is no fault of the watch
             self._news.note(name, listed.get(name))
-            self._add((listed.get(name) or before[name]).key)
+            self._add(name[0], (listed.get(name) or before[name]).key)
         self._conclude(changed)
 
     def _conclude(self, changed: Sequence[Name]) -> None:
@@ -86,19 +89,20 @@ class Relist:
             logger.warning("%s", self.finding)
 
     async def _listed(self) -> dict[Name, Seen]:
-        found: dict[Name, Seen] = {("trial", *key): Seen(key, version) for key, version in (await self._trials()).items()}
+        found: dict[Name, Seen] = {}
+        for kind, resource in _WHOLE.items():
+            found |= {(kind, *key): Seen(key, version) for key, version in (await self._versions(resource)).items()}
         for namespace in self._shard.places:
             for pod in await self._lister.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.LABEL_TRIAL)):
                 if (of := pods.trial_of({"metadata": pod})) is not None:
                     found["pod", pod["namespace"], pod["name"]] = Seen(of, pod["resourceVersion"])
         return found
 
-    async def _trials(self) -> dict[Key, str]:
-        """Their versions."""
+    async def _versions(self, resource: Resource) -> dict[Key, str]:
+        """Of all there are."""
         selector = self._shard.selector
-        lists = [await self._lister.list_metadata(TRIALS, each, label_selector=selector) for each in self._shard.places]
-        listed = [trial for found in lists for trial in found]
-        return {(trial["namespace"], trial["name"]): trial["resourceVersion"] for trial in listed}
+        lists = [await self._lister.list_metadata(resource, each, label_selector=selector) for each in self._shard.places]
+        return {(each["namespace"], each["name"]): each["resourceVersion"] for found in lists for each in found}
 
 
 def _version(seen: Mapping[Name, Seen], name: Name) -> str:

@@ -28,7 +28,8 @@ JITTER = 0.25  # what failed together does not come again together
 class WorkQueue:
     """Calls ``work`` for keys that were added; it returns the seconds after which to look again, or None.
 
-    waited: told the seconds for which a key waited for a worker; failed: told of each exception in ``work``.
+    kind: of what the keys are, for the log; waited: told the seconds for which a key waited for a worker; failed: told of each
+    exception in ``work``.
     After an exception in ``work`` the key comes again, later each time; one that nobody foresaw is logged with its trace.
     """
 
@@ -37,6 +38,7 @@ class WorkQueue:
         work: Work,
         *,
         workers: int,
+        kind: str = "trial",
         waited: Callable[[float], object] = lambda _: None,
         failed: Callable[[Exception], object] = lambda _: None,
     ) -> None:
@@ -45,6 +47,7 @@ class WorkQueue:
         self._failed = failed
         self._since: dict[Key, float] = {}
         self._workers = workers
+        self._kind = kind
         self._ready = Turns()
         self._busy: dict[Key, asyncio.Task[None]] = {}
         self._again: set[Key] = set()  # added while busy
@@ -89,6 +92,12 @@ class WorkQueue:
         if not self._stopped:
             self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
+    def add_within(self, key: Key, seconds: float) -> None:
+        """Look at the key in a while at the latest: if it is to be looked at sooner, it stays so."""
+        timer = self._timers.get(key)
+        if key not in self._ready and (timer is None or timer.when() > asyncio.get_running_loop().time() + seconds):
+            self.add_after(key, seconds)
+
     @property
     def depth(self) -> int:
         """Keys that wait for a worker."""
@@ -103,7 +112,7 @@ class WorkQueue:
 
     async def _run(self, key: Key) -> None:
         try:
-            with about(namespace=key[0], trial=key[1], reconcile=secrets.token_hex(4)):
+            with about(namespace=key[0], **{self._kind: key[1]}, reconcile=secrets.token_hex(4)):
                 await self._once(key)
         finally:
             del self._busy[key]
@@ -125,7 +134,7 @@ class WorkQueue:
             return
         self._failures.pop(key, None)
         if again is not None:
-            self.add_after(key, again)
+            self.add_within(key, again)
 
     def _back_off(self, key: Key, error: MultistepError | None = None) -> float:
         """Try the key again after seconds that double with each failure, or when the server asked for it; returns them."""

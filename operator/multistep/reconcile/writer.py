@@ -56,13 +56,18 @@ class TrialWriter:
         self.trial = self.trial.model_copy(update={"metadata": fresh})
 
     async def tell(self, told: Sequence[Transition]) -> None:
-        """Events, and lines of the log, help people; a trial does not depend on them."""
-        for each in told:
-            logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
-        results = await asyncio.gather(
-            *(self._cluster.create_event(self._object, reason=each.reason, message=each.message, type=each.type) for each in told),
-            return_exceptions=True,
-        )
-        for error in results:
-            if isinstance(error, Exception):
-                logger.info("an event could not be written: %s", error)
+        """Events about the trial."""
+        await tell(self._cluster, self._object, told)
+
+
+async def tell(cluster: Cluster, about: Object, told: Sequence[Transition]) -> None:
+    """Events, and lines of the log, help people; nothing depends on them."""
+    for each in told:
+        logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
+    results = await asyncio.gather(
+        *(cluster.create_event(about, reason=each.reason, message=each.message, type=each.type) for each in told),
+        return_exceptions=True,
+    )
+    for error in results:
+        if isinstance(error, Exception):
+            logger.info("an event could not be written: %s", error)

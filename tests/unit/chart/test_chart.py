@@ -261,8 +261,10 @@ def test_drains_that_wait_are_told_and_need_more_rights(render: Render) -> None:
 
 def test_the_operator_has_these_rights_and_no_others(render: Render) -> None:
     assert granted(operator_role(render(), "ClusterRole")) == {
-        *(("multistep.dev", "multisteptrials", verb) for verb in ("get", "list", "watch", "delete")),
+        *(("multistep.dev", "multisteptrials", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),
+        *(("multistep.dev", "trialsweeps", verb) for verb in ("get", "list", "watch", "delete")),
         ("multistep.dev", "multisteptrials/status", "patch"),
+        ("multistep.dev", "trialsweeps/status", "patch"),
         *(("", "pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
         ("", "pods/exec", "get"),
         ("", "pods/exec", "create"),

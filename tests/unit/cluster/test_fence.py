@@ -18,6 +18,8 @@ READS = {
     "get_trial",
     "list_trials",
     "list_metadata",
+    "each_trial",
+    "get_sweep",
     "get_pod",
     "list_pods",
     "get_config_map",
@@ -27,6 +29,8 @@ READS = {
 WRITES: dict[str, dict[str, Any]] = {
     "apply_status": {"namespace": "ns", "name": "t", "uid": "u", "resource_version": "1", "status": {}},
     "delete_trial": {"namespace": "ns", "name": "t"},
+    "patch_trial": {"namespace": "ns", "name": "t", "changes": {}},
+    "delete_sweep": {"namespace": "ns", "name": "s", "uid": "u"},
     "create_pod": {"pod": {}},
     "delete_pod": {"namespace": "ns", "name": "p"},
     "create": {"manifest": {}},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, counted_reward, halt, tally, to_make
 
+NOW = 1_700_000_000.0
 GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)
 GRIDS = st.builds(
     Grid,
@@ -87,10 +88,11 @@ def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
         TrialFacts(1, "Failed", blame="Infrastructure"),
         TrialFacts(2, "Failed", blame="Agent"),
         TrialFacts(5, "Complete"),
-        TrialFacts(4, "Live", pod_seconds=3600),
+        TrialFacts(4, "Live", pod_seconds=1800, since=NOW - 1800, phase="Running", stop=True),
     ]
-    found = tally(GRID, 8, trials)
+    found = tally(GRID, 8, trials, NOW)
     assert (found.total, found.made, found.live, found.complete, found.failed, found.deleted) == (12, 8, 1, 3, 2, 2)
+    assert found.phases == {"Running": 1} and found.stopped
     assert found.blames == {"Infrastructure": 1, "Task": 1}
     assert found.pod_hours == 2
     assert [(each.counted, each.mean) for each in found.agents] == [(2, 0.5), (0, None), (1, 0.0)]
@@ -98,25 +100,27 @@ def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
 
 
 def test_in_an_agents_mean_every_task_weighs_the_same_however_many_of_its_trials_count() -> None:
-    found = tally(GRID, 12, [TrialFacts(number, "Complete", reward=reward) for number, reward in ((0, 1.0), (6, 1.0), (3, 0.0))])
+    found = tally(
+        GRID, 12, [TrialFacts(number, "Complete", reward=reward) for number, reward in ((0, 1.0), (6, 1.0), (3, 0.0))], NOW
+    )
     assert (found.agents[0].counted, found.agents[0].mean) == (3, 0.5)
 
 
 def test_a_sweep_is_over_when_all_were_made_and_none_is_at_work() -> None:
     done = [TrialFacts(number, "Complete", reward=1.0) for number in range(12)]
-    assert tally(GRID, 12, done).over
-    assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Live")]).over
-    assert tally(GRID, 12, done[1:]).over
+    assert tally(GRID, 12, done, NOW).over
+    assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Live")], NOW).over
+    assert tally(GRID, 12, done[1:], NOW).over
 
 
 def test_trials_that_are_there_were_made_whatever_the_status_says() -> None:
-    counts = tally(GRID, 0, [TrialFacts(0, "Live"), TrialFacts(2, "Live")])
+    counts = tally(GRID, 0, [TrialFacts(0, "Live"), TrialFacts(2, "Live")], NOW)
     assert (counts.made, counts.deleted) == (3, 1)
     assert to_make(counts, Limits(4)) == range(3, 5)
 
 
 def test_each_limit_halts_the_sweep_with_its_reason() -> None:
-    counts = tally(GRID, 3, [TrialFacts(n, "Failed", blame="Infrastructure", pod_seconds=3600) for n in range(3)])
+    counts = tally(GRID, 3, [TrialFacts(n, "Failed", blame="Infrastructure", pod_seconds=3600) for n in range(3)], NOW)
     fine = Limits(5, pod_hours=4, failures={"Infrastructure": 3}, deadline=100)
     assert halt(counts, fine, 99) is None
     assert halt(counts, Limits(5), 1e12) is None
@@ -136,7 +140,7 @@ def test_a_sweep_that_dies_anywhere_makes_each_trial_once_and_never_too_many_at_
     cluster: dict[str, TrialFacts] = {}
     creations, made = 0, 0
     for _ in range(200):
-        counts = tally(grid, made, list(cluster.values()))
+        counts = tally(grid, made, list(cluster.values()), NOW)
         if counts.over:
             break
         for number in to_make(counts, Limits(parallelism)):

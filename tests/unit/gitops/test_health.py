@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from multistep.api import crd
 from multistep.api.crd import openapi_schema
+from multistep.api.sweep import parse_sweep
 from multistep.api.trial import MultiStepTrial, TrialStatus, parse_trial
-from multistep.engine import status
+from multistep.engine import status, sweep_status
 from multistep.engine.journal import Journal, StepRun
+from multistep.engine.sweep_status import Trouble
+from multistep.engine.sweep_trials import plan
+from multistep.engine.sweeps import TrialFacts
 from tests.support.gitops import Object, argo_health, kstatus
 
 NOW = 1_700_000_000.0
@@ -78,3 +84,40 @@ def test_without_conditions_kstatus_would_take_a_trial_for_done() -> None:
     """Why the CRD says of a trial that nobody saw it yet."""
     assert kstatus({"metadata": {"generation": 1}}) == "Current"
     assert kstatus({"metadata": {"generation": 1}, "status": STATES["not seen yet"][0]}) == "InProgress"
+
+
+SWEEP = parse_sweep(
+    {
+        "metadata": {"name": "s", "uid": "u", "generation": 3},
+        "spec": {"tasks": [{"name": "t", "inline": {"config": {}}}], "agents": [{"name": "a", "agent": {"name": "nop"}}]},
+    }
+)
+
+
+def reached(trials: Sequence[TrialFacts] = (), trouble: Trouble | None = None, **spec: Any) -> Object:
+    sweep = SWEEP.model_copy(update={"spec": SWEEP.spec.model_copy(update=spec)})
+    found = plan(sweep, sweep.spec.tasks)
+    return sweep_status.to_json(sweep_status.decide(sweep, found, 0, trials, NOW, trouble).status)
+
+
+DONE = TrialFacts(0, "Complete", 0.5)
+SWEEPS = {
+    "not seen yet": (openapi_schema(crd.SWEEP)["properties"]["status"]["default"], "InProgress", "Progressing"),
+    "begun": (sweep_status.to_json(sweep_status.begun(SWEEP, plan(SWEEP, SWEEP.spec.tasks), NOW)), "InProgress", "Progressing"),
+    "running": (reached(), "InProgress", "Progressing"),
+    "held up": (reached(trouble=Trouble("NameTaken", "x")), "InProgress", "Progressing"),
+    "suspended": (reached(suspend=True), "InProgress", "Suspended"),
+    "complete": (reached([DONE]), "Current", "Healthy"),
+    "failed": (sweep_status.to_json(sweep_status.failed(SWEEP, "InvalidSpec", "x", NOW)), "Failed", "Degraded"),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_is_done_when_it_is_complete_and_not_before(name: str) -> None:
+    content, seen, health = SWEEPS[name]
+    assert (kstatus(resource(content)), argo_health(resource(content), "TrialSweep")[0]) == (seen, health)
+    assert argo_health(resource(content, generation=4), "TrialSweep")[0] == "Progressing"
+
+
+def test_of_a_sweep_argo_cd_shows_what_its_agents_came_to() -> None:
+    assert argo_health(resource(reached([DONE])), "TrialSweep")[1] == "reward 0.5, 1 of 1 trials count"

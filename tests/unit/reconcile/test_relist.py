@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from multistep.reconcile.relist import GRACE_SECONDS, STALLED_AFTER, Relist
 from multistep.reconcile.turns import Key
 from tests.support.cluster_contract import make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
+from tests.support.sweep_world import sweep
 
 
 class Watched:
@@ -23,7 +25,9 @@ class Watched:
         self.added: list[Key] = []
         self.slept: list[float] = []
         self.meanwhile: list[Any] = []  # told while the comparison waits
-        self.relist = Relist(self.cluster, self.news, self.added.append, self.metrics, shard=Shard(), sleep=self._sleep)
+        self.relist = Relist(
+            self.cluster, self.news, lambda _, key: self.added.append(key), self.metrics, shard=Shard(), sleep=self._sleep
+        )
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -120,7 +124,27 @@ async def test_only_the_namespaces_that_are_watched_are_listed() -> None:
     await make_trial(watched.cluster, "default", "t")
     await make_trial(watched.cluster, "theirs", "t")
     relist = Relist(
-        watched.cluster, watched.news, watched.added.append, watched.metrics, shard=Shard(namespaces=["theirs", "nobodys"])
+        watched.cluster,
+        watched.news,
+        lambda _, key: watched.added.append(key),
+        watched.metrics,
+        shard=Shard(namespaces=["theirs", "nobodys"]),
     )
     await relist.everything()
     assert watched.added == [("theirs", "t")]
+
+
+async def test_of_sweeps_and_trials_it_is_told_which_was_missed() -> None:
+    found: list[tuple[str, Key]] = []
+    cluster, metrics = FakeCluster(), Metrics()
+    relist = Relist(
+        cluster, News(), lambda kind, key: found.append((kind, key)), metrics, shard=Shard(), sleep=lambda _: asyncio.sleep(0)
+    )
+    await make_trial(cluster, "default", "t")
+    cluster.put(sweep())
+    await relist.everything()
+    assert found == [("trial", ("default", "t")), ("sweep", ("default", "s"))]
+    found.clear()
+    await relist.compare()
+    assert found == [("trial", ("default", "t")), ("sweep", ("default", "s"))]
+    assert metrics.registry.get_sample_value("multistep_missed_changes_total", {"kind": "sweep"}) == 1

@@ -179,3 +179,28 @@ def test_a_pause_is_as_long_as_the_server_asked_for_up_to_a_sane_bound(
 ) -> None:
     (pause,) = pauses(Unavailable("busy", status=429, retry_after=asked), monkeypatch=monkeypatch)
     assert least <= pause <= least * 1.25
+
+
+async def test_a_key_that_is_due_sooner_stays_so() -> None:
+    worker = Worker(0.01)
+    queue = WorkQueue(worker, workers=1)
+    queue.start()
+    queue.add_within(A, 0.0)
+    queue.add_within(A, 1000.0)
+    while worker.calls != [A, A]:  # the second time as its work asked
+        await asyncio.sleep(0.001)
+    await queue.stop()
+
+
+async def test_news_that_come_while_a_key_is_worked_on_are_not_put_off_by_what_its_work_asks_for() -> None:
+    worker = Worker(1000.0)
+    queue = WorkQueue(worker, workers=1)
+    worker.gate.clear()
+    queue.start()
+    queue.add(A)
+    await asyncio.sleep(0)
+    queue.add_within(A, 0.01)
+    worker.gate.set()
+    while worker.calls != [A, A]:
+        await asyncio.sleep(0.001)
+    await queue.stop()

@@ -1,0 +1,149 @@
+"""A sweep's trials: what each is made of, and what a sweep reads of one. Pure functions on the objects of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from ..api import labels
+from ..api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TrialSweep, check_overrides
+from ..api.trial import API_VERSION, GROUP, KIND
+from ..errors import InvalidSpec
+from .sweeps import Grid, LivePhase, State, TrialFacts
+
+Object = Mapping[str, Any]
+
+REWARD: Final = "reward"  # the key that means are of
+_LIVE_PHASES: Final[Mapping[str, LivePhase]] = {"Running": "Running", "Suspended": "Suspended"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a sweep's trials are made of. sources: spec.task of each task's trials, by its index; names: of the trials."""
+
+    spec: SweepSpec
+    grid: Grid
+    sources: Sequence[Mapping[str, Any]]
+    names: Sequence[str]
+
+
+def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
+    """tasks: those of the spec, or what spec.tasksFrom was resolved to. InvalidSpec: no sweep can be made of that."""
+    spec = sweep.spec
+    grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order)
+    if len(grid) > MOST_TRIALS:
+        text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
+        raise InvalidSpec(f"spec: {text} are {len(grid)} trials; a sweep may have {MOST_TRIALS}: make several of it")
+    try:
+        check_overrides(spec.overrides, grid.tasks)
+    except ValueError as error:
+        raise InvalidSpec(f"spec.{error}") from None
+    names = [grid.trial_name(sweep.metadata.name, number) for number in range(len(grid))]
+    return Plan(spec, grid, [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks], names)
+
+
+_AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
+
+
+def manifest(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, Any]:
+    """The trial with this number, to be created."""
+    cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
+    task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
+    ours = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
+    if (shard := owner.labels.get(labels.SHARD)) is not None:
+        ours[labels.SHARD] = shard
+    told = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": plan.names[number],
+            "namespace": owner.namespace,
+            "labels": {**template.metadata.labels, **ours},
+            "annotations": {**template.metadata.annotations, **told},
+            "ownerReferences": [
+                {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
+            ],
+        },
+        "spec": {
+            "task": plan.sources[cell.task],
+            "agent": agent.agent.model_dump(**_AS_WRITTEN),
+            **_merged_spec(plan.spec, cell.task, task, agent.name),
+        },
+    }
+
+
+def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:
+    """The template's spec, over it the task's environment, over that the overrides that fit, the last one topmost."""
+    layers: list[Object] = [spec.template.spec.model_dump(**_AS_WRITTEN)]
+    if spec.tasks:
+        layers.append(spec.tasks[index].model_dump(**_AS_WRITTEN, include={"environment"}))
+    for override in spec.overrides:
+        if (not override.tasks or task in override.tasks) and (not override.agents or agent in override.agents):
+            layers.append(override.spec.model_dump(**_AS_WRITTEN))
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _merged(merged, layer)
+    return merged
+
+
+def _merged(under: Object, over: Object) -> dict[str, Any]:
+    """Tables field by field; anything else, lists too, as a whole."""
+    both = {
+        key: _merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping) else value
+        for key, value in over.items()
+    }
+    return {**under, **both}
+
+
+def owner_of(trial: Object) -> tuple[str, str] | None:
+    """Name and uid of the sweep that made a trial, if one did."""
+    for each in trial["metadata"].get("ownerReferences") or []:
+        if each.get("controller") and each.get("kind") == SWEEP_KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/"):
+            return each["name"], each["uid"]
+    return None
+
+
+def facts(trial: Object) -> TrialFacts:
+    """What a sweep needs to know of a trial, of which the API server has checked that it has the shape of one."""
+    metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
+    state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
+    since = _first_step(status.get("steps"))
+    worked = sum(_worked(each) for each in status.get("attempts") or [])
+    if state != "Live" and since is not None:
+        worked, since = worked + _seconds(since, status.get("completionTime")), None
+    return TrialFacts(
+        number=int(number) if number.isdecimal() else -1,
+        state=state,
+        reward=(status.get("rewards") or {}).get(REWARD),
+        blame=(status.get("failure") or {}).get("class"),
+        pod_seconds=worked,
+        since=since,
+        phase=_LIVE_PHASES.get(status.get("phase") or "", "Pending"),
+        suspend=bool(spec.get("suspend")),
+        by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
+        stop=bool(spec.get("stop")),
+    )
+
+
+def _state(status: Object) -> State:
+    holding = {each["type"] for each in status.get("conditions") or [] if each["status"] == "True"}
+    return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Live"
+
+
+def _worked(attempt: Object) -> float:
+    """Seconds for which the pod of an earlier attempt worked."""
+    start = _first_step(attempt.get("steps"))
+    return 0.0 if start is None else _seconds(start, attempt.get("endTime"))
+
+
+def _first_step(steps: Sequence[Object] | None) -> float | None:
+    """When work began in a pod; None: it did not, or that was left out of a status that had become too large."""
+    start = steps[0].get("startTime") if steps else None
+    return None if start is None else datetime.fromisoformat(start).timestamp()
+
+
+def _seconds(since: float, end: str | None) -> float:
+    return 0.0 if end is None else max(0.0, datetime.fromisoformat(end).timestamp() - since)

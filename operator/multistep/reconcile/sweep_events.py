@@ -1,0 +1,30 @@
+"""Events of what happened to a sweep, as those of a trial."""
+
+from __future__ import annotations
+
+from ..api.conditions import holds
+from ..api.sweep import SweepStatus
+from .events import Transition
+
+
+def transitions(old: SweepStatus, new: SweepStatus) -> list[Transition]:
+    """What happened between two statuses of a sweep, in order."""
+    found = []
+    if new.start_time and not old.start_time:
+        found.append(Transition("SweepStarted", _message(new)))
+    if old.phase == "Suspended" and new.phase in ("Pending", "Running"):
+        found.append(Transition("Resumed", _message(new)))
+    changed = _why(new) != _why(old)
+    if new.phase in ("Suspended", "Complete") and changed:
+        found.append(Transition(_why(new)[1], _message(new)))
+    if changed and (new.phase in ("Halting", "Failed") or holds(new, "Stalled")):
+        found.append(Transition(_why(new)[1], _message(new), "Warning"))
+    return found
+
+
+def _why(status: SweepStatus) -> tuple[str | None, str]:
+    return status.phase, status.conditions[0].reason if status.conditions else ""
+
+
+def _message(status: SweepStatus) -> str:
+    return status.conditions[0].message

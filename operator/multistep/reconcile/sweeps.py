@@ -1,0 +1,248 @@
+"""Brings sweeps forward, one look at a time, as ``Reconciler`` does trials.
+
+A look reads the sweep, counts what is known of its trials, makes those that are due one after the other, and writes down
+what was reached. All that it is sure of is in the cluster: names tell which trials were made. It may die between any two lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..api import labels
+from ..api.conditions import is_over
+from ..api.sweep import SweepStatus, SweepTask, TrialSweep, parse_sweep, parse_sweep_status
+from ..api.trial import Metadata
+from ..cluster.edge import Cluster, Object
+from ..cluster.resources import SWEEPS
+from ..cluster.shard import Shard
+from ..engine import sweep_status
+from ..engine.sweep_status import Trouble
+from ..engine.sweep_trials import Plan, manifest, owner_of, plan
+from ..errors import ClusterError, Conflict, InvalidSpec, NotFound, Unavailable
+from ..loglines import also_about
+from ..metrics import Metrics
+from .sweep_book import Book, Page
+from .sweep_events import transitions
+from .turns import Key
+from .writer import tell
+
+SOON_SECONDS: Final = 0.5
+STATUS_SECONDS: Final = 5.0  # between two writes of numbers alone
+TROUBLE_SECONDS: Final = 30.0  # until a trial that could not be made is tried again
+CHANGES_AT_ONCE: Final = 16  # of trials' specs
+
+NAME_TAKEN: Final = "NameTaken"
+REFUSED: Final = "TrialRefused"
+
+
+@dataclass
+class Sweeps:
+    """What the queue calls. clock: seconds since the epoch; shard: whose sweeps these are."""
+
+    cluster: Cluster
+    metrics: Metrics
+    shard: Shard = field(default_factory=Shard)
+    clock: Callable[[], float] = time.time
+    book: Book = field(default_factory=Book)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One look. Returns the seconds after which to look again; None: only when something happens."""
+        try:
+            found = await self.cluster.get_sweep(*key)
+        except NotFound:
+            self._forget(key)
+            return None
+        if not self.shard.has(found["metadata"]):  # it was given to another operator
+            self._forget(key)
+            return None
+        metadata = Metadata.model_validate(found["metadata"])
+        also_about(uid=metadata.uid)
+        if metadata.deletion_timestamp is not None:
+            return None  # its trials go with it
+        self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
+        try:
+            return await _Look(self, found, self.book.page(key, metadata.uid)).run()
+        except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
+            return SOON_SECONDS
+
+    def _forget(self, key: Key) -> None:
+        self.metrics.sweeps.gone(key)
+        self.book.drop(key)
+
+
+class _Look:
+    """One look at one sweep."""
+
+    def __init__(self, sweeps: Sweeps, found: Object, page: Page) -> None:
+        self._s = sweeps
+        self._cluster = sweeps.cluster
+        self._object = found
+        self._page = page
+        self._sweep: TrialSweep
+
+    async def run(self) -> float | None:
+        try:
+            self._sweep = self._parsed()
+            if is_over(self._sweep.status):
+                return await self._clean_up()
+            plan = self._plan()
+        except InvalidSpec as error:
+            self._sweep = _salvaged(self._object)
+            if is_over(self._sweep.status):
+                return await self._clean_up()
+            return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
+        if self._sweep.status.start_time is None:
+            await self._write(sweep_status.begun(self._sweep, plan, self._s.clock()))
+        return await self._go_on(plan)
+
+    def _parsed(self) -> TrialSweep:
+        """A spec with a thousand tasks is read once, unless it changes."""
+        metadata, kept = Metadata.model_validate(self._object["metadata"]), self._page.plan
+        if kept is None or kept[0] != metadata.generation:
+            return parse_sweep(self._object)
+        return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(self._object))
+
+    def _plan(self) -> Plan:
+        generation = self._sweep.metadata.generation
+        if self._page.plan is None or self._page.plan[0] != generation:
+            self._page.plan = generation, plan(self._sweep, self._tasks())
+        return self._page.plan[1]
+
+    def _tasks(self) -> list[SweepTask]:
+        if self._sweep.spec.tasks_from is not None:
+            raise InvalidSpec("spec.tasksFrom: is not supported by this release: list the tasks in spec.tasks")
+        return self._sweep.spec.tasks
+
+    async def _go_on(self, plan: Plan) -> float | None:
+        metadata = self._sweep.metadata
+        self._page.begin()
+        if not self._page.whole:
+            selector = f"{labels.SWEEP}={metadata.name}"
+            await self._page.fill(self._cluster.each_trial(metadata.namespace, selector), metadata.uid)
+        due = self._decide(plan, None)
+        await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
+        await self._change(plan, due.resume, {"suspend": None}, None)
+        await self._change(plan, due.stop, {"stop": True})
+        trouble = await self._make(plan, due.make)
+        reached = self._decide(plan, trouble)
+        if is_over(reached.status):
+            return await self._end(reached.status)
+        if reached.make and trouble is None:
+            await self._write(reached.status)
+            return 0.0
+        waits = await self._write_in_time(reached.status)
+        return min(
+            (each for each in (waits, reached.seconds, TROUBLE_SECONDS if trouble else None) if each is not None), default=None
+        )
+
+    def _decide(self, plan: Plan, trouble: Trouble | None) -> sweep_status.Next:
+        trials = self._page.of(plan.names)
+        made = max(self._page.made, self._sweep.status.trials.made)
+        return sweep_status.decide(self._sweep, plan, made, trials, self._s.clock(), trouble)
+
+    # -- trials
+
+    async def _make(self, plan: Plan, numbers: Iterable[int]) -> Trouble | None:
+        """One after the other: a number whose trial is not known to be there keeps all later ones from being made."""
+        for number in numbers:
+            try:
+                made = await self._cluster.create(manifest(self._sweep, plan, number))
+                self._s.metrics.sweep_trials.inc()
+            except Conflict as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                made = await self._cluster.get_trial(self._sweep.metadata.namespace, plan.names[number])
+                if (owner := owner_of(made)) is None or owner[1] != self._sweep.metadata.uid:
+                    return Trouble(NAME_TAKEN, _taken(plan.names[number]))
+            except (NotFound, Unavailable):
+                raise
+            except ClusterError as error:  # a quota, a policy, or a spec that is no trial's
+                return Trouble(REFUSED, str(error))
+            self._page.read(made)
+            self._page.made = max(self._page.made, number + 1)
+        return None
+
+    async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
+        """Change live trials' specs, some at a time. by: who suspended them; None: nobody any more; "": as it is."""
+        metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}
+        gate = asyncio.Semaphore(CHANGES_AT_ONCE)
+
+        async def change(name: str) -> None:
+            async with gate:
+                namespace = self._sweep.metadata.namespace
+                self._page.read(await self._cluster.patch_trial(namespace, name, {"metadata": metadata, "spec": spec}))
+
+        results = await asyncio.gather(*(change(plan.names[number]) for number in numbers), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException) and not isinstance(error, NotFound):
+                raise error
+
+    # -- the sweep
+
+    async def _clean_up(self) -> float | None:
+        """It has ended: note changes of its spec, and delete it when its time has come."""
+        sweep, now = self._sweep, self._s.clock()
+        self._page.close()
+        ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
+        left = None if ttl is None or ended is None else ended.timestamp() + ttl - now
+        if left is not None and left <= 0:
+            await self._cluster.delete_sweep(sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
+            return None
+        if sweep.status.observed_generation != sweep.metadata.generation:
+            await self._write(sweep_status.noted(sweep))
+        return left
+
+    async def _end(self, status: SweepStatus) -> float | None:
+        await self._write(status)
+        return await self._clean_up()
+
+    async def _write_in_time(self, status: SweepStatus) -> float | None:
+        """Write now what must not wait, and numbers when some time has passed since the last write; returns how long they wait."""
+        last, now = self._page.written, self._s.clock()
+        wait = 0.0 if last is None else last + STATUS_SECONDS - now
+        if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
+            return wait if status != self._sweep.status else None
+        await self._write(status)
+        return None
+
+    async def _write(self, new: SweepStatus) -> None:
+        """Write the status if it changed; then tell. Raises Conflict if somebody wrote meanwhile."""
+        old, content, metadata = self._sweep.status, sweep_status.to_json(new), self._sweep.metadata
+        if content == (self._object.get("status") or {}):
+            return
+        self._object = await self._cluster.apply_status(
+            metadata.namespace,
+            metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            status=content,
+            resource=SWEEPS,
+        )
+        self._page.written = self._s.clock()
+        fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
+        self._sweep = self._sweep.model_copy(update={"status": new, "metadata": fresh})
+        self._s.metrics.sweeps.saw((metadata.namespace, metadata.name), new.phase)
+        await tell(self._cluster, self._object, transitions(old, new))
+
+
+def _taken(name: str) -> str:
+    return f"there is a trial {name} that this sweep did not make; its own of that name waits until that one is deleted"
+
+
+_NOTHING: Final[Mapping[str, Any]] = {
+    "tasks": [{"name": "none", "inline": {"config": {}}}],
+    "agents": [{"name": "none", "agent": {"name": "nop"}}],
+}
+
+
+def _salvaged(found: Object) -> TrialSweep:
+    """A sweep whose spec cannot be read; of its status what can."""
+    try:
+        status = parse_sweep_status(found)
+    except InvalidSpec:
+        status = SweepStatus()
+    return parse_sweep({"metadata": found["metadata"], "spec": _NOTHING}).model_copy(update={"status": status})

@@ -1,0 +1,124 @@
+"""A sweep on the real cluster: its trials, what does not count, suspension, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from multistep.cluster.resources import SWEEPS
+from multistep.errors import ClusterError, NotFound
+from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, reward, trial
+
+IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
+FOR_EVER = "#!/bin/sh\nwhile :; do sleep 1; done\n"
+NAME = "nightly"
+SELECTOR = f"multistep.dev/sweep={NAME}"
+
+
+def sweep(**spec: object) -> Object:
+    tasks = {
+        "known": Step("a", solve="#!/bin/sh\ntouch /tmp/solved\n", test=IF_SOLVED),
+        "held": Step("a", solve=FOR_EVER, test=reward(0.25)),
+    }
+    return {
+        "apiVersion": SWEEPS.api_version,
+        "kind": SWEEPS.kind,
+        "metadata": {"name": NAME},
+        "spec": {
+            "tasks": [{"name": name, "inline": trial(step)["spec"]["task"]["inline"]} for name, step in tasks.items()],
+            "agents": [{"name": "solver", "agent": {"name": "oracle"}}, {"name": "idler", "agent": {"name": "nop"}}],
+            "attempts": 2,
+            "parallelism": 4,
+            "template": {"spec": {"environment": {"image": "nobody/has:this"}, "infrastructureRetries": 0}},
+            "overrides": [{"spec": {"environment": {"image": "debian:bookworm-slim"}}}],
+            **spec,
+        },
+    }
+
+
+async def now(given: Given) -> Object:
+    return await given.client.get(SWEEPS, given.namespace, NAME)
+
+
+async def until(given: Given, done: Callable[[Object], bool]) -> Object:
+    async with asyncio.timeout(240):
+        while not done(found := await now(given)):
+            await asyncio.sleep(0.3)
+    return found
+
+
+async def changed(given: Given, **spec: object) -> None:
+    await given.client.patch(SWEEPS, given.namespace, NAME, {"spec": spec})
+
+
+async def trials(given: Given) -> dict[str, Object]:
+    """By task, agent and attempt."""
+    listed = await given.client.list_trials(given.namespace, label_selector=SELECTOR)
+    names = ("multistep.dev/task", "multistep.dev/agent", "multistep.dev/attempt")
+    return {" ".join(each["metadata"]["annotations"][name] for name in names): each for each in listed}
+
+
+async def at_work(given: Given, which: str) -> str:
+    """The name of one of its trials, whose agent works."""
+    async with asyncio.timeout(240):
+        while which not in (found := await trials(given)):
+            await asyncio.sleep(0.3)
+    name: str = found[which]["metadata"]["name"]
+    await given.until(name, in_agent)
+    return name
+
+
+async def lose_when_at_work(given: Given, which: str) -> None:
+    """A trial's pod is deleted while its agent works, and it has no retry."""
+    name = await at_work(given, which)
+    (pod,) = await given.pods(name)
+    await given.client.delete_pod(given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+
+
+async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_when_its_time_has_come(given: Given) -> None:
+    await given.applied(sweep())
+    await at_work(given, "held solver 1")
+    await changed(given, suspend=True)
+    await until(given, lambda found: found["status"].get("phase") == "Suspended")
+    there = await trials(given)
+    assert there["held solver 1"]["spec"]["suspend"] is True
+    assert there["held solver 1"]["metadata"]["annotations"]["multistep.dev/suspended-by"] == NAME
+    await changed(given, suspend=False, parallelism=8)
+    await lose_when_at_work(given, "held solver 1")
+    await lose_when_at_work(given, "held solver 2")
+    status = (await until(given, finished))["status"]
+    assert condition({"status": status}, "Complete")["status"] == "True"
+    assert status["agents"] == [
+        {"name": "solver", "counted": 2, "mean": 0.5},
+        {"name": "idler", "counted": 4, "mean": 0.125},
+    ]
+    assert status["notCounted"] == {"Infrastructure": 2}
+    counts = status["trials"]
+    assert [counts[each] for each in ("total", "made", "complete", "failed", "deleted", "live")] == [8, 8, 6, 2, 0, 0]
+    assert status["podHours"] > 0
+    found = await trials(given)
+    assert len(found) == 8 and not any("suspend" in each["spec"] for each in found.values())
+    told = [each["reason"] for each in await given.events(NAME)]
+    assert [told.count(reason) for reason in ("SweepStarted", "Suspended", "Resumed", "SweepComplete")] == [1, 1, 1, 1]
+    await changed(given, ttlSecondsAfterFinished=0)
+    async with asyncio.timeout(240):
+        with pytest.raises(NotFound):
+            while await now(given):
+                await asyncio.sleep(0.3)
+        while await trials(given):
+            await asyncio.sleep(0.3)
+
+
+async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given: Given) -> None:
+    with pytest.raises(ClusterError, match="must have exactly one of tasks and tasksFrom"):
+        await given.applied(sweep(tasksFrom={"git": {"url": "https://git.example/tasks"}}))
+    with pytest.raises(ClusterError, match="at most 63 characters"):
+        await given.applied({**sweep(), "metadata": {"name": "n" * 64}})
+    await given.applied(sweep(overrides=[{"tasks": ["helt"], "spec": {}}]))
+    failed = condition(await until(given, finished), "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
+    assert "overrides[0].tasks: 'helt' is none of the sweep's, which are held, known" in failed["message"]
+    with pytest.raises(ClusterError, match="attempts cannot be changed: make a new sweep"):
+        await changed(given, attempts=3)

@@ -1,0 +1,209 @@
+"""A sweep, its trials, and somebody who ends them: a cluster in memory, and a clock that goes as fast as things happen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from multistep.api.conditions import is_over
+from multistep.api.sweep import SweepStatus, parse_sweep_status
+from multistep.cluster.edge import Cluster, Object
+from multistep.errors import MultistepError
+from multistep.metrics import Metrics
+from multistep.reconcile.sweeps import Sweeps
+from tests.support.fake_cluster import FakeCluster
+from tests.support.faults import Faults, Killed
+
+KEY = ("default", "s")
+START = 1_700_000_000.0
+WORK_SECONDS = 10.0
+RELIST_SECONDS = 300.0
+Events = Literal["prompt", "dropped", "duplicated", "delayed"]
+
+
+def sweep(**spec: Any) -> Object:
+    tasks: list[Any] = [{"name": name, "inline": {"config": {}}} for name in ("t", "u")]
+    agents = [{"name": name, "agent": {"name": "nop"}} for name in ("a", "b")]
+    return {
+        "apiVersion": "multistep.dev/v1alpha1",
+        "kind": "TrialSweep",
+        "metadata": {"name": KEY[1], "namespace": KEY[0], "uid": "sweep-uid", "generation": 1},
+        "spec": {"tasks": tasks, "agents": agents, "attempts": 2, "parallelism": 3, **spec},
+    }
+
+
+def ended(number: int) -> Mapping[str, Any]:
+    """The status of a trial at its end: every fifth was lost to the infrastructure, others have a reward of their own."""
+    failed = number % 5 == 4
+    how = {
+        "type": "Failed" if failed else "Complete",
+        "status": "True",
+        "reason": "x",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    steps = {"steps": [{"name": "a", "startTime": "2026-01-01T00:00:00Z"}], "completionTime": "2026-01-01T00:06:00Z"}
+    if failed:
+        return {"phase": "Failed", "conditions": [how], "failure": {"class": "Infrastructure", "reason": "PodDeleted"}, **steps}
+    return {"phase": "Complete", "conditions": [how], "rewards": {"reward": number / 10}, **steps}
+
+
+@dataclass
+class SweepWorld:
+    """events: what becomes of the news of trials. wrap: puts something around the cluster. happens: by the number of trials that
+    have ended, what somebody does then. made: how often each name was. most: how many trials were live at once."""
+
+    manifest: Object = field(default_factory=sweep)
+    events: Events = "prompt"
+    faults: Faults = field(default_factory=Faults)
+    wrap: Callable[[FakeCluster], Cluster] | None = None
+    happens: Mapping[int, Callable[[SweepWorld], None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.now = START
+        self.made: Counter[str] = Counter()
+        self.most = self.ended = self.deaths = 0
+        self.errors: list[MultistepError] = []
+        self._late: list[tuple[str, Object]] = []
+        self._woken = True
+        self._happened: set[int] = set()
+        self.each_round: Callable[[], None] = lambda: None
+        self.cluster = FakeCluster(faults=self.faults, on_change=self._changed)
+        self.cluster.put(self.manifest)
+        self.sweeps = self.fresh()
+
+    def fresh(self) -> Sweeps:
+        """An operator that knows nothing."""
+        wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
+        return Sweeps(wrapped, Metrics(), clock=lambda: self.now)
+
+    # -- what is there
+
+    @property
+    def status(self) -> SweepStatus:
+        return parse_sweep_status(self.cluster.objects["TrialSweep", *KEY])
+
+    @property
+    def trials(self) -> list[Object]:
+        """Those of the sweep."""
+        uid = self.manifest["metadata"]["uid"]
+        return [each for (kind, _, _), each in self.cluster.objects.items() if kind == "MultiStepTrial" and is_owned(each, uid)]
+
+    @property
+    def live(self) -> list[Object]:
+        """In the order of their numbers."""
+        there = [each for each in self.trials if each.get("status", {}).get("phase") not in ("Complete", "Failed")]
+        return sorted(there, key=lambda each: int(each["metadata"]["labels"]["multistep.dev/number"]))
+
+    @property
+    def why(self) -> tuple[str | None, str]:
+        return self.status.phase, self.status.conditions[0].reason
+
+    # -- what happens
+
+    def change(self, **spec: Any) -> None:
+        """Somebody changes the sweep's spec."""
+        found = self.cluster.objects["TrialSweep", *KEY]
+        metadata = {**found["metadata"], "generation": found["metadata"]["generation"] + 1}
+        self.cluster.put({**found, "metadata": metadata, "spec": {**found["spec"], **spec}})
+        self._woken = True
+
+    def end(self, trial: Object) -> None:
+        """A trial comes to its end; one that was stopped has no reward."""
+        number = int(trial["metadata"]["labels"]["multistep.dev/number"])
+        stopped = {**ended(4), "failure": {"class": "User", "reason": "Stopped"}}
+        self.cluster.put({**trial, "status": stopped if trial["spec"].get("stop") else ended(number)})
+        self.ended += 1
+
+    async def look(self) -> float | None:
+        """One look by the operator, who may die of it."""
+        try:
+            return await self.sweeps.reconcile(KEY)
+        except MultistepError as error:
+            self.errors.append(error)
+            return 1.0
+        except Killed:
+            self.faults.dead, self.deaths = False, self.deaths + 1
+            self.sweeps = self.fresh()
+            return 0.0
+
+    async def run(self) -> None:
+        """Look, and end trials one by one, until the sweep is over."""
+        relisted = START
+        for _ in range(1000):
+            self._woken = False
+            seconds = await self.look()
+            if is_over(self.status) and seconds is None and not self._woken:
+                return
+            self._happen()
+            if seconds != 0.0 and not self._woken:
+                self._time_passes(seconds)
+            if self.events in ("dropped", "delayed") and self.now - relisted >= RELIST_SECONDS:
+                relisted = self.now
+                self.sweeps.book.doubt(KEY[0])
+                self._deliver_late()
+        raise AssertionError(f"never over: {self.why}, {self.status.trials}, {self.errors[-3:]}")
+
+    def _time_passes(self, seconds: float | None) -> None:
+        """Until the operator looks by itself, or the next trial ends."""
+        able = [each for each in self.live if not each["spec"].get("suspend") or each["spec"].get("stop")]
+        if able and (seconds is None or seconds >= WORK_SECONDS):
+            self.now += WORK_SECONDS
+            self.end(able[0])
+            self._deliver_late(but=2)
+        else:
+            self.now += min(seconds or RELIST_SECONDS, RELIST_SECONDS)
+
+    def _happen(self) -> None:
+        for at in [at for at in self.happens if at <= self.ended and at not in self._happened]:
+            self._happened.add(at)
+            self.happens[at](self)
+        self.each_round()
+
+    def _changed(self, type: str, changed: Object) -> None:
+        if changed["kind"] != "MultiStepTrial":
+            return
+        if type == "ADDED":
+            self.made[changed["metadata"]["name"]] += 1
+        self.most = max(self.most, len(self.live))
+        match self.events:
+            case "prompt":
+                self._tell(type, changed)
+            case "duplicated":
+                self._tell(type, changed)
+                self._tell(type, changed)
+            case "delayed":
+                self._late.append((type, changed))
+
+    def _deliver_late(self, but: int = 0) -> None:
+        while len(self._late) > but:
+            self._tell(*self._late.pop(0))
+
+    def _tell(self, type: str, changed: Object) -> None:
+        if hasattr(self, "sweeps") and self.sweeps.book.saw(changed, gone=type == "DELETED"):
+            self._woken = True
+
+
+def _unsuspended(spec: Object) -> Object:
+    """One that ended just before it was to be suspended stays so; it makes no difference."""
+    return {name: value for name, value in spec.items() if name != "suspend"}
+
+
+def is_owned(trial: Object, uid: str) -> bool:
+    return any(each["uid"] == uid for each in trial["metadata"].get("ownerReferences", []))
+
+
+def end_of(world: SweepWorld) -> dict[str, Any]:
+    """What has to be the same however a sweep came to its end."""
+    status = world.status.model_dump(exclude={"start_time", "completion_time", "suspended_seconds", "conditions"})
+    return {
+        "status": status,
+        "conditions": [(each.type, each.status, each.reason, each.message) for each in world.status.conditions],
+        "trials": {each["metadata"]["name"]: (each["metadata"]["labels"], _unsuspended(each["spec"])) for each in world.trials},
+    }
+
+
+def assert_each_once(world: SweepWorld, parallelism: int = 3) -> None:
+    assert set(world.made.values()) <= {1}, world.made
+    assert world.most <= parallelism

@@ -1,0 +1,233 @@
+"""What a sweep does next and what it tells, by its spec, its trials and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.conditions import is_over
+from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep
+from multistep.engine import sweep_status
+from multistep.engine.sweep_status import BUDGET_LOOK_SECONDS, Next, Trouble, decide, headline, to_json
+from multistep.engine.sweep_trials import Plan, plan
+from multistep.engine.sweeps import TrialFacts
+
+NOW = 1_700_000_000.0
+
+
+def sweep(status: SweepStatus | None = None, generation: int = 1, **spec: Any) -> TrialSweep:
+    tasks: list[Any] = [{"name": name, "inline": {"config": {}}} for name in ("t", "u")]
+    agents = [{"name": name, "agent": {"name": "nop"}} for name in ("a", "b")]
+    metadata = {"name": "s", "namespace": "n", "uid": "sweep-uid", "generation": generation}
+    made = parse_sweep({"metadata": metadata, "spec": {"tasks": tasks, "agents": agents, "parallelism": 3, **spec}})
+    return made.model_copy(update={"status": status or SweepStatus()})
+
+
+def plan_of(found: TrialSweep) -> Plan:
+    return plan(found, found.spec.tasks)
+
+
+def begun(**spec: Any) -> TrialSweep:
+    """A sweep that began at NOW."""
+    found = sweep(**spec)
+    return sweep(sweep_status.begun(found, plan_of(found), NOW), **spec)
+
+
+def next_of(found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, trouble: Trouble | None = None) -> Next:
+    return decide(found, plan_of(found), found.status.trials.made, trials, NOW + at, trouble)
+
+
+def holding(status: SweepStatus) -> set[str]:
+    return {each.type for each in status.conditions if each.status == "True"}
+
+
+def why(status: SweepStatus) -> tuple[str | None, str, str]:
+    return status.phase, status.conditions[0].reason, status.conditions[0].message
+
+
+def done(*numbers: int, reward: float = 1.0) -> list[TrialFacts]:
+    return [TrialFacts(number, "Complete", reward, pod_seconds=3600.0) for number in numbers]
+
+
+def test_a_sweep_that_begins_says_how_much_it_will_be() -> None:
+    status = begun().status
+    assert why(status) == ("Pending", "SweepStarted", "2 tasks, 2 agents, 4 trials")
+    assert (status.trials.total, status.start_time is not None, holding(status)) == (4, True, {"Reconciling"})
+
+
+def test_it_makes_trials_while_there_is_room() -> None:
+    assert next_of(begun()).make == range(3)
+    found = next_of(begun(), [*done(0), TrialFacts(1, "Live", phase="Running"), TrialFacts(2, "Live")])
+    assert found.make == range(3, 4)
+    trials = found.status.trials
+    assert (trials.made, trials.live, trials.running, trials.pending, trials.done, trials.counted) == (3, 2, 1, 1, 1, 1)
+    assert why(found.status) == ("Running", "Running", "3 of 4 trials were made")
+    assert found.seconds is None
+
+
+def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
+    ended = [*done(0), TrialFacts(1, "Complete", 0.25), TrialFacts(2, "Failed", blame="Infrastructure"), *done(3, reward=0.5)]
+    status = next_of(begun(), ended).status
+    assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
+    assert holding(status) == {"Complete", "Ready"}
+    assert [(each.name, each.counted, each.mean) for each in status.agents] == [("a", 1, 1.0), ("b", 2, 0.375)]
+    assert (status.reward, status.not_counted, status.pod_hours) == ("a 1, b 0.375", {"Infrastructure": 1}, 2.0)
+    assert status.completion_time is not None and is_over(status)
+
+
+def test_of_a_single_agent_the_column_shows_the_mean_alone_and_never_too_much() -> None:
+    alone = begun(agents=[{"name": "a", "agent": {"name": "nop"}}])
+    assert next_of(alone, done(0)).status.reward == "1"
+    assert next_of(alone).status.reward is None
+    many = begun(agents=[{"name": f"agent-{number}", "agent": {"name": "nop"}} for number in range(9)])
+    text = next_of(many, done(*range(9))).status.reward
+    assert text is not None and len(text) == 60 and text.endswith("...")
+
+
+def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
+    trials = [*done(0), TrialFacts(1, "Live", phase="Running"), TrialFacts(2, "Live", suspend=True)]
+    found = next_of(begun(suspend=True), trials)
+    assert (found.make, found.suspend, found.resume) == (range(0), [1], [])
+    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials end their step")
+    assert holding(found.status) == {"Suspended", "Reconciling"}
+
+
+def test_a_resumed_sweep_resumes_what_it_suspended_and_nothing_that_somebody_else_did() -> None:
+    trials = [TrialFacts(0, "Live", suspend=True, by_sweep=True), TrialFacts(1, "Live", suspend=True)]
+    found = next_of(begun(), trials)
+    assert (found.suspend, found.resume, found.make) == ([], [0], range(2, 3))
+
+
+def test_a_spent_budget_lets_what_is_live_end() -> None:
+    busy = begun(stopWhen={"podHours": 1})
+    live = [*done(0), TrialFacts(1, "Live", since=NOW)]
+    found = next_of(busy, live)
+    assert (found.make, found.stop, found.seconds) == (range(0), [], BUDGET_LOOK_SECONDS)
+    assert why(found.status)[:2] == ("Halting", "BudgetSpent")
+    assert "1 trials are still live" in why(found.status)[2]
+    ended = next_of(busy, done(0, 1)).status
+    assert why(ended)[:2] == ("Failed", "BudgetSpent") and holding(ended) == {"Failed", "Stalled"}
+    assert "; 2 of 4 trials were made" in why(ended)[2]
+
+
+def test_pods_that_go_on_working_are_counted_now_and_then_where_there_is_a_budget() -> None:
+    live = [TrialFacts(0, "Live", since=NOW, phase="Running")]
+    assert next_of(begun(stopWhen={"podHours": 1}), live, at=60).seconds == BUDGET_LOOK_SECONDS
+    assert why(next_of(begun(stopWhen={"podHours": 1}), live, at=3600).status)[0] == "Halting"
+    assert next_of(begun(stopWhen={"podHours": 1})).seconds is None
+
+
+def test_too_many_failures_of_a_class_end_it() -> None:
+    found = begun(stopWhen={"failures": {"Infrastructure": 0}})
+    assert why(next_of(found, [TrialFacts(0, "Failed", blame="Infrastructure")]).status)[:2] == ("Failed", "TooManyFailures")
+    assert why(next_of(found, [TrialFacts(0, "Failed", blame="Verifier")]).status)[0] == "Running"
+
+
+def test_at_the_deadline_what_is_live_is_stopped() -> None:
+    found = begun(activeDeadlineSeconds=60)
+    live = [TrialFacts(0, "Live"), TrialFacts(1, "Live", stop=True)]
+    assert next_of(found, live, at=59).seconds == 1
+    due = next_of(found, live, at=60)
+    assert (due.stop, due.make, due.seconds) == ([0], range(0), None)
+    assert why(due.status)[:2] == ("Halting", "DeadlineExceeded")
+    stopped = [TrialFacts(number, "Failed", blame="User", stop=True) for number in range(2)]
+    assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
+
+
+def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete() -> None:
+    found = begun(activeDeadlineSeconds=60)
+    assert why(next_of(found, done(0, 1, 2, 3), at=61).status)[0] == "Complete"
+    stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", blame="User", stop=True)]
+    assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
+    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # then it was somebody else
+
+
+def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:
+    options: dict[str, Any] = {"activeDeadlineSeconds": 60}
+    held = next_of(begun(**options, suspend=True), at=10)
+    assert held.seconds is None
+    later = sweep(held.status, **options, suspend=True)
+    assert why(next_of(later, at=1000).status)[0] == "Suspended"
+    resumed = next_of(sweep(held.status, **options), at=1000)
+    assert why(resumed.status)[0] == "Running" and resumed.seconds == 50
+    assert resumed.status.suspended_seconds == 990
+    assert why(next_of(sweep(resumed.status, **options), at=1051).status)[0] == "Failed"
+
+
+def test_a_trial_that_cannot_be_made_is_told_as_long_as_nothing_else_ends_the_sweep() -> None:
+    trouble = Trouble("NameTaken", "somebody has it")
+    status = next_of(begun(), trouble=trouble).status
+    assert why(status) == ("Running", "NameTaken", "somebody has it")
+    assert holding(status) == {"Reconciling", "Stalled"}
+    assert why(next_of(begun(suspend=True), trouble=trouble).status)[1] == "Suspended"
+    assert holding(next_of(begun(suspend=True), trouble=trouble).status) == {"Reconciling", "Suspended"}
+
+
+def test_one_that_cannot_begin_or_be_run_says_why() -> None:
+    assert why(sweep_status.waiting(sweep(), "TaskFetching", "soon", NOW)) == ("Pending", "TaskFetching", "soon")
+    status = sweep_status.failed(sweep(), "InvalidSpec", "spec.x: wrong", NOW)
+    assert why(status) == ("Failed", "InvalidSpec", "spec.x: wrong") and holding(status) == {"Failed", "Stalled"}
+    assert status.completion_time is not None
+
+
+def test_a_change_of_a_finished_sweep_is_noted_and_changes_nothing_else() -> None:
+    ended = next_of(begun(), done(0, 1, 2, 3)).status
+    status = sweep_status.noted(sweep(ended, generation=7))
+    assert status.observed_generation == 7 and {each.observed_generation for each in status.conditions} == {7}
+    assert status.model_copy(update={"observed_generation": 1, "conditions": ended.conditions}) == ended
+
+
+def test_numbers_alone_may_wait_to_be_written_and_nothing_else() -> None:
+    first, second = next_of(begun(), done(0)).status, next_of(begun(), done(0, 1)).status
+    assert first != second and headline(first) == headline(second)
+    assert headline(next_of(begun(suspend=True)).status) != headline(first)
+
+
+@pytest.mark.parametrize("attempts", [1, 1000])
+def test_a_status_stays_small_however_many_trials_there_are(attempts: int) -> None:
+    found = begun(attempts=attempts)
+    assert len(str(to_json(next_of(found, done(*range(len(plan_of(found).grid)))).status))) < 4000
+
+
+FACTS = st.builds(
+    TrialFacts,
+    st.integers(0, 11),
+    st.sampled_from(["Live", "Complete", "Failed"]),
+    st.none() | st.floats(0, 1),
+    st.none() | st.sampled_from(["Agent", "Verifier", "Task", "Infrastructure", "User"]),
+    st.floats(0, 1e5),
+    st.none(),
+    st.sampled_from(["Pending", "Running", "Suspended"]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(
+    st.lists(FACTS, unique_by=lambda each: each.number),
+    st.integers(0, 12),
+    st.booleans(),
+    st.sampled_from([{}, {"podHours": 5}, {"failures": {"Task": 1}}]),
+    st.none() | st.integers(1, 100),
+    st.floats(0, 200),
+)
+def test_whatever_there_is_no_trial_is_made_twice_nor_one_too_many_and_what_ended_has_nothing_live(
+    trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float
+) -> None:
+    found = begun(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline)
+    due = decide(found, plan_of(found), made, trials, NOW + at)
+    live = {each.number for each in trials if each.state == "Live"}
+    assert not {each.number for each in trials} & set(due.make) and min(due.make, default=made) >= made
+    assert len(live) + len(due.make) <= max(3, len(live))
+    assert {*due.suspend, *due.resume, *due.stop} <= live
+    assert not (suspend and (due.make or due.resume))
+    assert not (is_over(due.status) and (live or due.make))
+    counts = due.status.trials
+    assert counts.made == counts.live + counts.done + counts.deleted
+    assert counts.done == counts.counted + sum(due.status.not_counted.values())
+    assert len(holding(due.status) & {"Complete", "Failed", "Reconciling"}) == 1

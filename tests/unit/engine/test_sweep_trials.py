@@ -1,0 +1,209 @@
+"""A sweep's trials: what each is made of, and what is read of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.api.sweep import TrialSweep, parse_sweep
+from multistep.api.trial import parse_trial
+from multistep.engine.sweep_trials import facts, manifest, owner_of, plan
+from multistep.engine.sweeps import TrialFacts
+from multistep.errors import InvalidSpec
+
+TASKS = [
+    {"name": "easy", "inline": {"config": {"steps": [{"name": "a", "note": None}]}}},
+    {"name": "hard", "git": {"url": "https://git.example/t", "path": "hard"}, "environment": {"image": "big"}},
+]
+AGENTS = [
+    {"name": "mine", "agent": {"name": "command", "command": ["work"], "env": [{"name": "A", "value": "1"}]}},
+    {"name": "idle", "agent": {"name": "nop"}},
+]
+
+
+def sweep(**spec: Any) -> TrialSweep:
+    metadata = {"name": "nightly", "namespace": "team", "uid": "sweep-uid"}
+    return parse_sweep({"metadata": metadata, "spec": {"tasks": TASKS, "agents": AGENTS, "attempts": 2, **spec}})
+
+
+def trials(found: TrialSweep) -> list[dict[str, Any]]:
+    made = plan(found, found.spec.tasks)
+    return [manifest(found, made, number) for number in range(len(made.grid))]
+
+
+def spec_of(found: TrialSweep, task: str, agent: str) -> dict[str, Any]:
+    wanted = {"multistep.dev/task": task, "multistep.dev/agent": agent}.items()
+    return next(each["spec"] for each in trials(found) if wanted <= each["metadata"]["annotations"].items())
+
+
+def test_a_trial_says_whose_it_is_and_what_it_is_about() -> None:
+    made = trials(sweep(template={"metadata": {"labels": {"team": "a"}, "annotations": {"why": "nightly"}}}))
+    assert len(made) == 8
+    metadata = made[6]["metadata"]
+    assert metadata["name"].startswith("nightly-hard-mine-2-") and metadata["namespace"] == "team"
+    assert metadata["labels"] == {"team": "a", "multistep.dev/sweep": "nightly", "multistep.dev/number": "6"}
+    assert metadata["annotations"] == {
+        "why": "nightly",
+        "multistep.dev/task": "hard",
+        "multistep.dev/agent": "mine",
+        "multistep.dev/attempt": "2",
+    }
+    assert owner_of(made[6]) == ("nightly", "sweep-uid")
+
+
+def test_every_trial_is_one_and_has_what_was_written_and_no_more() -> None:
+    for each in trials(sweep()):
+        assert parse_trial(each).kind == "MultiStepTrial"
+    assert spec_of(sweep(), "easy", "mine") == {"task": TASKS[0], "agent": AGENTS[0]["agent"]}
+    assert spec_of(sweep(), "hard", "idle") == {
+        "task": {"name": "hard", "git": TASKS[1]["git"]},
+        "agent": {"name": "nop"},
+        "environment": {"image": "big"},
+    }
+
+
+def test_a_sweep_of_a_shard_has_its_trials_there() -> None:
+    found = sweep()
+    sharded = found.model_copy(
+        update={"metadata": found.metadata.model_copy(update={"labels": {"multistep.dev/shard": "a", "b": "c"}})}
+    )
+    labels = trials(sharded)[0]["metadata"]["labels"]
+    assert labels["multistep.dev/shard"] == "a" and "b" not in labels
+
+
+def test_labels_that_a_template_gives_are_never_those_of_the_sweep() -> None:
+    found = sweep(template={"metadata": {"labels": {"multistep.dev/sweep": "other"}, "annotations": {"multistep.dev/task": "x"}}})
+    assert trials(found)[0]["metadata"]["labels"]["multistep.dev/sweep"] == "nightly"
+    assert trials(found)[0]["metadata"]["annotations"]["multistep.dev/task"] == "easy"
+
+
+def test_tables_are_merged_field_by_field_and_lists_are_replaced_the_last_one_wins() -> None:
+    variable = {"name": "X", "value": "1"}
+    found = sweep(
+        template={
+            "spec": {
+                "timeoutMultiplier": 2,
+                "environment": {"image": "small", "imagePullPolicy": "Never", "env": [variable]},
+                "extraInstructions": ["one", "two"],
+            }
+        },
+        overrides=[
+            {"tasks": ["hard"], "spec": {"timeoutMultiplier": 3, "environment": {"podTemplate": {"spec": {"nodeName": "n"}}}}},
+            {"agents": ["idle"], "spec": {"extraInstructions": ["three"]}},
+            {"tasks": ["hard"], "agents": ["idle"], "spec": {"timeoutMultiplier": 4, "environment": {"env": []}}},
+        ],
+    )
+    easy = {"image": "small", "imagePullPolicy": "Never", "env": [variable]}
+    hard = {"image": "big", "imagePullPolicy": "Never", "env": [variable], "podTemplate": {"spec": {"nodeName": "n"}}}
+    several = {"timeoutMultiplier": 2.0, "extraInstructions": ["one", "two"]}
+    assert spec_of(found, "easy", "mine") == {"task": TASKS[0], "agent": AGENTS[0]["agent"], "environment": easy, **several}
+    assert spec_of(found, "hard", "mine")["environment"] == hard
+    assert spec_of(found, "hard", "mine")["timeoutMultiplier"] == 3
+    assert spec_of(found, "easy", "idle")["extraInstructions"] == ["three"]
+    assert spec_of(found, "hard", "idle")["timeoutMultiplier"] == 4
+    assert spec_of(found, "hard", "idle")["environment"] == {**hard, "env": []}
+
+
+def test_a_sweep_that_would_be_too_large_is_refused_with_its_size() -> None:
+    with pytest.raises(
+        InvalidSpec, match=r"2 tasks, 64 agents and spec\.attempts = 1000 are 128000 trials; a sweep may have 50000"
+    ):
+        trials(sweep(attempts=1000, agents=[{"name": f"a{number}", "agent": {"name": "nop"}} for number in range(64)]))
+
+
+def test_overrides_are_checked_against_the_tasks_that_were_found() -> None:
+    found = sweep(tasks=None, tasksFrom={"git": {"url": "https://g"}}, overrides=[{"tasks": ["gone"], "spec": {}}])
+    with pytest.raises(InvalidSpec, match=r"^spec\.overrides\[0\]\.tasks: 'gone' is none of the sweep's, which are easy, hard$"):
+        plan(found, sweep().spec.tasks)
+
+
+def test_tasks_from_elsewhere_make_trials_like_any_others() -> None:
+    found = sweep(tasks=None, tasksFrom={"git": {"url": "https://g"}})
+    made = plan(found, sweep().spec.tasks[:1])
+    assert manifest(found, made, 0)["spec"] == {"task": TASKS[0], "agent": AGENTS[0]["agent"]}
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        None,
+        [{"kind": "TrialSweep", "apiVersion": "multistep.dev/v1alpha1", "name": "s", "uid": "u"}],
+        [{"kind": "TrialSweep", "apiVersion": "other/v1", "name": "s", "uid": "u", "controller": True}],
+        [{"kind": "Other", "apiVersion": "multistep.dev/v1alpha1", "name": "s", "uid": "u", "controller": True}],
+    ],
+)
+def test_a_trial_that_a_sweep_does_not_control_is_nobodys(owners: Any) -> None:
+    assert owner_of({"metadata": {"ownerReferences": owners}}) is None
+
+
+# -- facts
+
+
+def trial(status: Any = None, number: str = "3", spec: Any = None, **annotations: str) -> dict[str, Any]:
+    metadata = {"name": "t", "labels": {"multistep.dev/number": number}, "annotations": annotations}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def held(type_: str) -> list[dict[str, str]]:
+    return [{"type": "Ready", "status": "False"}, {"type": type_, "status": "True"}]
+
+
+FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+SECONDS = 1767225600.0
+
+
+def test_a_trial_that_nobody_has_looked_at_is_live() -> None:
+    assert facts(trial()) == TrialFacts(3, "Live")
+
+
+def test_a_number_that_is_none_is_told_apart() -> None:
+    assert facts(trial(number="x")).number == facts({"metadata": {}}).number == -1
+
+
+def test_a_live_trial_tells_since_when_its_pod_works() -> None:
+    status = {"phase": "Running", "steps": [{"startTime": FIRST}, {"startTime": LATER}], "rewards": None}
+    assert facts(trial(status)) == TrialFacts(3, "Live", since=SECONDS, phase="Running")
+    assert facts(trial({"phase": "Suspended", "steps": [{}]})).phase == "Suspended"
+
+
+def test_a_trial_at_its_end_tells_its_reward_and_what_its_pods_worked() -> None:
+    status = {
+        "conditions": held("Complete"),
+        "rewards": {"reward": 0.5, "style": 1},
+        "failure": {"class": "Agent", "reason": "AgentTimeoutError"},
+        "steps": [{"startTime": FIRST}],
+        "completionTime": LATER,
+        "attempts": [{"steps": [{"startTime": FIRST}], "endTime": LATER}, {"endTime": LATER}, {"steps": [{"startTime": FIRST}]}],
+    }
+    assert facts(trial(status)) == TrialFacts(3, "Complete", 0.5, "Agent", 7200.0)
+    assert facts(trial({"conditions": held("Failed")})) == TrialFacts(3, "Failed")
+
+
+def test_what_was_asked_of_a_trial_and_by_whom() -> None:
+    found = facts(trial(spec={"suspend": True, "stop": True}, **{"multistep.dev/suspended-by": "s"}))
+    assert (found.suspend, found.by_sweep, found.stop) == (True, True, True)
+
+
+TIMES = st.datetimes().map(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ").zfill(20))
+STEPS = st.lists(st.fixed_dictionaries({}, optional={"startTime": TIMES}), max_size=2)
+STATUSES = st.fixed_dictionaries(
+    {},
+    optional={
+        "phase": st.sampled_from(["Pending", "Running", "Suspended", "Complete", "Failed"]),
+        "conditions": st.sampled_from([held("Complete"), held("Failed"), held("Suspended")]),
+        "steps": STEPS,
+        "attempts": st.lists(st.fixed_dictionaries({}, optional={"steps": STEPS, "endTime": TIMES}), max_size=2),
+        "completionTime": TIMES,
+        "rewards": st.none() | st.dictionaries(st.sampled_from(["reward", "style"]), st.floats(0, 1)),
+    },
+)
+
+
+@given(STATUSES)
+def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
+    found = facts(trial(status))
+    assert found.pod_seconds >= 0
+    assert found.since is None or found.state == "Live"

@@ -1,0 +1,79 @@
+"""What is known of a sweep's trials: by what a watch tells, by lists, and never what is older."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from multistep.reconcile.sweep_book import Book
+
+KEY = ("default", "s")
+
+
+def trial(number: int, uid: str = "u", **status: Any) -> dict[str, Any]:
+    owner = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "s", "uid": uid, "controller": True}
+    metadata = {"name": f"t{number}", "namespace": "default", "ownerReferences": [owner]}
+    return {"metadata": {**metadata, "labels": {"multistep.dev/number": str(number)}}, "spec": {}, "status": status}
+
+
+async def listing(*listed: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    for each in listed:
+        yield each
+
+
+async def test_news_of_a_trial_is_news_of_its_sweep_when_it_changes_what_a_sweep_counts() -> None:
+    book = Book()
+    assert book.saw(trial(0)) == KEY
+    assert book.saw(trial(0)) is None
+    assert book.saw(trial(0, currentStep="b")) is None
+    assert book.saw(trial(0, phase="Running")) == KEY
+    assert book.saw(trial(0), gone=True) == KEY
+    assert book.saw(trial(0), gone=True) is None
+    assert book.saw({"metadata": {"name": "alone", "namespace": "default"}}) is None
+
+
+async def test_a_trial_that_went_while_it_was_being_made_is_not_believed_to_be_there() -> None:
+    book = Book()
+    page = book.page(KEY, "u")
+    page.begin()
+    book.saw(trial(0))
+    book.saw(trial(0), gone=True)
+    page.read(trial(0))
+    assert page.trials == {}
+    page.begin()
+    page.read(trial(1))
+    assert set(page.trials) == {"t1"}
+
+
+async def test_a_list_tells_of_all_but_what_was_heard_meanwhile() -> None:
+    book = Book()
+    for number in range(3):
+        book.saw(trial(number))
+    page = book.page(KEY, "u")
+    page.begin()
+    book.saw(trial(1, phase="Running"))
+    book.saw(trial(9))
+    await page.fill(listing(trial(1), trial(2, phase="Running"), trial(3), trial(4, uid="another")), "u")
+    assert {name: each.phase for name, each in page.trials.items()} == {
+        "t1": "Running", "t2": "Running", "t3": "Pending", "t9": "Pending",
+    }  # fmt: skip
+    assert page.whole
+    assert book.doubt("elsewhere") == [] and book.doubt("default") == [KEY] and not page.whole
+    assert book.doubt("default") == []
+
+
+async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:
+    book = Book()
+    book.saw(trial(0))
+    page = book.page(KEY, "u")
+    page.close()
+    assert book.saw(trial(1)) is None and page.trials == {} and book.doubt("default") == []
+
+
+async def test_a_namesake_begins_with_an_empty_page() -> None:
+    book = Book()
+    book.saw(trial(0))
+    assert book.page(KEY, "another").trials == {}
+    assert book.page(KEY, "another") is book.page(KEY, "another")
+    book.drop(KEY)
+    assert book.saw(trial(0), gone=True) is None

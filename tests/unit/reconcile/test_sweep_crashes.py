@@ -1,0 +1,186 @@
+"""Kill the operator at every point where a sweep touches the world, begin anew with an empty memory, and compare the ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from multistep.cluster.edge import Cluster, Object
+from multistep.errors import Unavailable
+from tests.support.course import Wrapped
+from tests.support.fake_cluster import FakeCluster
+from tests.support.faults import Faults, Killed
+from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, sweep
+
+
+def suspend(world: SweepWorld) -> None:
+    world.change(suspend=True)
+    resume_later(world)
+
+
+def resume_later(world: SweepWorld) -> None:
+    """When the live ones that may still end have done so, nothing would happen any more."""
+    change = world.cluster.objects["TrialSweep", *KEY]["metadata"]["generation"]
+
+    def resume() -> None:
+        if world.now > suspended + 50 and world.cluster.objects["TrialSweep", *KEY]["metadata"]["generation"] == change:
+            world.change(suspend=False)
+
+    suspended = world.now
+    world.each_round = resume
+
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "task by task, one at a time": {"manifest": sweep(order="Tasks", parallelism=1, attempts=1)},
+    "suspended for a while": {"happens": {2: suspend}},
+    "deadline": {"manifest": sweep(activeDeadlineSeconds=25)},
+    "budget": {"manifest": sweep(stopWhen={"podHours": 0.25})},
+}
+EVENTS: tuple[Events, ...] = ("prompt", "dropped", "duplicated", "delayed")
+
+
+async def undisturbed(options: dict[str, Any]) -> SweepWorld:
+    world = SweepWorld(**options)
+    await world.run()
+    assert_each_once(world)
+    assert not world.errors
+    return world
+
+
+@pytest.mark.parametrize("options", SCENARIOS.values(), ids=SCENARIOS)
+@pytest.mark.parametrize("what", [Killed, lambda: Unavailable("no answer")], ids=["dies", "a call fails"])
+async def test_wherever_it_happens_each_trial_is_made_once_and_the_sweep_ends_the_same(
+    options: dict[str, Any], what: Callable[[], BaseException]
+) -> None:
+    calm = await undisturbed(options)
+    for at in range(1, len(calm.faults.trace) + 1):
+        world = SweepWorld(**options, faults=Faults().fail(at, what()))
+        await world.run()
+        assert_each_once(world)
+        assert comparable(world, options) == comparable(calm, options), f"point {at}: {calm.faults.trace[at - 1]}"
+
+
+def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
+    """Where time or a budget cuts a sweep off, how far it got depends on when it was looked at."""
+    if "manifest" in options and {"activeDeadlineSeconds", "stopWhen"} & options["manifest"]["spec"].keys():
+        return world.why, not world.live
+    return end_of(world)
+
+
+@pytest.mark.parametrize("events", EVENTS)
+@pytest.mark.parametrize("options", SCENARIOS.values(), ids=SCENARIOS)
+async def test_whatever_becomes_of_watch_events_the_sweep_ends_the_same(options: dict[str, Any], events: Events) -> None:
+    calm = await undisturbed(options)
+    world = SweepWorld(**options, events=events)
+    await world.run()
+    assert_each_once(world)
+    assert comparable(world, options) == comparable(calm, options)
+
+
+async def test_dying_again_and_again_is_no_worse_whatever_is_heard() -> None:
+    calm = await undisturbed({})
+    points, chance = len(calm.faults.trace), random.Random(1)
+    for number in range(60):
+        faults = Faults()
+        for _ in range(chance.randint(2, 8)):
+            faults.fail(chance.randint(1, points), chance.choice([Killed(), Unavailable("no answer")]))
+        world = SweepWorld(faults=faults, events=EVENTS[number % len(EVENTS)])
+        await world.run()
+        assert_each_once(world)
+        assert end_of(world) == end_of(calm)
+
+
+async def test_wherever_a_trial_is_deleted_it_is_never_made_again() -> None:
+    calm = await undisturbed({})
+    for at in range(1, len(calm.faults.trace) + 1):
+        world = SweepWorld()
+
+        def delete(world: SweepWorld = world) -> None:
+            if there := world.live:
+                world.cluster.remove("MultiStepTrial", KEY[0], there[-1]["metadata"]["name"])
+
+        world.faults.fail(at, delete)
+        await world.run()
+        assert_each_once(world)
+        assert world.why == ("Complete", "SweepComplete")
+        assert world.status.trials.made == 8 and world.status.trials.deleted == 8 - len(world.trials)
+
+
+class Jittery(Wrapped):
+    """Every call takes its time, so that two operators get between each other's calls."""
+
+    def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
+        super().__init__(cluster)
+        self.chance = chance
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self.cluster, name)
+        if name == "each_trial":
+            return call
+
+        async def later(*args: Any, **options: Any) -> Any:
+            for _ in range(self.chance.randint(0, 30)):
+                await asyncio.sleep(0)
+            try:
+                return await call(*args, **options)
+            finally:
+                for _ in range(self.chance.randint(0, 30)):
+                    await asyncio.sleep(0)
+
+        return later
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(seed: int) -> None:
+    """A Lease is no fence: the old one may still be at it. It hears of nothing but what it did itself."""
+    calm, chance = await undisturbed({}), random.Random(seed)
+    world = SweepWorld(wrap=lambda cluster: cast(Cluster, Jittery(cluster, chance)))
+    old = world.fresh()
+    for _ in range(200):
+        await asyncio.gather(world.sweeps.reconcile(KEY), old.reconcile(KEY))
+        world.now += 10.0
+        if there := world.live:
+            world.end(there[chance.randrange(len(there))])
+            if chance.random() < 0.2:
+                old.book.doubt(KEY[0])  # its watch is late
+        elif world.why[0] == "Complete":
+            break
+    assert_each_once(world)
+    assert end_of(world) == end_of(calm)
+
+
+class Stale(Wrapped):
+    """The at-th read of the sweep (from 1) tells how it was before its last writes."""
+
+    def __init__(self, cluster: FakeCluster, at: int, back: int) -> None:
+        super().__init__(cluster)
+        self.at, self.back = at, back
+        self.history: list[Object] = []
+
+    async def get_sweep(self, namespace: str, name: str) -> Object:
+        self.at -= 1
+        now = await self.cluster.get_sweep(namespace, name)
+        if not self.history or self.history[-1] != now:
+            self.history.append(now)
+        return self.history[max(0, len(self.history) - 1 - self.back)] if self.at == 0 else now
+
+
+@pytest.mark.parametrize("back", [1, 2, 5])
+async def test_a_stale_read_of_the_sweep_makes_nothing_twice(back: int) -> None:
+    calm = await undisturbed({})
+    for at in range(2, 12):
+        stale: list[Stale] = []
+
+        def wrap(cluster: FakeCluster, at: int = at, stale: list[Stale] = stale) -> Cluster:
+            stale.append(stale[0] if stale else Stale(cluster, at, back))
+            return cast(Cluster, stale[0])
+
+        world = SweepWorld(wrap=wrap)
+        await world.run()
+        assert_each_once(world)
+        assert end_of(world) == end_of(calm)

@@ -1,0 +1,270 @@
+"""Sweeps in a cluster in memory: trials are made in turn, suspended, stopped, counted; what is in the way is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.errors import ClusterError, Unavailable
+from multistep.reconcile.sweeps import STATUS_SECONDS, TROUBLE_SECONDS
+from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
+
+
+async def test_a_sweep_makes_all_of_its_trials_and_ends_with_what_they_came_to() -> None:
+    world = SweepWorld()
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete")
+    assert [(each.name, each.counted) for each in world.status.agents] == [("a", 3), ("b", 4)]
+    assert [each.mean for each in world.status.agents] == pytest.approx([0.2, 0.4])
+    assert world.status.not_counted == {"Infrastructure": 1}
+    assert world.status.trials.model_dump(exclude_defaults=True) == {
+        "total": 8, "made": 8, "done": 8, "complete": 7, "failed": 1, "counted": 7,
+    }  # fmt: skip
+    assert world.status.pod_hours == 0.8
+    assert len(world.trials) == 8 and world.most == 3
+    assert_each_once(world)
+    assert [each["reason"] for each in world.cluster.events] == ["SweepStarted", "SweepComplete"]
+
+
+async def test_its_writes_are_one_creation_for_each_trial_and_few_of_the_status() -> None:
+    world = SweepWorld(sweep(attempts=50, parallelism=100))
+    await world.run()
+    writes = [each.split()[0] for each in world.cluster.writes]
+    assert writes.count("create") == 200 and set(writes) == {"create", "apply_status", "create_event"}
+    assert writes.count("apply_status") <= 204
+    lists = [each for each in world.faults.trace if each == "list MultiStepTrial"]
+    assert len(lists) == 1
+
+
+async def test_numbers_that_change_often_are_written_now_and_then() -> None:
+    world = SweepWorld(sweep(parallelism=8))
+    while await world.look() is not None:
+        pass
+    writes = world.cluster.writes.count("apply_status default/s")
+    for trial in world.live[:4]:
+        world.end(trial)
+        assert await world.look() == STATUS_SECONDS
+    assert world.cluster.writes.count("apply_status default/s") == writes
+    world.now += STATUS_SECONDS
+    assert await world.look() is None
+    assert world.status.trials.done == 4
+
+
+async def test_suspended_it_suspends_its_trials_and_resumes_them_but_none_that_somebody_else_suspended() -> None:
+    world = SweepWorld()
+    while await world.look() is not None:
+        pass
+    theirs = world.live[1]
+    world.cluster.put({**theirs, "spec": {**theirs["spec"], "suspend": True}})
+    world.change(suspend=True)
+    await world.look()
+    assert world.why == ("Suspended", "Suspended") and [each["spec"]["suspend"] for each in world.live] == [True] * 3
+    world.end(world.live[0])
+    await world.look()
+    assert len(world.trials) == 3
+    world.change(suspend=False)
+    await world.look()
+    assert [each["spec"].get("suspend", False) for each in world.live] == [True, False, False]
+    assert not any("multistep.dev/suspended-by" in each["metadata"]["annotations"] for each in world.live)
+    reasons = [each["reason"] for each in world.cluster.events]
+    assert reasons == ["SweepStarted", "Suspended", "Resumed"]
+
+
+async def test_at_its_deadline_its_trials_are_stopped_and_it_is_failed() -> None:
+    world = SweepWorld(sweep(activeDeadlineSeconds=25))
+    await world.run()
+    assert world.why == ("Failed", "DeadlineExceeded")
+    stopped = [each for each in world.trials if each["spec"].get("stop")]
+    assert len(world.trials) == 5 and len(stopped) == 3
+    assert world.status.not_counted == {"User": 3}
+    assert [(each["reason"], each["type"]) for each in world.cluster.events][1:] == [("DeadlineExceeded", "Warning")] * 2
+
+
+async def test_a_budget_that_is_spent_makes_no_more_and_lets_what_is_live_end() -> None:
+    world = SweepWorld(sweep(stopWhen={"podHours": 0.15}))
+    await world.run()
+    assert world.why == ("Failed", "BudgetSpent")
+    assert len(world.trials) == 4 and not [each for each in world.trials if each["spec"].get("stop")]
+
+
+async def test_a_budget_that_is_raised_in_time_lets_it_go_on() -> None:
+    world = SweepWorld(sweep(stopWhen={"podHours": 0.15}), happens={3: lambda world: world.change(stopWhen={"podHours": 100})})
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete") and len(world.trials) == 8
+
+
+async def test_one_failure_too_many_of_a_class_ends_it() -> None:
+    world = SweepWorld(sweep(stopWhen={"failures": {"Infrastructure": 0}}))
+    await world.run()
+    assert world.why == ("Failed", "TooManyFailures") and world.status.trials.made < 8
+
+
+async def test_a_trial_that_somebody_deletes_is_told_and_not_made_again() -> None:
+    def delete(world: SweepWorld) -> None:
+        world.cluster.remove("MultiStepTrial", "default", world.live[-1]["metadata"]["name"])
+
+    world = SweepWorld(happens={2: delete, 3: delete})
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete")
+    assert (world.status.trials.deleted, world.status.trials.done, len(world.trials)) == (2, 6, 6)
+    assert_each_once(world)
+
+
+async def test_fewer_at_once_waits_for_some_to_end_and_more_is_made_at_once() -> None:
+    world = SweepWorld(sweep(attempts=4), happens={2: lambda world: world.change(parallelism=1)})
+    world.happens = {**world.happens, 6: lambda world: world.change(parallelism=9)}
+    await world.run()
+    assert world.why[0] == "Complete" and world.most == 9
+
+
+async def test_a_name_that_somebody_else_has_is_told_and_waited_for() -> None:
+    world = SweepWorld()
+    taken = await name_of(world, 1)
+    world.cluster.put({"kind": "MultiStepTrial", "metadata": {"name": taken}, "spec": {}})
+    assert await world.look() == TROUBLE_SECONDS
+    assert told(world) == ["Running", "NameTaken"]
+    conditions = {each.type: each for each in world.status.conditions}
+    assert conditions["Stalled"].status == "True" and taken in conditions["Stalled"].message
+    assert world.cluster.events[-1]["reason"] == "NameTaken"
+    assert len(world.trials) == 1
+    world.cluster.remove("MultiStepTrial", "default", taken)
+    await world.run()
+    assert world.why[0] == "Complete" and len(world.trials) == 8
+
+
+def told(world: SweepWorld) -> list[str | None]:
+    return list(world.why)
+
+
+async def name_of(world: SweepWorld, number: int) -> str:
+    other = SweepWorld(world.manifest)
+    await other.look()
+    return next(n for n, each in other_trials(other).items() if each["metadata"]["labels"]["multistep.dev/number"] == str(number))
+
+
+def other_trials(world: SweepWorld) -> dict[str, Any]:
+    return {each["metadata"]["name"]: each for each in world.trials}
+
+
+async def test_a_trial_that_is_refused_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SweepWorld()
+    create = world.cluster.create
+
+    async def refused(manifest: Any, **options: Any) -> Any:
+        raise ClusterError("exceeded quota: trials=2", status=403, reason="Forbidden")
+
+    monkeypatch.setattr(world.cluster, "create", refused)
+    assert await world.look() == TROUBLE_SECONDS
+    assert told(world) == ["Running", "TrialRefused"] and "exceeded quota" in world.status.conditions[0].message
+    monkeypatch.setattr(world.cluster, "create", create)
+    await world.run()
+    assert world.why[0] == "Complete"
+
+
+async def test_an_api_server_that_is_away_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SweepWorld()
+
+    async def away(manifest: Any, **options: Any) -> Any:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(world.cluster, "create", away)
+    await world.look()
+    assert [str(each) for each in world.errors] == ["no answer"] and world.why == ("Pending", "SweepStarted")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"attempts": "many"}, "spec.attempts"),
+        ({"agents": [{"name": "a", "agent": {"name": "nop"}}] * 2}, "names must differ"),
+        ({"attempts": 1000, "agents": [{"name": f"a{n}", "agent": {"name": "nop"}} for n in range(64)]}, "a sweep may have 50000"),
+    ],
+)
+async def test_a_spec_that_cannot_be_run_is_failed_with_what_is_wrong(spec: dict[str, Any], message: str) -> None:
+    world = SweepWorld(sweep(**spec))
+    assert await world.look() is None
+    assert world.why == ("Failed", "InvalidSpec") and message in world.status.conditions[0].message
+    assert world.trials == [] and await world.look() is None
+
+
+async def test_a_status_that_cannot_be_read_is_written_anew() -> None:
+    world = SweepWorld({**sweep(), "status": {"trials": 3}})
+    await world.look()
+    assert world.why == ("Failed", "InvalidSpec")
+
+
+async def test_when_its_time_has_come_it_is_deleted_with_all_of_its_trials() -> None:
+    world = SweepWorld(sweep(ttlSecondsAfterFinished=100))
+    while world.status.phase != "Complete":
+        await world.look()
+        for each in world.live:
+            world.end(each)
+    assert await world.look() == pytest.approx(100)
+    world.now += 100
+    assert await world.look() is None
+    assert world.cluster.objects == {}
+    assert await world.look() is None
+
+
+async def test_a_change_after_its_end_is_noted() -> None:
+    world = SweepWorld()
+    await world.run()
+    before = world.status
+    world.change(parallelism=7)
+    await world.look()
+    assert world.status.observed_generation == 2 and world.status.trials == before.trials
+
+
+async def test_its_record_stays_when_its_trials_are_deleted_after_its_end() -> None:
+    world = SweepWorld()
+    await world.run()
+    before = world.status
+    for each in world.trials:
+        world.cluster.remove("MultiStepTrial", "default", each["metadata"]["name"])
+    await world.look()
+    world.sweeps = world.fresh()
+    await world.look()
+    assert world.status == before
+
+
+async def test_one_that_is_being_deleted_makes_nothing() -> None:
+    found = sweep()
+    found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world = SweepWorld(found)
+    assert await world.look() is None
+    assert world.trials == []
+
+
+async def test_trials_of_a_former_sweep_of_the_same_name_are_not_counted_and_hold_it_up_until_they_are_gone() -> None:
+    former = SweepWorld()
+    await former.run()
+    world = SweepWorld(sweep() | {"metadata": {**sweep()["metadata"], "uid": "another"}})
+    for each in former.trials:
+        world.cluster.put(each)
+    assert await world.look() == TROUBLE_SECONDS
+    assert (world.why, world.status.trials.made) == (("Running", "NameTaken"), 0)
+
+
+async def test_a_number_that_somebody_changed_is_no_trial_of_the_sweep() -> None:
+    world = SweepWorld()
+    while await world.look() is not None:
+        pass
+    odd = world.live[0]
+    world.cluster.put(
+        {**odd, "metadata": {**odd["metadata"], "labels": {**odd["metadata"]["labels"], "multistep.dev/number": "7"}}}
+    )
+    await world.look()
+    world.now += STATUS_SECONDS
+    await world.look()
+    assert await name_of(world, 0) == odd["metadata"]["name"]
+    assert world.status.trials.deleted >= 1
+    assert_each_once(world, parallelism=4)
+
+
+async def test_a_sweep_of_another_shard_is_left_alone() -> None:
+    found = sweep()
+    found["metadata"]["labels"] = {"multistep.dev/shard": "theirs"}
+    world = SweepWorld(found)
+    assert await world.look() is None
+    assert world.cluster.writes == []
