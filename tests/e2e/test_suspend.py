@@ -74,6 +74,21 @@ async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> No
     assert (attempt["reason"], attempt["steps"][0]["rewards"], done["attempt"]) == ("Suspended", {"reward": 1}, 2)
 
 
+async def test_a_prestarted_trial_begins_in_the_pod_that_was_ready(given: Given) -> None:
+    manifest = trial(Step("a", test=reward(0.5)), suspend=True, prestart=True)
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    ready = (await given.until(name, suspended_with_pod))["status"]
+    assert ("steps" not in ready or ready["steps"] == []) and ready["nodeName"]
+    await patched(given, name, suspend=False)
+    done = (await given.until(name, finished))["status"]
+    assert (done["rewards"], done["podUID"], done.get("attempts", [])) == ({"reward": 0.5}, ready["podUID"], [])
+
+
+def suspended_with_pod(found: Object) -> bool:
+    return suspended(found) and condition(found, "Suspended")["reason"] == "Paused"
+
+
 async def test_stop_ends_a_trial_for_good_and_its_agent_with_it(given: Given) -> None:
     manifest = trial(Step("a"), Step("b", solve="#!/bin/sh\nsleep 600\n"), podCleanup="Never")
     name = manifest["metadata"]["name"]

@@ -114,6 +114,7 @@ TRIAL: Final = Kind(
     mutable=(
         "suspend",
         "suspendPolicy",
+        "prestart",
         "stop",
         "activeDeadlineSeconds",
         "podTTLSecondsAfterFinished",

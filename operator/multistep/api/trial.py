@@ -351,10 +351,12 @@ class _TaskAndAgent(Model):
 
 
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
-    """What to run. Immutable but for suspend, suspendPolicy, stop, activeDeadlineSeconds and the TTLs."""
+    """What to run. Immutable but for suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
 
     suspend: bool = False
     """While true, no further step begins, and a trial without a pod gets none."""
+    prestart: bool = False
+    """While suspended before its first step, it gets its pod all the same, made ready up to that step, to begin at once."""
     stop: bool = False
     """true ends the trial for good: Failed with reason Stopped, without a reward. It cannot be taken back."""
     ttl_seconds_after_finished: WholeSeconds | None = None

@@ -191,7 +191,10 @@ def _released(s: Situation) -> Decision | None:
     """Suspended, and the policy lets the pod go; one that has not started yet always goes: nothing is lost with it."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
-    policy, unused = s.trial.spec.suspend_policy, not s.pod.running and s.trial.status.current_step is None
+    begun = s.trial.status.current_step is not None
+    if prestarts(s.trial) and not begun:
+        return None
+    policy, unused = s.trial.spec.suspend_policy, not s.pod.running and not begun
     if unused or policy == "Release" or (policy == "ReleaseAfterStep" and is_suspended(s.trial)):
         return LoseAttempt(SUSPENDED, "its pod was released, as spec.suspend is true")
     return None
@@ -309,7 +312,14 @@ def starting_message(attempt: int | None, pod_name: str | None) -> str:
 
 def is_held(trial: MultiStepTrial) -> bool:
     """Whether the trial is to get no pod; its task is not looked at until it may."""
-    return trial.spec.suspend and not trial.spec.stop and trial.status.pod_uid is None
+    waits = trial.spec.suspend and not prestarts(trial)
+    return waits and not trial.spec.stop and trial.status.pod_uid is None
+
+
+def prestarts(trial: MultiStepTrial) -> bool:
+    """Whether the pod that is ready before the trial's turn is wanted: its first one only, as one that was lost or released is not
+    replaced while nobody waits for it."""
+    return trial.spec.prestart and not trial.status.attempts
 
 
 def is_suspended(trial: MultiStepTrial) -> bool:

@@ -27,7 +27,7 @@ from ..api.trial import (
 )
 from . import failures, rewards
 from .journal import Collected, Journal, StepRun
-from .lifecycle import POD_STARTING, starting_message, suspended_seconds, suspension
+from .lifecycle import POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
 
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
@@ -71,7 +71,7 @@ def begun(
         "image_user": image_user,
         "start_time": trial.status.start_time or time(now),
     }
-    if trial.spec.suspend:
+    if trial.spec.suspend and not prestarts(trial):
         return suspended(_changed(trial, **fields), now)
     return _with(trial, "Pending", POD_STARTING, starting_message(attempt, pod_name), now, **fields)
 

@@ -13,6 +13,7 @@ from ..cluster import pods
 from ..cluster.edge import Cluster
 from ..engine.decisions import PodFacts
 from ..engine.journal import Journal
+from ..engine.lifecycle import prestarts
 from ..engine.operations import Collect, Environment, Operation, Place, Release, Transfer, in_verifier
 from ..engine.plan import StepPlan, isolation
 from ..engine.replay import Progress, replay
@@ -147,7 +148,8 @@ class Driver:
     async def _ride(self, ride: _Ride) -> Left:
         steps_told = -1
         while (progress := replay(ride.scope, ride.agent, ride.records)).next is not None:
-            if progress.between_steps and ride.trial.spec.suspend:
+            prepares = prestarts(ride.trial) and not progress.journal.steps
+            if progress.between_steps and ride.trial.spec.suspend and not prepares:
                 return Left(progress.journal, between_steps=True)
             if len(progress.journal.steps) != steps_told:
                 await ride.hooks.report(progress.journal, ride.isolation)

@@ -118,6 +118,7 @@ def in_step(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTr
 IN_STEP = in_step()
 SUSPEND = {"suspend": True}
 RELEASE = {"suspend": True, "suspendPolicy": "Release"}
+PRESTART = {"suspend": True, "prestart": True, "suspendPolicy": "Release"}
 RELEASE_AFTER_STEP = {"suspend": True, "suspendPolicy": "ReleaseAfterStep"}
 QUEUED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="QueuedByKueue")]
 PAUSED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="Paused")]
@@ -168,6 +169,17 @@ ROWS: dict[str, Row] = {
     "released and resumed": (began(**AGAIN, attempts=LOST, conditions=PAUSED), None, Resume()),
     "released and begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"reason": "Suspended"})]), None, CreatePod()),
     "suspended and resumed before it began": (trial(conditions=PAUSED), None, Begin(1, "t-1")),
+    # prestarted
+    "prestarted, new": (trial(PRESTART), None, Begin(1, "t-1")),
+    "prestarted, begun": (began(PRESTART, pod_uid=None), None, CreatePod()),
+    "prestarted while the pod starts": (began(PRESTART), starting(), Wait("PodStarting", ON_ITS_WAY, 30.0)),
+    "prestarted while it is prepared": (began(PRESTART), pod(), Drive()),
+    "prestarted and ready": (began(PRESTART, conditions=PAUSED), pod(), Hold()),
+    "prestarted, in its first step": (in_step(PRESTART), pod(), RELEASED),
+    "prestarted, in its first step's verification": (in_step({**PRESTART, "suspendPolicy": "Pause"}), pod(), Drive()),
+    "prestarted, and the pod was lost": (began(PRESTART, **AGAIN, attempts=LOST), None, Hold()),
+    "prestarted, and not wanted any more": (began({**PRESTART, "prestart": False}, conditions=PAUSED), pod(), RELEASED),
+    "prestarted, stopped": (trial({**PRESTART, "stop": True}), None, STOPPED),
     # stopped
     "stopped": (in_step({"stop": True}), pod(), STOPPED),
     "stopped before it began": (trial({"stop": True}), None, STOPPED),

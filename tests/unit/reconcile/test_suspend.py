@@ -87,6 +87,44 @@ async def test_a_trial_suspended_while_its_environment_is_prepared_waits_before_
     assert (world.condition[0], rewards(world), len(world.cluster.runners)) == ("Complete", REWARDS, 1)
 
 
+@pytest.mark.parametrize("policy", ["Pause", "ReleaseAfterStep", "Release"])
+@pytest.mark.parametrize("user", [0, 1000])
+async def test_a_prestarted_trial_is_ready_before_its_turn_and_begins_in_that_pod(policy: str, user: int) -> None:
+    world = World(trial=manifest({"suspend": True, "prestart": True, "suspendPolicy": policy}), durations=LONG, user=user)
+    await world.run()
+    assert (world.status.phase, world.condition[1]) == ("Suspended", "Paused")
+    assert (world.status.steps, len(world.pods), set(world.runner.starts)) == ([], 1, {"1//prepare", "1//healthcheck"})
+    ready = world.pods
+    world.now += 5000
+    assert await world.look() is None
+    world.change_trial(suspend=False)
+    await world.run(until=lambda: world.status.current_step == "a")
+    assert world.pods == ready
+    await world.run()
+    assert (world.condition[0], rewards(world), world.status.attempts) == ("Complete", REWARDS, [])
+    assert world.status.suspended_seconds and world.status.suspended_seconds >= 5000
+
+
+async def test_a_prestarted_pod_that_is_lost_is_made_again_when_the_trial_goes_on_only() -> None:
+    world = World(trial=manifest({"suspend": True, "prestart": True}))
+    await world.run()
+    world.cluster.remove("Pod", "default", "t-1")
+    await world.run()
+    assert (world.status.phase, world.condition[1], world.pods) == ("Suspended", "Released", [])
+    assert [each.reason for each in world.status.attempts] == ["PodDeleted"]
+    world.change_trial(suspend=False)
+    await world.run()
+    assert (world.condition[0], rewards(world)) == ("Complete", REWARDS)
+
+
+async def test_a_prestarted_trial_that_is_not_wanted_ready_any_more_is_suspended_by_its_policy() -> None:
+    world = World(trial=manifest({"suspend": True, "prestart": True, "suspendPolicy": "Release"}))
+    await world.run()
+    world.change_trial(prestart=False)
+    await world.run()
+    assert (world.status.phase, world.condition[1], world.pods) == ("Suspended", "Released", [])
+
+
 async def test_a_released_trial_loses_its_pod_at_once_and_begins_anew() -> None:
     world = await in_step("b", {"suspendPolicy": "Release", "infrastructureRetries": 0})
     world.change_trial(suspend=True)
