@@ -22,8 +22,8 @@ _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Where docker-registry, prometheus, promtool, versitygw and kube-state-metrics are; lua5.4 and git are on the machine then."""
-    for program in ("lua5.4", "git"):
+    """Where docker-registry, prometheus, promtool, versitygw, kube-state-metrics are; others are on the machine then."""
+    for program in ("lua5.4", "git", "chromium"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
                 apt_install(program)

@@ -14,6 +14,7 @@ from .rows import Row
 from .statistics import CONFIDENCE
 from .summary import PHASES, About, Summary
 
+_AT_ONCE: Final = 1000  # rows, of which some have a hundred steps
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
 
 
@@ -69,5 +70,8 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
     kinds = {"attempt": whole, "lost_attempts": whole, "reward": number, "counts": number, "seconds": number}
     schema = pa.schema({**{name: kinds.get(name, text) for name in _COLUMNS}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows], schema=schema), out)
+    with pq.ParquetWriter(out, schema) as writer:
+        for start in range(0, len(rows), _AT_ONCE):
+            some = [asdict(row) for row in rows[start : start + _AT_ONCE]]
+            writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
     return bytes(out.getvalue())

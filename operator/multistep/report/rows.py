@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from sys import float_info
+from sys import float_info, intern
 from typing import Any, Literal
 
 from ..api.labels import AGENT, ATTEMPT, TASK
@@ -109,7 +109,7 @@ def _step(step: StepStatus) -> StepRow:
     passed = step.gate if step.gate is not None else reward is not None and reward >= PASS
     seconds = step.durations.model_dump(exclude_none=True) if step.durations else {}
     sensible = reward if reward is not None and abs(reward) <= MOST_REWARD else None
-    return StepRow(step.name, sensible, passed, step.exception.type if step.exception else "", seconds)
+    return StepRow(intern(step.name), sensible, passed, step.exception.type if step.exception else "", seconds)
 
 
 def _float(number: float | None) -> float | None:

@@ -1,0 +1,56 @@
+"""A page in Chromium: what it complains of, and how it is for somebody without a mouse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from playwright.async_api import Page, async_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+_FLAGS = (  # as root, and without asking for anything outside
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+_FOCUSED = """() => {
+    const found = document.activeElement;
+    if (found === document.body) return "";
+    const name = found.getAttribute("aria-label") || found.textContent;
+    return `${found.tagName} ${name.trim().slice(0, 40)}`;
+}"""
+
+
+@asynccontextmanager
+async def opened(file: Path, *, width: int, height: int, scheme: str = "light") -> AsyncIterator[tuple[Page, list[str]]]:
+    """The page of a file, and what it complained of so far: in the console, by an exception, or of what it could not load."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        context = await browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
+        )
+        page = await context.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(f"not loaded: {request.url}"))
+        await page.goto(file.as_uri())
+        yield page, complaints
+        await browser.close()
+
+
+async def walk(page: Page, most: int = 500) -> list[str]:
+    """What gets the focus, tab by tab, until the page is left."""
+    found: list[str] = []
+    for _ in range(most):
+        await page.keyboard.press("Tab")
+        focused = str(await page.evaluate(_FOCUSED))
+        if not focused:
+            return found
+        found.append(focused)
+    raise AssertionError(f"the focus never left the page: {found[-5:]}")
+
+
+async def overflow(page: Page) -> int:
+    """How many pixels the page is wider than its window."""
+    return int(await page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

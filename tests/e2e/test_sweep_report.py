@@ -1,0 +1,255 @@
+"""A sweep of 60 real trials, through the death of the operator, to its statistics and its page in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from multistep.cluster.resources import SWEEPS, TRIALS
+from tests.e2e.browser import opened, overflow, walk
+from tests.e2e.given import IMAGE, Given
+from tests.e2e.operators import SYSTEM, kubectl, require_alone
+from tests.e2e.test_cli import multistep
+
+pytestmark = pytest.mark.alone
+
+TASKS, AGENTS, ATTEMPTS = ("t0", "t1", "t2", "t3", "t4"), ("good", "idle", "poor"), 4
+LOST = "Infrastructure"
+# What each attempt comes to: a reward, "Agent" for an agent that fails and leaves none (which is 0), or the class of a lost one.
+OUTCOMES: Mapping[tuple[str, str], Sequence[float | str]] = {
+    ("t0", "good"): (1, 1, 1, 1), ("t0", "poor"): (1, 0, 0, 1), ("t0", "idle"): (0, 0, 0.25, 0),
+    ("t1", "good"): (1, 1, 0, 1), ("t1", "poor"): (0, 0, 0, 0), ("t1", "idle"): (0, 0, 0, 0),
+    ("t2", "good"): (0.5, 1, 0.75, 1), ("t2", "poor"): (0.25, "Agent", 0.5, 0), ("t2", "idle"): (0, 0, 0, 0),
+    ("t3", "good"): (1, 1, 1, "Verifier"), ("t3", "poor"): (0.5, 0, 0, 0.25), ("t3", "idle"): (0, 0, 0, 0),
+    ("t4", "good"): (0, 1, 1, 0), ("t4", "poor"): (LOST,) * 4, ("t4", "idle"): (0, 0, 0, 0),
+}  # fmt: skip
+STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}  # by tasks: the 97.5 % quantile for one less, from a printed table
+NOBODYS_IMAGE = "127.0.0.1:9/none:1"
+
+
+def test_sh() -> str:
+    """Reads from the pod's name which trial it verifies, and gives that trial's reward; none where there is to be none."""
+    cases = [
+        f"*-{task}-{agent}-{attempt}-*) echo {outcome} > /logs/verifier/reward.txt ;;"
+        for (task, agent), those in OUTCOMES.items()
+        for attempt, outcome in enumerate(those, 1)
+        if not isinstance(outcome, str)
+    ]
+    return "\n".join(["#!/bin/sh", 'case "$(hostname)" in', *cases, "esac", ""])
+
+
+def sweep(name: str) -> dict[str, Any]:
+    """t4 has two steps, of which the second is reached with a full reward only."""
+    agent = 'case "$(hostname)" in *-t2-poor-2-*) exit 3 ;; esac'
+
+    def task(name: str, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        scripts = {"instruction.md": "Do it.\n", "tests/test.sh": test_sh()}
+        files = {f"steps/{step}/{path}": text for step in steps for path, text in scripts.items()}
+        config = {"steps": [{"name": step, **fields} for step, fields in steps.items()]}
+        return {"name": name, "inline": {"config": config, "files": files}}
+
+    command = {"name": "command", "command": ["sh", "-c", agent]}
+    return {
+        "apiVersion": SWEEPS.api_version,
+        "kind": SWEEPS.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "tasks": [
+                *(task(each, {"only": {}}) for each in TASKS[:-1]),
+                task(TASKS[-1], {"first": {"min_reward": 1.0}, "second": {}}),
+            ],
+            "agents": [{"name": each, "agent": {"name": "nop"} if each == "idle" else command} for each in AGENTS],
+            "attempts": ATTEMPTS,
+            "parallelism": 10,
+            "template": {"spec": {"environment": {"image": IMAGE}}},
+            "overrides": [
+                {
+                    "tasks": ["t4"],
+                    "agents": ["poor"],
+                    "spec": {"environment": {"image": NOBODYS_IMAGE}, "environmentTimeoutMultiplier": 0.01},
+                }
+            ],
+        },
+    }
+
+
+async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_numbers_and_a_page(
+    given: Given, tmp_path: Path
+) -> None:
+    require_alone()
+    manifest = tmp_path / "sweep.yaml"
+    manifest.write_text(yaml.safe_dump(sweep("nightly")))
+    code, out, err = await multistep("sweep", "run", str(manifest), "-n", given.namespace, "--detach")
+    assert (code, out) == (0, "nightly\n"), err
+    following = asyncio.create_task(multistep("sweep", "status", "nightly", "-n", given.namespace, "--follow", "-o", "json"))
+    await until_done(given, 10)
+    kubectl("-n", SYSTEM, "delete", "pod", "-l", "app.kubernetes.io/name=multistep", "--force", "--grace-period=0", "--wait=false")
+    assert (await trials_of(given))["done"] < 60
+    code, out, err = await following
+    told = json.loads(out)
+    assert (code, told["outcome"], told["faults"]) == (1, "Complete", ["5 of 60 trials do not count"]), err
+
+    statuses = await given.client.list_all(TRIALS, given.namespace, label_selector="multistep.dev/sweep=nightly")
+    rewards = independent_rewards(statuses)
+    files = [tmp_path / f"nightly.{form}" for form in ("html", "json", "csv", "parquet")]
+    outputs = [word for file in files for word in ("-o", str(file))]
+    code, out, err = await multistep("sweep", "report", "nightly", "-n", given.namespace, *outputs)
+    assert code == 0, err
+    report = json.loads(files[1].read_text())
+    assert_standings(report, rewards)
+    assert_status_says_the_same(told["status"], report)
+    assert_steps(report)
+    assert_differences(report, rewards)
+    assert_lines(files[2].read_text())
+
+    code, out, err = await multistep("sweep", "compare", "nightly/good", "nightly/idle", "-n", given.namespace)
+    assert (code, "with fewer than 6 tasks no difference can be told from chance" in out) == (0, True), err
+    await assert_the_page_is_fine(files[0], tmp_path)
+
+
+async def trials_of(given: Given) -> dict[str, int]:
+    """Counts in the sweep's status."""
+    found = await given.client.get(SWEEPS, given.namespace, "nightly")
+    return {"done": 0, **((found.get("status") or {}).get("trials") or {})}
+
+
+async def until_done(given: Given, least: int) -> None:
+    async with asyncio.timeout(240):
+        while (await trials_of(given))["done"] < least:
+            await asyncio.sleep(0.2)
+
+
+def independent_rewards(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Fraction]]]:
+    """By agent and task what counts, read from the statuses alone; each trial is there once, with the outcome it was made for."""
+    found: dict[str, dict[str, list[Fraction]]] = {agent: {task: [] for task in TASKS} for agent in AGENTS}
+    seen = set()
+    for each in trials:
+        noted, status = each["metadata"]["annotations"], each["status"]
+        task, agent, attempt = (noted[f"multistep.dev/{what}"] for what in ("task", "agent", "attempt"))
+        assert (task, agent, attempt) not in seen
+        seen.add((task, agent, attempt))
+        expected = OUTCOMES[task, agent][int(attempt) - 1]
+        reward, blame = status.get("rewards"), (status.get("failure") or {}).get("class")
+        if isinstance(expected, str):
+            assert (reward, blame) == (None, expected), each["metadata"]["name"]
+            found[agent][task] += [Fraction(0)] if blame == "Agent" else []
+        else:
+            assert (reward, blame) == ({"reward": expected}, None), each["metadata"]["name"]
+            found[agent][task].append(Fraction(reward["reward"]))
+    assert len(seen) == 60
+    return found
+
+
+def assert_standings(report: Mapping[str, Any], rewards: Mapping[str, Mapping[str, Sequence[Fraction]]]) -> None:
+    """Means, intervals and pass@k by counting; coverage and losses as they were made."""
+    assert [each["agent"] for each in report["agents"]] == ["good", "poor", "idle"]
+    for standing in report["agents"]:
+        by_task = {task: those for task, those in rewards[standing["agent"]].items() if those}
+        means = [sum(those) / len(those) for those in by_task.values()]
+        mean = sum(means) / len(means)
+        error = math.sqrt(sum((each - mean) ** 2 for each in means) / (len(means) - 1) / len(means)) * STUDENT[len(means)]
+        found = standing["mean"]
+        assert (found["tasks"], found["trials"]) == (len(means), sum(map(len, by_task.values())))
+        assert [found["value"], found["low"], found["high"]] == pytest.approx([float(mean), mean - error, mean + error])
+        assert list(standing["passes"]) == ["1", "2", "4"]
+        for k in (1, 2, 4):
+            shares = [share_of_draws_with_a_pass(those, k) for those in by_task.values() if len(those) >= k]
+            assert standing["passes"][str(k)]["value"] == pytest.approx(float(sum(shares) / len(shares)))
+            assert standing["passes"][str(k)]["tasks"] == len(shares)
+    assert [each["lost"] for each in report["agents"]] == [{"Verifier": 1}, {LOST: 4}, {}]
+    assert [(each["trials"], each["counted"], each["live"]) for each in report["agents"]] == [(20, 19, 0), (20, 16, 0), (20, 20, 0)]
+
+
+def share_of_draws_with_a_pass(rewards: Sequence[Fraction], k: int) -> Fraction:
+    draws = list(combinations(rewards, k))
+    return Fraction(sum(any(each >= 1 for each in draw) for draw in draws), len(draws))
+
+
+def assert_status_says_the_same(status: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+    """What the operator counted, over its death, is what the report counts."""
+    means = {each["name"]: (each["counted"], each["mean"]) for each in status["agents"]}
+    for each in report["agents"]:
+        counted, mean = means[each["agent"]]
+        assert counted == each["counted"]
+        assert mean == pytest.approx(each["mean"]["value"])
+    assert status["notCounted"] == {LOST: 4, "Verifier": 1}
+    assert {key: status["trials"].get(key, 0) for key in ("total", "made", "done", "counted", "deleted", "live")} == {
+        "total": 60, "made": 60, "done": 60, "counted": 55, "deleted": 0, "live": 0,
+    }  # fmt: skip
+
+
+def assert_steps(report: Mapping[str, Any]) -> None:
+    """Of t4's four good trials two pass the first step, and reach the second."""
+    tasks = {(each["task"], each["agent"]): each for each in report["tasks"]}
+    found = tasks["t4", "good"]["steps"]
+    assert [(each["step"], each["trials"], each["reached"], each["passed"], each["reward"]) for each in found] == [
+        ("first", 4, 4, 2, 0.5),
+        ("second", 4, 2, 2, 1.0),
+    ]
+    assert all(each["seconds"] > 0 for each in found)
+    assert (tasks["t4", "poor"]["counted"], tasks["t4", "poor"]["mean"], tasks["t4", "poor"]["steps"]) == (0, None, [])
+    (only,) = tasks["t2", "poor"]["steps"]
+    assert (only["trials"], only["reached"], only["passed"], only["reward"]) == (4, 4, 0, 0.25)
+    assert {(each["blame"], len(each["trials"])) for each in report["failures"]} == {(LOST, 4), ("Verifier", 1), ("Agent", 1)}
+
+
+def assert_differences(report: Mapping[str, Any], rewards: Mapping[str, Mapping[str, Sequence[Fraction]]]) -> None:
+    for pair in report["differences"]:
+        first, second = rewards[pair["first"]], rewards[pair["second"]]
+        deltas = [
+            sum(first[task]) / len(first[task]) - sum(second[task]) / len(second[task])
+            for task in TASKS
+            if first[task] and second[task]
+        ]
+        found = pair["difference"]["estimate"]
+        assert (found["tasks"], pair["is_real"]) == (len(deltas), False)  # five tasks never show a difference
+        assert found["value"] == pytest.approx(float(sum(deltas) / len(deltas)))
+    assert len(report["differences"]) == 3
+
+
+def assert_lines(text: str) -> None:
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert len(lines) == 60
+    assert sum(float(each["counts"] or 0) for each in lines) == sum(
+        each for those in OUTCOMES.values() for each in those if not isinstance(each, str)
+    )
+
+
+async def assert_the_page_is_fine(file: Path, screenshots: Path) -> None:
+    """No complaint, nothing wider than the window, and all of it for somebody with a keyboard: wide, on a phone, in the dark."""
+    for width, height, scheme in ((1200, 900, "light"), (390, 844, "light"), (390, 844, "dark")):
+        async with opened(file, width=width, height=height, scheme=scheme) as (page, complaints):
+            assert await page.title() == "Sweep nightly"
+            assert await overflow(page) <= 0
+            await page.screenshot(path=screenshots / f"{width}-{scheme}.png", full_page=True)
+            way = await walk(page)
+            assert way[0] == "A To the results"
+            assert [each for each in way if each.startswith("A ")][1:7] == [
+                "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
+            ]  # fmt: skip
+            assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # trials by task, failures by reason
+            assert sum(each.startswith("DIV ") for each in way) == 4  # tables that are open
+            await page.locator("#failures summary").first.focus()
+            await page.keyboard.press("Enter")
+            await page.keyboard.press("Tab")
+            await page.keyboard.press("Enter")  # the first trial that was lost: its task opens
+            target = page.locator("tr:target")
+            assert await target.is_visible()
+            assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
+            if width == 390:
+                wide = page.locator("#agents .wide")
+                await wide.focus()
+                await page.keyboard.press("ArrowRight")
+                await page.wait_for_function("document.querySelector('#agents .wide').scrollLeft > 0")
+            assert complaints == []
