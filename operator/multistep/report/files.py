@@ -10,12 +10,13 @@ from dataclasses import asdict, fields
 from datetime import UTC
 from typing import Any, Final
 
-from .rows import Row
+from .rows import Row, StepRow
 from .statistics import CONFIDENCE
 from .summary import PHASES, About, Summary
 
 _AT_ONCE: Final = 1000  # rows, of which some have a hundred steps
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
+_STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
 def document(about: About, summary: Summary) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "failures": [
             {"blame": each.blame, "reason": each.reason, "trials": [row.trial for row in each.trials]} for each in summary.losses
         ],
-        "trials": [asdict(each) for each in summary.rows],
+        "trials": list(map(_cells, summary.rows)),
     }
 
 
@@ -43,13 +44,19 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def _cells(row: Row) -> dict[str, Any]:
+    """As asdict does it, but ten times as fast: there may be a million steps."""
+    steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
+    return {**{name: getattr(row, name) for name in _COLUMNS}, "steps": steps}
+
+
 def csv_text(rows: Sequence[Row]) -> str:
     """Steps are JSON in a column of their own; what is not known is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        cells = asdict(row)
+        cells = _cells(row)
         writer.writerow({**cells, "steps": json.dumps(cells["steps"], ensure_ascii=False)})
     return out.getvalue()
 
@@ -72,6 +79,6 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:
         for start in range(0, len(rows), _AT_ONCE):
-            some = [asdict(row) for row in rows[start : start + _AT_ONCE]]
+            some = list(map(_cells, rows[start : start + _AT_ONCE]))
             writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
     return bytes(out.getvalue())
