@@ -12,6 +12,7 @@ import pytest
 
 from hack import python_env
 from hack.places import ROOT
+from multistep.api.trial import API_VERSION
 from tests.e2e.given import Given, Step, trial
 
 BASH = """\
@@ -59,20 +60,35 @@ def test_it_runs_without_a_checkout_and_says_what_it_was_called(installed: Mappi
     said(installed, "kubectl", "multistep", "no-such-command", code=2)
 
 
+def test_what_needs_the_extra_says_so_where_it_is_not_installed(installed: Mapping[str, str]) -> None:
+    assert "Usage: multistep sweep report [" in said(installed, "multistep", "sweep", "report", "--help")
+    for command in ("report", "compare"):
+        done = subprocess.run(["multistep", "sweep", command, "x"], env=installed, capture_output=True, text=True, check=False)
+        assert (done.returncode, "pip install 'multistep[report]'" in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_a_completion_script_for_each_shell(installed: Mapping[str, str], shell: str) -> None:
     assert "_MULTISTEP_COMPLETE" in said(installed, "multistep", "completion", shell)
 
 
-async def test_shells_complete_commands_options_trials_namespaces_and_steps(given: Given, installed: Mapping[str, str]) -> None:
-    """A suspended trial is there at once, and runs nothing."""
-    await given.applied(trial(Step("scaffold"), name="complete-me", suspend=True))
+async def test_shells_complete_commands_options_trials_sweeps_namespaces_and_steps(
+    given: Given, installed: Mapping[str, str]
+) -> None:
+    """A suspended trial or sweep is there at once, and runs nothing."""
+    waiting = trial(Step("scaffold"), name="complete-me", suspend=True)
+    await given.applied(waiting)
+    agents, tasks = [{"name": "nop", "agent": {"name": "nop"}}], [{"name": "a", **waiting["spec"]["task"]}]
+    spec = {"suspend": True, "tasks": tasks, "agents": agents}
+    await given.applied({"apiVersion": API_VERSION, "kind": "TrialSweep", "metadata": {"name": "complete-all"}, "spec": spec})
     other = f"-n {given.namespace}"
     for words, wanted in {
         "multistep lo": "logs",
         "multistep logs --ta": "--tail",
         "multistep logs --phase ver": "verifier",
         f"multistep logs {other} compl": "complete-me",
+        "multistep sweep re": "report",
+        f"multistep sweep report {other} compl": "complete-all",
         f"multistep show -n {given.namespace[:-1]}": given.namespace,
     }.items():
         assert wanted in said(installed, "bash", "-c", f"{BASH}complete_words {words}").split(), words
