@@ -38,7 +38,7 @@ STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}  # by tasks: the 97.5 % 
 NOBODYS_IMAGE = "127.0.0.1:9/none:1"
 
 
-def test_sh() -> str:
+def verifier() -> str:
     """Reads from the pod's name which trial it verifies, and gives that trial's reward; none where there is to be none."""
     cases = [
         f"*-{task}-{agent}-{attempt}-*) echo {outcome} > /logs/verifier/reward.txt ;;"
@@ -54,7 +54,7 @@ def sweep(name: str) -> dict[str, Any]:
     agent = 'case "$(hostname)" in *-t2-poor-2-*) exit 3 ;; esac'
 
     def task(name: str, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        scripts = {"instruction.md": "Do it.\n", "tests/test.sh": test_sh()}
+        scripts = {"instruction.md": "Do it.\n", "tests/test.sh": verifier()}
         files = {f"steps/{step}/{path}": text for step in steps for path, text in scripts.items()}
         config = {"steps": [{"name": step, **fields} for step, fields in steps.items()]}
         return {"name": name, "inline": {"config": config, "files": files}}
