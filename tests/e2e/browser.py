@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 _FLAGS = (  # as root, and without asking for anything outside
@@ -22,21 +22,24 @@ _FOCUSED = """() => {
 
 
 @asynccontextmanager
-async def opened(file: Path, *, width: int, height: int, scheme: str = "light") -> AsyncIterator[tuple[Page, list[str]]]:
-    """The page of a file, and what it complained of so far: in the console, by an exception, or of what it could not load."""
+async def chromium() -> AsyncIterator[Browser]:
+    """One that has not seen anything yet."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
-        context = await browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
-        )
-        page = await context.new_page()
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("requestfailed", lambda request: complaints.append(f"not loaded: {request.url}"))
-        await page.goto(file.as_uri())
-        yield page, complaints
+        yield browser
         await browser.close()
+
+
+async def opened(browser: Browser, file: Path, *, width: int, height: int, dark: bool) -> tuple[Page, list[str]]:
+    """The page of a file, and what it complains of: in the console, by an exception, or of what it could not load."""
+    size = ViewportSize(width=width, height=height)
+    context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+    page, complaints = await context.new_page(), list[str]()
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(f"not loaded: {request.url}"))
+    await page.goto(file.as_uri())
+    return page, complaints
 
 
 async def walk(page: Page, most: int = 500) -> list[str]:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
+from playwright.async_api import Page
 
 from multistep.cluster.resources import SWEEPS, TRIALS
-from tests.e2e.browser import opened, overflow, walk
+from tests.e2e.browser import chromium, opened, overflow, walk
 from tests.e2e.given import IMAGE, Given
 from tests.e2e.operators import SYSTEM, kubectl, require_alone
 from tests.e2e.test_cli import multistep
@@ -228,28 +229,35 @@ def assert_lines(text: str) -> None:
 
 async def assert_the_page_is_fine(file: Path, screenshots: Path) -> None:
     """No complaint, nothing wider than the window, and all of it for somebody with a keyboard: wide, on a phone, in the dark."""
-    for width, height, scheme in ((1200, 900, "light"), (390, 844, "light"), (390, 844, "dark")):
-        async with opened(file, width=width, height=height, scheme=scheme) as (page, complaints):
+    async with chromium() as browser:
+        for width, height, dark in ((1200, 900, False), (390, 844, False), (390, 844, True)):
+            page, complaints = await opened(browser, file, width=width, height=height, dark=dark)
             assert await page.title() == "Sweep nightly"
             assert await overflow(page) <= 0
-            await page.screenshot(path=screenshots / f"{width}-{scheme}.png", full_page=True)
-            way = await walk(page)
-            assert way[0] == "A To the results"
-            assert [each for each in way if each.startswith("A ")][1:7] == [
-                "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
-            ]  # fmt: skip
-            assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # trials by task, failures by reason
-            assert sum(each.startswith("DIV ") for each in way) == 4  # tables that are open
-            await page.locator("#failures summary").first.focus()
-            await page.keyboard.press("Enter")
-            await page.keyboard.press("Tab")
-            await page.keyboard.press("Enter")  # the first trial that was lost: its task opens
-            target = page.locator("tr:target")
-            assert await target.is_visible()
-            assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
-            if width == 390:
-                wide = page.locator("#agents .wide")
-                await wide.focus()
-                await page.keyboard.press("ArrowRight")
-                await page.wait_for_function("document.querySelector('#agents .wide').scrollLeft > 0")
+            await page.screenshot(path=screenshots / f"{width}-{'dark' if dark else 'light'}.png", full_page=True)
+            await assert_all_is_reached_by_keyboard(page)
             assert complaints == []
+        await assert_wide_tables_are_scrolled_by_keyboard(page)
+
+
+async def assert_all_is_reached_by_keyboard(page: Page) -> None:
+    way = await walk(page)
+    assert way[0] == "A To the results"
+    assert [each for each in way if each.startswith("A ")][1:7] == [
+        "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
+    ]  # fmt: skip
+    assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # trials by task, failures by reason
+    assert sum(each.startswith("DIV ") for each in way) == 4  # tables that are open
+    await page.locator("#failures summary").first.focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")  # the first trial that was lost: its task opens
+    target = page.locator("tr:target")
+    assert await target.is_visible()
+    assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
+
+
+async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:
+    await page.locator("#agents .wide").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.wait_for_function("document.querySelector('#agents .wide').scrollLeft > 0")
