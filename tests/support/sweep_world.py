@@ -52,7 +52,8 @@ def ended(number: int) -> Mapping[str, Any]:
 @dataclass
 class SweepWorld:
     """events: what becomes of the news of trials. wrap: puts something around the cluster. happens: by the number of trials that
-    have ended, what somebody does then. made: how often each name was. most: how many trials were live at once."""
+    have ended, what somebody does then. made: how often each name was. most: how many trials were live at once,
+    most_at_work: without those that were suspended."""
 
     manifest: Object = field(default_factory=sweep)
     events: Events = "prompt"
@@ -63,7 +64,7 @@ class SweepWorld:
     def __post_init__(self) -> None:
         self.now = START
         self.made: Counter[str] = Counter()
-        self.most = self.ended = self.deaths = 0
+        self.most = self.most_at_work = self.ended = self.deaths = 0
         self.errors: list[MultistepError] = []
         self._late: list[tuple[str, Object]] = []
         self._woken = True
@@ -167,6 +168,7 @@ class SweepWorld:
         if type == "ADDED":
             self.made[changed["metadata"]["name"]] += 1
         self.most = max(self.most, len(self.live))
+        self.most_at_work = max(self.most_at_work, sum(not each["spec"].get("suspend") for each in self.live))
         match self.events:
             case "prompt":
                 self._tell(type, changed)
@@ -186,8 +188,8 @@ class SweepWorld:
 
 
 def _unsuspended(spec: Object) -> Object:
-    """One that ended just before it was to be suspended stays so; it makes no difference."""
-    return {name: value for name, value in spec.items() if name != "suspend"}
+    """One that ended just before it was to be suspended stays so, and one may have been ready early; it makes no difference."""
+    return {name: value for name, value in spec.items() if name not in ("suspend", "prestart")}
 
 
 def is_owned(trial: Object, uid: str) -> bool:
@@ -206,4 +208,5 @@ def end_of(world: SweepWorld) -> dict[str, Any]:
 
 def assert_each_once(world: SweepWorld, parallelism: int = 3) -> None:
     assert set(world.made.values()) <= {1}, world.made
-    assert world.most <= parallelism
+    assert world.most <= parallelism + world.manifest["spec"].get("prestart", 0)
+    assert world.most_at_work <= parallelism

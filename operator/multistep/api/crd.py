@@ -131,7 +131,7 @@ SWEEP: Final = Kind(
     TrialSweep,
     SweepSpec,
     SweepStatus,
-    mutable=("suspend", "parallelism", "stopWhen", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    mutable=("suspend", "parallelism", "prestart", "stopWhen", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
     columns=_SWEEP_COLUMNS,
     another="make a new sweep",
     rules=(

@@ -132,7 +132,7 @@ class StopWhen(Model):
 
 
 class SweepSpec(Model):
-    """What to run. Immutable but for suspend, parallelism, stopWhen, activeDeadlineSeconds and ttlSecondsAfterFinished."""
+    """What to run. Immutable but for suspend, parallelism, prestart, stopWhen, activeDeadlineSeconds and the time to live."""
 
     model_config = cel("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom")
 
@@ -146,6 +146,8 @@ class SweepSpec(Model):
     """How often each agent works on each task, each time in a trial of its own."""
     parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
     """How many of its trials may be live at once. Lowered, it waits for as many to end."""
+    prestart: Annotated[int, Field(ge=0, le=1000)] = 0
+    """How many more have their pods ready, suspended before their first step, so that the next one begins at once."""
     order: Literal["Attempts", "Tasks"] = "Attempts"
     """Attempts: the first attempts of all before the second ones, for an early estimate; Tasks: one task after the other."""
     template: TrialTemplate = TrialTemplate()

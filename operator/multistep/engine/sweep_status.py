@@ -28,10 +28,12 @@ class Trouble:
 class Next:
     """What to do: which trials to make, and to suspend, resume or stop (by number); what to write down, if nothing is in the way.
 
-    seconds: until something is due though nothing happens.
+    early: from which number on they are made before their turn, ready and suspended. seconds: until something is due though nothing
+    happens.
     """
 
     make: range
+    early: int
     suspend: Collection[int]
     resume: Collection[int]
     stop: Collection[int]
@@ -48,10 +50,14 @@ def decide(
     halted = halt(counts, limits, now)
     held = halted is not None or sweep.spec.suspend
     live = [each for each in trials if each.state == "Live"]
+    waiting = sorted(each.number for each in live if each.suspend and each.by_sweep)
+    room = 0 if sweep.spec.suspend else max(0, limits.parallelism - (len(live) - len(waiting)))
+    make = range(0) if held else to_make(counts, limits)
     return Next(
-        make=range(0) if held else to_make(counts, limits),
+        make=make,
+        early=make.start + max(0, room - len(waiting)),
         suspend=[each.number for each in live if sweep.spec.suspend and not each.suspend],
-        resume=[each.number for each in live if not sweep.spec.suspend and each.suspend and each.by_sweep],
+        resume=waiting[:room],
         stop=[each.number for each in live if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
         status=_reached(sweep, plan, counts, halted, trouble, now),
         seconds=_due(sweep, counts, limits, now),
@@ -98,7 +104,7 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
     deadline = None
     if spec.active_deadline_seconds is not None and started is not None:
         deadline = started.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
-    return Limits(spec.parallelism, spec.stop_when.pod_hours, spec.stop_when.failures, deadline)
+    return Limits(spec.parallelism, spec.stop_when.pod_hours, spec.stop_when.failures, deadline, spec.prestart)
 
 
 def _due(sweep: TrialSweep, counts: Tally, limits: Limits, now: float) -> float | None:

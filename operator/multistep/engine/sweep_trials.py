@@ -47,14 +47,16 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
 
 
-def manifest(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, Any]:
-    """The trial with this number, to be created."""
+def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False) -> dict[str, Any]:
+    """The trial with this number, to be created. early: it is to be ready, and to wait for its turn."""
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
     ours = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
     if (shard := owner.labels.get(labels.SHARD)) is not None:
         ours[labels.SHARD] = shard
     told = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
+    if early:
+        told[labels.SUSPENDED_BY] = owner.name
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -71,6 +73,7 @@ def manifest(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, Any]:
             "task": plan.sources[cell.task],
             "agent": agent.agent.model_dump(**_AS_WRITTEN),
             **_merged_spec(plan.spec, cell.task, task, agent.name),
+            **({"suspend": True, "prestart": True} if early else {}),
         },
     }
 

@@ -95,12 +95,16 @@ class TrialFacts:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a sweep makes no more trials. None: never. failures: how many of a class are borne; deadline: since the epoch."""
+    """When a sweep makes no more trials. None: never. failures: how many of a class are borne; deadline: since the epoch.
+
+    prestart: how many there may be beyond parallelism, which wait for their turn.
+    """
 
     parallelism: int
     pod_hours: float | None = None
     failures: Mapping[FailureClass, int] = field(default_factory=dict)
     deadline: float | None = None
+    prestart: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,5 +216,5 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
 
 def to_make(counts: Tally, limits: Limits) -> range:
     """The numbers of the trials to make now."""
-    room = max(limits.parallelism - counts.live, 0)
+    room = max(limits.parallelism + limits.prestart - counts.live, 0)
     return range(counts.made, min(counts.made + room, counts.made + MAKE_AT_ONCE, counts.total))

@@ -127,7 +127,7 @@ class _Look:
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
         await self._change(plan, due.resume, {"suspend": None}, None)
         await self._change(plan, due.stop, {"stop": True})
-        trouble = await self._make(plan, due.make)
+        trouble = await self._make(plan, due.make, due.early)
         reached = self._decide(plan, trouble)
         if is_over(reached.status):
             return await self._end(reached.status)
@@ -146,11 +146,14 @@ class _Look:
 
     # -- trials
 
-    async def _make(self, plan: Plan, numbers: Iterable[int]) -> Trouble | None:
-        """One after the other: a number whose trial is not known to be there keeps all later ones from being made."""
+    async def _make(self, plan: Plan, numbers: Iterable[int], early: int) -> Trouble | None:
+        """One after the other: a number whose trial is not known to be there keeps all later ones from being made.
+
+        early: from which number on they wait for their turn.
+        """
         for number in numbers:
             try:
-                made = await self._cluster.create(manifest(self._sweep, plan, number))
+                made = await self._cluster.create(manifest(self._sweep, plan, number, early=number >= early))
                 self._s.metrics.sweep_trials.inc()
             except Conflict as error:
                 if error.reason != "AlreadyExists":

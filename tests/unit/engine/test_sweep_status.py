@@ -102,6 +102,16 @@ def test_a_resumed_sweep_resumes_what_it_suspended_and_nothing_that_somebody_els
     assert (found.suspend, found.resume, found.make) == ([], [0], range(2, 3))
 
 
+def test_beyond_its_parallelism_it_makes_trials_that_wait_for_their_turn() -> None:
+    found = next_of(begun(prestart=2, attempts=2))
+    assert (found.make, found.early, found.resume) == (range(5), 3, [])
+    ready = [TrialFacts(number, "Live", suspend=True, by_sweep=True) for number in (4, 3)]
+    found = next_of(begun(prestart=2, attempts=2), [*done(0), TrialFacts(1, "Live"), TrialFacts(2, "Live"), *ready])
+    assert (found.resume, found.make, found.early) == ([3], range(5, 6), 5)
+    found = next_of(begun(prestart=1, attempts=2), [*done(0, 1), TrialFacts(2, "Live"), *ready[:1]])
+    assert (found.resume, found.make, found.early) == ([4], range(5, 7), 6)
+
+
 def test_a_spent_budget_lets_what_is_live_end() -> None:
     busy = begun(stopWhen={"podHours": 1})
     live = [*done(0), TrialFacts(1, "Live", since=NOW)]
@@ -215,15 +225,19 @@ FACTS = st.builds(
     st.sampled_from([{}, {"podHours": 5}, {"failures": {"Task": 1}}]),
     st.none() | st.integers(1, 100),
     st.floats(0, 200),
+    st.integers(0, 3),
 )
 def test_whatever_there_is_no_trial_is_made_twice_nor_one_too_many_and_what_ended_has_nothing_live(
-    trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float
+    trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float, prestart: int
 ) -> None:
-    found = begun(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline)
+    found = begun(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)
     due = decide(found, plan_of(found), made, trials, NOW + at)
     live = {each.number for each in trials if each.state == "Live"}
     assert not {each.number for each in trials} & set(due.make) and min(due.make, default=made) >= made
-    assert len(live) + len(due.make) <= max(3, len(live))
+    assert len(live) + len(due.make) <= max(3 + prestart, len(live))
+    ready = {each.number for each in trials if each.state == "Live" and each.suspend and each.by_sweep}
+    begin = {*due.resume, *(number for number in due.make if number < due.early)}
+    assert len(live - ready) + len(begin) <= max(3, len(live - ready))
     assert {*due.suspend, *due.resume, *due.stop} <= live
     assert not (suspend and (due.make or due.resume))
     assert not (is_over(due.status) and (live or due.make))

@@ -54,6 +54,14 @@ def test_a_trial_says_whose_it_is_and_what_it_is_about() -> None:
     assert owner_of(made[6]) == ("nightly", "sweep-uid")
 
 
+def test_one_that_is_made_early_waits_ready_for_the_sweep_to_let_it_begin() -> None:
+    found = sweep(template={"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})
+    usual, early = (manifest(found, plan(found, found.spec.tasks), 0, early=each) for each in (False, True))
+    assert early["spec"] == {**usual["spec"], "suspend": True, "prestart": True}
+    assert early["metadata"]["annotations"] == {**usual["metadata"]["annotations"], "multistep.dev/suspended-by": "nightly"}
+    assert usual["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+
+
 def test_every_trial_is_one_and_has_what_was_written_and_no_more() -> None:
     for each in trials(sweep()):
         assert parse_trial(each).kind == "MultiStepTrial"
@@ -183,7 +191,7 @@ def test_a_trial_at_its_end_tells_its_reward_and_what_its_pods_worked() -> None:
 
 
 def test_what_was_asked_of_a_trial_and_by_whom() -> None:
-    found = facts(trial(spec={"suspend": True, "stop": True}, **{"multistep.dev/suspended-by": "s"}))
+    found = facts(trial(spec={"suspend": True, "stop": True}, **{"multistep.dev/suspended-by": "nightly"}))
     assert (found.suspend, found.by_sweep, found.stop) == (True, True, True)
 
 

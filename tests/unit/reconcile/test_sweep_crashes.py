@@ -38,6 +38,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {},
     "task by task, one at a time": {"manifest": sweep(order="Tasks", parallelism=1, attempts=1)},
     "suspended for a while": {"happens": {2: suspend}},
+    "the next ones ready": {"manifest": sweep(prestart=2)},
+    "the next ones ready, suspended for a while": {"manifest": sweep(prestart=1), "happens": {2: suspend}},
     "deadline": {"manifest": sweep(activeDeadlineSeconds=25)},
     "budget": {"manifest": sweep(stopWhen={"podHours": 0.25})},
 }

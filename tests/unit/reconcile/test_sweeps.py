@@ -71,6 +71,29 @@ async def test_suspended_it_suspends_its_trials_and_resumes_them_but_none_that_s
     assert reasons == ["SweepStarted", "Suspended", "Resumed"]
 
 
+async def test_the_next_trials_have_their_pods_ready_and_begin_in_turn() -> None:
+    world = SweepWorld(sweep(prestart=2))
+    while await world.look() is not None:
+        pass
+    early = [(each["spec"].get("suspend"), each["spec"].get("prestart")) for each in world.live]
+    assert early == [(None, None)] * 3 + [(True, True)] * 2
+    world.end(world.live[1])
+    while await world.look() == 0:
+        pass
+    assert [each["spec"].get("suspend") for each in world.live] == [None, None, None, True, True]
+    assert world.status.trials.live == 5
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete") and (world.most, world.most_at_work) == (5, 3)
+    assert_each_once(world)
+
+
+async def test_a_budget_that_is_spent_lets_those_that_are_ready_have_their_turn() -> None:
+    world = SweepWorld(sweep(prestart=2, stopWhen={"podHours": 0.05}))
+    await world.run()
+    assert world.why == ("Failed", "BudgetSpent") and world.status.trials.made == 5
+    assert not world.live and world.most_at_work == 3
+
+
 async def test_at_its_deadline_its_trials_are_stopped_and_it_is_failed() -> None:
     world = SweepWorld(sweep(activeDeadlineSeconds=25))
     await world.run()
