@@ -122,3 +122,23 @@ async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given:
     assert "overrides[0].tasks: 'helt' is none of the sweep's, which are held, known" in failed["message"]
     with pytest.raises(ClusterError, match="attempts cannot be changed: make a new sweep"):
         await changed(given, attempts=3)
+
+
+def is_ready(found: Object) -> bool:
+    """Whether a trial waits in its pod for its turn."""
+    return bool(found.get("status")) and condition(found, "Suspended")["reason"] == "Paused"
+
+
+async def test_the_next_trial_of_a_sweep_is_ready_before_its_turn_and_begins_in_that_pod(given: Given) -> None:
+    held = [each for each in sweep()["spec"]["tasks"] if each["name"] == "held"]
+    await given.applied(sweep(tasks=held, attempts=1, parallelism=1, prestart=1))
+    first = await at_work(given, "held solver 1")
+    second = (await trials(given))["held idler 1"]["metadata"]["name"]
+    ready = (await given.until(second, is_ready))["status"]
+    assert ready.get("steps", []) == [] and (await now(given))["status"]["trials"]["live"] == 2
+    await lose_when_at_work(given, "held solver 1")
+    done = (await given.until(second, finished))["status"]
+    assert (done["rewards"], done["podUID"], done.get("attempts", [])) == ({"reward": 0.25}, ready["podUID"], [])
+    assert (await given.get(first))["status"]["failure"]["reason"] == "PodDeleted"
+    counts = (await until(given, finished))["status"]["trials"]
+    assert (counts["done"], counts["counted"], counts["failed"]) == (2, 1, 1)
