@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from multistep.cluster.client import Client
 from multistep.cluster.pods import CONTAINER, LABEL_TRIAL, RUNNER_CALL
+from multistep.cluster.resources import PODS, TRIALS, Resource
 from multistep.engine.operations import Source
-from multistep.errors import NotFound
 from multistep.pod.session import Session
 from tests.e2e.given import finished
 from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file
 
 DEADLINE_SECONDS = 900.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.2  # at metadata only
 
 Object = dict[str, Any]
 
@@ -68,7 +69,7 @@ async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], coun
     names = [f"idle-{number}" for number in range(count)]
     start = time.monotonic()
     await asyncio.gather(*(client.create_pod(_named(pod, namespace, name)) for name in names))
-    await _until(lambda: _all_ready(client, namespace, count))
+    await _until_all(client, PODS, namespace, count, _is_ready)
     await asyncio.gather(*(client.delete_pod(namespace, name) for name in names))
     await until_without_pods(client, namespace, "bench=idle")
     return time.monotonic() - start
@@ -79,7 +80,7 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
     names = [f"bench-{number}" for number in range(count)]
     start = time.monotonic()
     await asyncio.gather(*(client.create(_named(trial, namespace, name)) for name in names))
-    await _until(lambda: _all_finished(client, namespace, count))
+    await _until_all(client, TRIALS, namespace, count, finished)
     await until_without_pods(client, namespace, LABEL_TRIAL)
     seconds = time.monotonic() - start
     for found in await client.list_trials(namespace):
@@ -102,7 +103,7 @@ async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size:
     """Send a file into a pod of its own and fetch it back, holding none of it."""
     name = f"transfer-{size}"
     uid = (await client.create_pod(_named(pod, namespace, name)))["metadata"]["uid"]
-    await _until(lambda: _all_ready(client, namespace, 1))
+    await _until_all(client, PODS, namespace, 1, _is_ready)
     stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
     before = _peak_bytes()
     async with Session(stream, pod_uid=uid, answer_timeout_seconds=DEADLINE_SECONDS) as session:
@@ -127,7 +128,7 @@ async def until_without_pods(client: Client, namespace: str, selector: str) -> N
     """All pods with those labels are gone."""
 
     async def gone() -> bool:
-        return not await client.list_pods(namespace, label_selector=selector)
+        return not await client.list_metadata(PODS, namespace, label_selector=selector)
 
     await _until(gone)
 
@@ -149,20 +150,22 @@ async def _until(done: Any) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _all_ready(client: Client, namespace: str, count: int) -> bool:
-    pods = await client.list_pods(namespace, label_selector="bench=idle")
-    ready = [
-        pod for pod in pods if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-    ]
-    return len(ready) == count
+async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
+    """As many objects are so. A watch tells: to list them all, again and again, would be a good part of what is measured."""
+    there: set[str] = set()
+    async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
+        async for event in events:
+            name = event.object["metadata"]["name"]
+            there.discard(name)
+            if event.type != "DELETED" and so(event.object):
+                there.add(name)
+            if len(there) == count:
+                return
 
 
-async def _all_finished(client: Client, namespace: str, count: int) -> bool:
-    return len([each for each in await client.list_trials(namespace) if finished(each)]) == count
+def _is_ready(pod: Object) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
 
 
 async def _no_trials(client: Client, namespace: str) -> bool:
-    try:
-        return not await client.list_trials(namespace)
-    except NotFound:
-        return True
+    return not await client.list_metadata(TRIALS, namespace)
