@@ -53,9 +53,8 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     pairs = judged(compared)
     if not pairs:
         raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which trials of both count")
-    for contest in contests:
-        for warning in _warnings(contest):
-            say(f"warning: {warning}")
+    for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # each is told once
+        say(f"warning: {warning}")
     if as_json:
         print_json([{**asdict(each), "is_real": each.is_real, "verdict": verdict(each)} for each in pairs])
         return

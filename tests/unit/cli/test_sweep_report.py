@@ -225,6 +225,11 @@ def test_what_makes_a_comparison_worth_less_is_told(invoke: Invoke, cluster: Cli
     ]
 
 
+def test_what_is_true_of_several_comparisons_is_told_once(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {("a", "x"): [1.0, "Task"], ("a", "y"): [0.5], ("a", "z"): [0.25]})
+    assert invoke("sweep", "compare", "s").stderr.splitlines() == ["warning: x: 1 of 2 trials were lost and do not count"]
+
+
 def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     put(cluster, "a", MANY)
     file = tmp_path / "monday.json"
