@@ -23,14 +23,17 @@ from .cluster.shard import Shard
 from .errors import ClusterError, MultistepError, NotLeading
 from .health import Unwell, report
 from .metrics import Metrics
+from .reconcile.fetches import Fetches
 from .reconcile.news import News
 from .reconcile.orphans import OrphanRemoval
 from .reconcile.reconciler import Reconciler
 from .reconcile.relist import Relist
+from .reconcile.sweep_tasks import SweepTasks
 from .reconcile.sweeps import Sweeps
 from .reconcile.turns import Key
 from .reconcile.workqueue import WorkQueue
 from .settings import Settings
+from .sources.remote import Remote
 from .store import server
 from .store.bucket import Bucket
 from .store.shipping import Shipping
@@ -93,7 +96,7 @@ class App:
             waited=self.metrics.queue_wait_seconds.observe,
             failed=self.metrics.failed,
         )
-        self.sweeps = Sweeps(fenced, self.metrics, self.shard)
+        self.sweeps = Sweeps(fenced, self.metrics, self._sweep_tasks(fenced), self.shard)
         self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=self.metrics.failed)
         self.orphans = OrphanRemoval(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
         self.relist = Relist(client, self.news, self.heard_nothing, self.metrics, shard=self.shard)
@@ -104,6 +107,7 @@ class App:
         stack.push_async_callback(self._release)
         stack.push_async_callback(self._end_tasks)
         stack.push_async_callback(self.reconciler.fetches.stop)
+        stack.push_async_callback(self.sweeps.tasks.fetches.stop)
         stack.push_async_callback(self._stop_queues)
         if self.traces is not None:
             self._begin("traces", self.traces.run())
@@ -196,6 +200,10 @@ class App:
         self.sweep_queue.start()
         await insist("looking at every trial and sweep", self.relist.everything)
         self._begin("orphans", self.orphans.run())
+
+    def _sweep_tasks(self, fenced: Fenced) -> SweepTasks:
+        fetches = Fetches(self.settings, self.look_at_sweep, beside=self.reconciler.fetches)
+        return SweepTasks(fenced, Remote(fetches, fenced.get_secret, self.settings.task_sources), fetches)
 
     async def _stop_queues(self) -> None:
         limit = self.settings.stop_seconds

@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError
 from multistep.sources.bundle import digest_of, pack
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, holds, reward
 from tests.support import git_server, servers
 from tests.support.images import image_layer, push_image
 
@@ -112,8 +113,11 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
             await given.applied(trial(name, source))
         await given.applied(trial("away", {"url": {"url": f"http://{servers.node().address}:1/t", "digest": digest_of(b"")}}))
 
+        await given.applied(sweep(sources["git-branch"][0]["git"]))
         begun = {name: await given.until(name, resolved) for name in ("git-branch", "git-private")}
+        pinned = await sweep_until(given, resolved_tasks)
         commit(tmp_path / "work", 0.9, there.git.directory / "r.git")
+        await given.client.patch(SWEEPS, given.namespace, "all", {"spec": {"suspend": False}})
         moved = trial("git-moved", sources["git-branch"][0])
         await given.applied(moved)
 
@@ -130,6 +134,37 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
             assert "wrong-password" not in json.dumps(done["status"])
         away = await given.until("away", lambda obj: "cannot be reached" in condition(obj, "Reconciling")["message"])
         assert condition(away, "Reconciling")["reason"] == "TaskUnavailable"
+        swept = await sweep_until(given, finished)
+        assert swept["status"]["agents"] == [{"name": "oracle", "counted": 1, "mean": sources["git-branch"][1]}]
+        assert swept["status"]["tasksFrom"] == pinned["status"]["tasksFrom"]
+        assert swept["status"]["tasksFrom"]["revision"] == branch["status"]["taskSource"]["revision"]
+
+
+def sweep(source: Object) -> Object:
+    """Of all tasks of a branch; it is begun, and makes nothing yet."""
+    return {
+        "apiVersion": SWEEPS.api_version,
+        "kind": SWEEPS.kind,
+        "metadata": {"name": "all"},
+        "spec": {
+            "tasksFrom": {"git": {**source, "path": "tasks"}},
+            "agents": [{"name": "oracle", "agent": {"name": "oracle"}}],
+            "template": {"spec": {"environment": {"image": IMAGE}}},
+            "suspend": True,
+        },
+    }
+
+
+async def sweep_until(given: Given, done: Callable[[Object], bool]) -> Object:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not done(found := await given.client.get(SWEEPS, given.namespace, "all")):
+            await asyncio.sleep(0.3)
+    return found
+
+
+def resolved_tasks(obj: Object) -> bool:
+    """Whether it is written down which tasks a sweep has."""
+    return "tasksFrom" in (obj.get("status") or {})
 
 
 def resolved(obj: Object) -> bool:

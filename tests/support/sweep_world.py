@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from multistep.api.conditions import is_over
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.cluster.edge import Cluster, Object
-from multistep.errors import MultistepError
+from multistep.errors import MultistepError, SourceError
 from multistep.metrics import Metrics
+from multistep.reconcile.fetches import Fetches, Run
+from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.sweeps import Sweeps
+from multistep.settings import Settings
+from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.remote import Remote
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
 
@@ -49,17 +55,23 @@ def ended(number: int) -> Mapping[str, Any]:
     return {"phase": "Complete", "conditions": [how], "rewards": {"reward": number / 10}, **steps}
 
 
+async def _nothing_outside(request: Request, rules: Rules, cache: Path) -> Fetched:
+    raise SourceError("there is nothing outside of this world")
+
+
 @dataclass
 class SweepWorld:
     """events: what becomes of the news of trials. wrap: puts something around the cluster. happens: by the number of trials that
-    have ended, what somebody does then. made: how often each name was. most: how many trials were live at once,
-    most_at_work: without those that were suspended."""
+    have ended, what somebody does then. fetch: tasks from elsewhere. made: how often each name was. most: how many trials were
+    live at once, most_at_work: without those that were suspended."""
 
     manifest: Object = field(default_factory=sweep)
     events: Events = "prompt"
     faults: Faults = field(default_factory=Faults)
     wrap: Callable[[FakeCluster], Cluster] | None = None
     happens: Mapping[int, Callable[[SweepWorld], None]] = field(default_factory=dict)
+    fetch: Run = field(default=_nothing_outside)
+    settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
         self.now = START
@@ -77,7 +89,12 @@ class SweepWorld:
     def fresh(self) -> Sweeps:
         """An operator that knows nothing."""
         wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
-        return Sweeps(wrapped, Metrics(), clock=lambda: self.now)
+        fetches = Fetches(self.settings, lambda _: self._wake(), self.fetch)
+        tasks = SweepTasks(wrapped, Remote(fetches, wrapped.get_secret, self.settings.task_sources), fetches)
+        return Sweeps(wrapped, Metrics(), tasks, clock=lambda: self.now)
+
+    def _wake(self) -> None:
+        self._woken = True
 
     # -- what is there
 

@@ -122,7 +122,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, create] # websocket clients need get, SPDY ones create; newer API servers ask for both
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get]
+  verbs: [get, create] # create: the tasks of sweeps with tasksFrom
 {{- if .Values.rbac.secrets }}
 - apiGroups: [""]
   resources: [secrets]

@@ -174,6 +174,8 @@ class URLSource(_AtURL):
     """https://, http://, s3://BUCKET/KEY or gs://BUCKET/KEY."""
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
     """Digest of the file, a tar.gz: sha256: and 64 hexadecimal digits."""
+    path: Annotated[str, AfterValidator(names.path_in_source), Field(max_length=4096)] = ""
+    """The task's directory in it; unset: its top."""
     secret_ref: SecretReference | None = None
     """A Secret with username and password, token, AWS_ACCESS_KEY_ID and so on; docs/task-sources.md has them all."""
 

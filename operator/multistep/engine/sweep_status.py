@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..api.sweep import SweepAgentStatus, SweepStatus, SweepTrials, TrialSweep
+from ..api.sweep import SweepAgentStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
 from .lifecycle import suspended_seconds
 from .status import Phase, bounded, conditions, time
 from .sweep_trials import Plan
@@ -64,11 +64,12 @@ def decide(
     )
 
 
-def begun(sweep: TrialSweep, plan: Plan, now: float) -> SweepStatus:
-    """A sweep that is about to make its first trial."""
+def begun(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
+    """A sweep that is about to make its first trial. tasks: what spec.tasksFrom was resolved to."""
     total = len(plan.grid)
     message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
-    return _with(sweep, "Pending", "SweepStarted", message, now, start_time=time(now), trials=SweepTrials(total=total))
+    fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
+    return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 
 def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ..api import labels
-from ..api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TrialSweep, check_overrides
+from ..api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
 from ..api.trial import API_VERSION, GROUP, KIND
 from ..errors import InvalidSpec
 from .sweeps import Grid, LivePhase, State, TrialFacts
@@ -42,6 +42,18 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
         raise InvalidSpec(f"spec.{error}") from None
     names = [grid.trial_name(sweep.metadata.name, number) for number in range(len(grid))]
     return Plan(spec, grid, [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks], names)
+
+
+def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
+    """The tasks of a place as they are at a revision, whatever becomes of its branch or tag."""
+    ((kind, place),) = source.model_dump(**_AS_WRITTEN).items()
+    if kind == "git":
+        place["ref"] = revision
+    elif kind == "oci":
+        host, slash, name = place["image"].partition("@")[0].rpartition("/")
+        place["image"] = f"{host}{slash}{name.partition(':')[0]}@{revision}"
+    root = place.get("path", "").strip("/")
+    return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
 
 
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..api.trial import MultiStepTrial
+from ..api.trial import Metadata
 from ..errors import SourceError
 from ..settings import Settings
 from ..sources import child
@@ -51,9 +51,10 @@ class _Failure:
 
 
 class Fetches:
-    """What trials ask for. run: fetches one; wake: adds a trial to the queue."""
+    """What trials, or sweeps, ask for. run: fetches one; wake: adds a trial to the queue; beside: others that have the cache."""
 
-    def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:
+    def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch, *, beside: Fetches | None = None) -> None:
+        self._beside = beside
         self._settings = settings
         self._rules = rules_of(settings)
         self._run = run
@@ -67,6 +68,8 @@ class Fetches:
     @property
     def cache(self) -> Cache:
         """Opened when it is used first. Raises SourceError if it cannot be."""
+        if self._beside is not None:
+            return self._beside.cache
         if self._cache is None:
             cache = Cache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
             try:
@@ -77,15 +80,14 @@ class Fetches:
             self._cache = cache
         return self._cache
 
-    def ask(self, trial: MultiStepTrial, request: Request) -> Fetched:
-        """What was fetched for the trial. Raises SourceError: it is being fetched, or could not be."""
-        metadata = trial.metadata
-        about, outcome = self._told.pop(metadata.uid, (None, None))
+    def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
+        """What was fetched for a trial, or a sweep. Raises SourceError: it is being fetched, or could not be."""
+        about, outcome = self._told.pop(asker.uid, (None, None))
         if about == request.id and isinstance(outcome, Fetched):
             return outcome
         if about == request.id and isinstance(outcome, SourceError):
-            raise _for_trial(outcome, trial)
-        self._begin(metadata.uid, (metadata.namespace, metadata.name), request)
+            raise _borne(outcome) if begun else outcome
+        self._begin(asker.uid, (asker.namespace, asker.name), request)
         text = f"the task is being fetched from {request.location.partition('?')[0]}"
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
 
@@ -120,6 +122,8 @@ class Fetches:
             outcome = await self._run(request, self._rules, self.cache.directory)
             if outcome.file:
                 self.cache.put(request.key(outcome.revision), outcome)
+            for each in outcome.tasks:
+                self.cache.put(request.below(each.name).key(outcome.revision), Fetched(outcome.revision, each.digest, each.file))
         except SourceError as error:
             outcome = error
         except OSError as error:
@@ -157,10 +161,9 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
-def _for_trial(error: SourceError, trial: MultiStepTrial) -> SourceError:
+def _borne(error: SourceError) -> SourceError:
     """A Secret that stopped working while a trial runs may be put right; what its pod has must not be lost for that."""
-    begun = trial.status.task_source is not None
-    if error.reason == DENIED and begun:
+    if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error
 

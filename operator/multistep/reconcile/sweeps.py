@@ -7,6 +7,7 @@ what was reached. All that it is sure of is in the cluster: names tell which tri
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from ..api import labels
 from ..api.conditions import is_over
-from ..api.sweep import SweepStatus, SweepTask, TrialSweep, parse_sweep, parse_sweep_status
+from ..api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from ..api.trial import Metadata
 from ..cluster.edge import Cluster, Object
 from ..cluster.resources import SWEEPS
@@ -22,13 +23,16 @@ from ..cluster.shard import Shard
 from ..engine import sweep_status
 from ..engine.sweep_status import Trouble
 from ..engine.sweep_trials import Plan, manifest, owner_of, plan
-from ..errors import ClusterError, Conflict, InvalidSpec, NotFound, Unavailable
+from ..errors import ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
 from ..loglines import also_about
 from ..metrics import Metrics
 from .sweep_book import Book, Page
 from .sweep_events import transitions
+from .sweep_tasks import SweepTasks
 from .turns import Key
 from .writer import tell
+
+logger = logging.getLogger(__name__)
 
 SOON_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 5.0  # between two writes of numbers alone
@@ -45,6 +49,7 @@ class Sweeps:
 
     cluster: Cluster
     metrics: Metrics
+    tasks: SweepTasks
     shard: Shard = field(default_factory=Shard)
     clock: Callable[[], float] = time.time
     book: Book = field(default_factory=Book)
@@ -68,6 +73,8 @@ class Sweeps:
             return await _Look(self, found, self.book.page(key, metadata.uid)).run()
         except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
             return SOON_SECONDS
+        finally:
+            self.tasks.settle(key)
 
     def _forget(self, key: Key) -> None:
         self.metrics.sweeps.gone(key)
@@ -89,14 +96,16 @@ class _Look:
             self._sweep = self._parsed()
             if is_over(self._sweep.status):
                 return await self._clean_up()
-            plan = self._plan()
+            plan, tasks = await self._planned()
+        except SourceError as error:
+            return await self._wait_for_tasks(error)
         except InvalidSpec as error:
             self._sweep = _salvaged(self._object)
             if is_over(self._sweep.status):
                 return await self._clean_up()
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
         if self._sweep.status.start_time is None:
-            await self._write(sweep_status.begun(self._sweep, plan, self._s.clock()))
+            await self._write(sweep_status.begun(self._sweep, plan, self._s.clock(), tasks))
         return await self._go_on(plan)
 
     def _parsed(self) -> TrialSweep:
@@ -106,16 +115,25 @@ class _Look:
             return parse_sweep(self._object)
         return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(self._object))
 
-    def _plan(self) -> Plan:
-        generation = self._sweep.metadata.generation
-        if self._page.plan is None or self._page.plan[0] != generation:
-            self._page.plan = generation, plan(self._sweep, self._tasks())
-        return self._page.plan[1]
+    async def _planned(self) -> tuple[Plan, SweepTasksStatus | None]:
+        generation, pinned = self._sweep.metadata.generation, self._sweep.status.tasks_from
+        begun = self._sweep.status.start_time is not None
+        if not begun or self._page.plan is None or self._page.plan[0] != generation:
+            tasks, pinned = await self._s.tasks.load(self._sweep)
+            self._page.plan = generation, plan(self._sweep, tasks)
+        assert self._page.plan is not None
+        return self._page.plan[1], pinned
 
-    def _tasks(self) -> list[SweepTask]:
-        if self._sweep.spec.tasks_from is not None:
-            raise InvalidSpec("spec.tasksFrom: is not supported by this release: list the tasks in spec.tasks")
-        return self._sweep.spec.tasks
+    async def _wait_for_tasks(self, error: SourceError) -> float | None:
+        """Of a sweep that has begun nothing is given up: what it had may come back."""
+        text = f"spec.tasksFrom: {error}"
+        if self._sweep.status.start_time is not None:
+            logger.warning("%s", text)
+            return error.retry_seconds if error.transient else TROUBLE_SECONDS
+        if not error.transient:
+            return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
+        await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
+        return error.retry_seconds
 
     async def _go_on(self, plan: Plan) -> float | None:
         metadata = self._sweep.metadata

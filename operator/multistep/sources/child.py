@@ -14,7 +14,7 @@ from .fetch.request import Fetched, Order, Request, Rules, parse_answer
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
 _PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_ANSWER_BYTES = 1 << 16
+_ANSWER_BYTES = 4 << 20  # names and digests of many tasks
 _LONGER_SECONDS = 5.0
 
 

@@ -6,10 +6,12 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from ..api.trial import MultiStepTrial, TaskSource, TaskSourceStatus
+from ..api.sweep import TrialSweep
+from ..api.trial import Metadata, MultiStepTrial, TaskSource, TaskSourceStatus
 from ..errors import NotFound, SourceError
 from .bundle import Bundle
 from .cache import Cache
@@ -26,8 +28,11 @@ class Fetching(Protocol):
     @property
     def cache(self) -> Cache: ...
 
-    def ask(self, trial: MultiStepTrial, request: Request) -> Fetched:
-        """What was fetched for this trial; then it is in the cache. Raises SourceError, transient until it is."""
+    def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
+        """What was fetched for this trial, or sweep; then it is in the cache. Raises SourceError, transient until it is.
+
+        begun: it was had before, so that what is denied now may be put right.
+        """
 
 
 class Remote:
@@ -42,37 +47,47 @@ class Remote:
 
     async def load(self, trial: MultiStepTrial) -> tuple[Bundle, TaskSourceStatus]:
         """The bundle, and what the source was resolved to, now or when the trial began. Raises SourceError."""
-        request = await self._request(trial)
         pinned = trial.status.task_source
+        revision = pinned.revision if pinned else ""
+        request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
         if request.revision and (found := await self._cached(request, request.revision)):
             return self._checked(found, request.revision, pinned)
-        fetched = self._fetching.ask(trial, request)
+        fetched = self._fetching.ask(trial.metadata, request, begun=pinned is not None)
         if (found := await self._cached(request, fetched.revision)) is None:
             raise SourceError("the fetched task was displaced from the cache before it was read", transient=True, retry_seconds=1.0)
         return self._checked(found, fetched.revision, pinned)
 
-    async def _request(self, trial: MultiStepTrial) -> Request:
-        source, pinned = trial.spec.task, trial.status.task_source
+    async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
+        """What spec.tasksFrom was resolved to, now or when the sweep began, and the names of its tasks. Raises SourceError."""
+        place, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
+        assert place is not None
+        source = TaskSource(oci=place.oci, git=place.git, url=place.url)
+        revision = pinned.revision if pinned else ""
+        request = await self._request(sweep.metadata.namespace, source, revision, "spec.tasksFrom")
+        fetched = self._fetching.ask(sweep.metadata, replace(request, many=True), begun=pinned is not None)
+        return fetched.revision, [each.name for each in fetched.tasks]
+
+    async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> Request:
         if source.kind not in self._kinds:
-            text = f"spec.task.{source.kind}: the operator takes tasks from {', '.join(self._kinds) or 'nowhere else'} only"
+            text = f"{field}.{source.kind}: the operator takes tasks from {', '.join(self._kinds) or 'nowhere else'} only"
             raise SourceError(f"{text} (its setting taskSources)", reason=NOT_ALLOWED)
         reference = source.secret_ref
         scope, credentials = "", dict[str, str]()
         if reference is not None:
-            scope, credentials = await self._secret(trial.metadata.namespace, source.kind, reference.name)
-        return request_for(source, pinned.revision if pinned else "", scope, credentials)
+            scope, credentials = await self._secret(namespace, f"{field}.{source.kind}", source.kind, reference.name)
+        return request_for(source, revision, scope, credentials)
 
-    async def _secret(self, namespace: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
+    async def _secret(self, namespace: str, field: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
         """Its UID, and what is in it. One that is missing may still come."""
         try:
             secret = await self._get_secret(namespace, name)
         except NotFound as error:
-            raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} is not there yet", transient=True) from error
+            raise SourceError(f"{field}.secretRef: Secret {name!r} is not there yet", transient=True) from error
         try:
             values = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
         except (binascii.Error, UnicodeDecodeError):
-            raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} holds what is no text") from None
-        _check_keys(kind, name, values)
+            raise SourceError(f"{field}.secretRef: Secret {name!r} holds what is no text") from None
+        _check_keys(field, kind, name, values)
         return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
 
     async def _cached(self, request: Request, revision: str) -> Bundle | None:
@@ -109,7 +124,7 @@ def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapp
         return Request("git", git.url, ref=git.ref or "", path=git.path, revision=pinned, scope=scope, credentials=credentials)
     assert source.url is not None
     url = source.url
-    return Request("url", url.url, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
+    return Request("url", url.url, path=url.path, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
 
 
 _KEYS = {
@@ -123,10 +138,10 @@ _KEYS = {
 }
 
 
-def _check_keys(kind: str, name: str, values: Mapping[str, str]) -> None:
+def _check_keys(field: str, kind: str, name: str, values: Mapping[str, str]) -> None:
     known, told = _KEYS[kind]
     if not known & values.keys():
         found = ", ".join(sorted(values)) or "nothing"
-        raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} must have {told}; it has {found}")
+        raise SourceError(f"{field}.secretRef: Secret {name!r} must have {told}; it has {found}")
     if "AWS_ACCESS_KEY_ID" in values and "AWS_SECRET_ACCESS_KEY" not in values:
-        raise SourceError(f"spec.task.{kind}.secretRef: Secret {name!r} has AWS_ACCESS_KEY_ID, but no AWS_SECRET_ACCESS_KEY")
+        raise SourceError(f"{field}.secretRef: Secret {name!r} has AWS_ACCESS_KEY_ID, but no AWS_SECRET_ACCESS_KEY")

@@ -269,6 +269,7 @@ def test_the_operator_has_these_rights_and_no_others(render: Render) -> None:
         ("", "pods/exec", "get"),
         ("", "pods/exec", "create"),
         ("", "configmaps", "get"),
+        ("", "configmaps", "create"),
         ("", "secrets", "get"),
         ("events.k8s.io", "events", "create"),
     }

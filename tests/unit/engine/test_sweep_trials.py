@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.sweep import TrialSweep, parse_sweep
+from multistep.api.sweep import TasksSource, TrialSweep, parse_sweep
 from multistep.api.trial import parse_trial
-from multistep.engine.sweep_trials import facts, manifest, owner_of, plan
+from multistep.engine.sweep_trials import facts, manifest, owner_of, plan, tasks_at
 from multistep.engine.sweeps import TrialFacts
 from multistep.errors import InvalidSpec
 
@@ -145,6 +145,25 @@ def test_tasks_from_elsewhere_make_trials_like_any_others() -> None:
 )
 def test_a_trial_that_a_sweep_does_not_control_is_nobodys(owners: Any) -> None:
     assert owner_of({"metadata": {"ownerReferences": owners}}) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "task"),
+    [
+        ({"git": {"url": "https://g", "ref": "main"}}, {"git": {"url": "https://g", "ref": "REVISION", "path": "one"}}),
+        ({"git": {"url": "https://g", "path": "/a/b/"}}, {"git": {"url": "https://g", "ref": "REVISION", "path": "a/b/one"}}),
+        ({"oci": {"image": "host:5000/x/y:1", "path": "t"}}, {"oci": {"image": "host:5000/x/y@REVISION", "path": "t/one"}}),
+        ({"oci": {"image": "tasks"}}, {"oci": {"image": "tasks@REVISION", "path": "one"}}),
+        (
+            {"url": {"url": "https://u/t.tgz", "digest": f"sha256:{'0' * 64}", "secretRef": {"name": "s"}}},
+            {"url": {"url": "https://u/t.tgz", "digest": f"sha256:{'0' * 64}", "secretRef": {"name": "s"}, "path": "one"}},
+        ),
+    ],
+)
+def test_a_task_of_a_place_names_the_revision_and_its_own_directory(source: Any, task: Any) -> None:
+    place = TasksSource.model_validate(source)
+    (found,) = tasks_at(place, "REVISION", ["one"])
+    assert found.model_dump(mode="json", by_alias=True, exclude_unset=True) == {"name": "one", **task}
 
 
 # -- facts

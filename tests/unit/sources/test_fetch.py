@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +251,59 @@ async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, c
     blob.write_bytes(image_layer({"task.toml": "x"}))
     error = await refused(cache, Request("oci", f"{registry.host}/team/image:1"))
     assert error.reason == "TaskDigestMismatch"
+
+
+# -- many tasks at once
+
+
+async def many(cache: Cache, request: Request) -> dict[str, Bundle]:
+    """The tasks by name, as the cache has them for those who ask for one; and each is the same when it is fetched alone."""
+    found = await child.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
+    assert not found.file
+    for each in found.tasks:
+        cache.put(request.below(each.name).key(found.revision), Fetched(found.revision, each.digest, each.file))
+    assert list(cache.incoming.iterdir()) == []
+    bundles = {}
+    for each in found.tasks:
+        alone = replace(request.below(each.name), revision=found.revision)
+        kept, bundles[each.name] = await fetched(cache, alone)
+        assert not kept.file and kept.digest == each.digest
+        cache.drop(alone.key(found.revision))
+        again, _ = await fetched(cache, alone)
+        assert again.file and again.digest == each.digest
+    return bundles
+
+
+async def test_all_tasks_of_a_directory_in_git_are_fetched_at_once(
+    git: servers.Server, repository: Repository, cache: Cache, tmp_path: Path
+) -> None:
+    shutil.copytree(tmp_path / "work/tasks/t", tmp_path / "work/tasks/t-2", symlinks=True)
+    (tmp_path / "work/tasks/none").mkdir()
+    (tmp_path / "work/tasks/none/README").write_text("no task")
+    (tmp_path / "work/tasks/README").write_text("no task either")
+    repository.commit()
+    found = await many(cache, Request("git", f"{git.url}/git/r.git", ref="main", path="tasks", many=True))
+    assert list(found) == ["t", "t-2"] and all(same(each, tmp_path / "work/tasks/t") for each in found.values())
+
+
+async def test_all_tasks_of_an_image_are_fetched_at_once(registry: servers.Registry, cache: Cache) -> None:
+    await push_image(registry, "team/image", "1", [image_layer({"all/a/task.toml": "a", "all/b/task.toml": "b", "all/c/x": ""})])
+    found = await many(cache, Request("oci", f"{registry.host}/team/image:1", path="/all", many=True))
+    assert {name: each.entries["task.toml"].data for name, each in found.items()} == {"a": b"a", "b": b"b"}
+    error = await refused(cache, Request("oci", f"{registry.host}/team/image:1", path="/all/c", many=True))
+    assert error.reason == "TaskNotFound" and "no directory right below '/all/c' has a task.toml" in str(error)
+
+
+async def test_all_tasks_of_a_file_are_fetched_at_once(git: servers.Server, cache: Cache, task: Path, tmp_path: Path) -> None:
+    (tmp_path / "whole/all").mkdir(parents=True)
+    shutil.copytree(task, tmp_path / "whole/all/t", symlinks=True)
+    data = pack(tmp_path / "whole")
+    (git.directory / "all.tar.gz").write_bytes(data)
+    request = Request("url", f"{git.url}/files/all.tar.gz", digest=digest_of(data), path="all", many=True)
+    found = await many(cache, request)
+    assert list(found) == ["t"] and same(found["t"], task)
+    assert (await refused(cache, replace(request, path="other"))).reason == "TaskNotFound"
+    assert "no task.toml at 'all'" in str(await refused(cache, replace(request, many=False)))
 
 
 # -- URLs

@@ -14,6 +14,7 @@ from ...errors import SourceError
 from ..bundle import Limits, read_members
 from ..reasons import TOO_LARGE
 from .guard import install
+from .many import split
 from .request import Fetched, Order, answer
 
 INCOMING = "incoming"
@@ -44,6 +45,12 @@ def run(order: Order) -> Fetched:
     incoming = Path(order.cache) / INCOMING
     kind = importlib.import_module(f".{order.request.kind}", __package__)
     fetched: Fetched = kind.fetch(order, incoming)
+    if fetched.file and order.request.many:
+        whole = incoming / fetched.file
+        try:
+            return split(whole, order.request.path.strip("/") if order.request.kind == "url" else "", order, fetched.revision)
+        finally:
+            whole.unlink()
     if fetched.file:
         try:
             check(incoming / fetched.file, order)

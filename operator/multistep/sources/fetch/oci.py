@@ -42,6 +42,8 @@ def fetch(order: Order, incoming: Path) -> Fetched:
         return kept
     limits = Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries)
     with Output(incoming) as output:
+        if _is_artifact(manifest) and request.many:
+            raise SourceError(f"{what} holds one packed task, not directories of many")
         if _is_artifact(manifest):
             _fetch_artifact(registry, manifest, request.path, output, limits, what)
         else:
@@ -50,7 +52,9 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def kept_in(order: Order, revision: str) -> Fetched | None:
-    """What the cache has at a revision."""
+    """What the cache has at a revision; of many tasks it cannot be known whether it has them all."""
+    if order.request.many:
+        return None
     found = next(Path(order.cache).glob(f"{order.request.key(revision)}-*"), None)
     return Fetched(revision, f"sha256:{found.name.rpartition('-')[2]}") if found else None
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ...errors import SourceError
@@ -37,7 +37,8 @@ class Request:
     """A task to fetch. location: an image's reference, or a URL; ref: of git; digest: of a URL.
 
     revision: the commit or manifest digest that it was resolved to before; "" resolves it now. scope: who may share what is
-    fetched with the credentials (a Secret's UID); "" for what needs none. credentials: as in the Secret.
+    fetched with the credentials (a Secret's UID); "" for what needs none. credentials: as in the Secret. many: each directory right
+    below the path that has a task.toml is a task.
     """
 
     kind: Kind
@@ -48,11 +49,16 @@ class Request:
     revision: str = ""
     scope: str = ""
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    many: bool = False
+
+    def below(self, name: str) -> Request:
+        """One of the many tasks."""
+        return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
     @property
     def id(self) -> str:
         """The same for requests that can have the same answer."""
-        return _hash(self.kind, self.location, self.ref, self.path, self.digest, self.revision, self.scope)
+        return _hash(self.kind, self.location, self.ref, self.path, self.digest, self.revision, self.scope, str(self.many))
 
     def key(self, revision: str) -> str:
         """The name in the cache of what is there at a revision."""
@@ -80,13 +86,23 @@ class Order:
 
 
 @dataclass(frozen=True)
+class FetchedTask:
+    """One of many. name: of its directory; digest, file: as of Fetched."""
+
+    name: str
+    digest: str
+    file: str
+
+
+@dataclass(frozen=True)
 class Fetched:
     """revision: the commit, or the digest of manifest or file; digest: of the bundle's bytes. file: its name below the cache's
-    incoming directory; "" when the cache has it already."""
+    incoming directory; "" when the cache has it already. tasks: where many were asked for; then there is no other file."""
 
     revision: str
     digest: str
     file: str = ""
+    tasks: tuple[FetchedTask, ...] = ()
 
 
 def answer(outcome: Fetched | SourceError) -> bytes:
@@ -103,7 +119,8 @@ def parse_answer(text: bytes) -> Fetched:
     if "error" in table:
         told = table["error"]
         raise SourceError(told["message"], transient=told["transient"], reason=told["reason"])
-    return Fetched(**table["fetched"])
+    fetched = table["fetched"]
+    return Fetched(**{**fetched, "tasks": tuple(FetchedTask(**each) for each in fetched["tasks"])})
 
 
 def _hash(*parts: str) -> str:

@@ -11,8 +11,9 @@ from ...errors import SourceError
 from ..reasons import DENIED, DIGEST
 from .guard import check_named, host_of, listed
 from .http import Http, basic, check_status, make_pool, pieces
+from .many import below
 from .oci import kept_in
-from .output import Output
+from .output import Output, write_tar
 from .request import Fetched, Order
 
 _SIGNED_FOR = datetime.timedelta(minutes=10)
@@ -38,7 +39,20 @@ def fetch(order: Order, incoming: Path) -> Fetched:
             output.write(data)
         if output.digest != request.digest:
             raise SourceError(f"{what} has digest {output.digest}, not spec.task.url.digest = {request.digest}", reason=DIGEST)
+    if request.path.strip("/") and not request.many:
+        return _task_in(incoming / output.path.name, order, incoming)
     return Fetched(request.digest, output.digest, output.path.name)
+
+
+def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:
+    """The directory at the path in a file, which is removed."""
+    try:
+        found = below(whole, order.request.path.strip("/"), order)
+    finally:
+        whole.unlink()
+    with Output(incoming) as output:
+        write_tar(output, sorted(found.items()))
+    return Fetched(order.request.digest, output.digest, output.path.name)
 
 
 def _request_to(location: str, credentials: Mapping[str, str]) -> tuple[str, str]:

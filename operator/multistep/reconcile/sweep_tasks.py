@@ -1,0 +1,98 @@
+"""The tasks of a sweep: those of its spec, or all of a place, as they were when it began.
+
+Their names may be too many for a status: they are in an immutable ConfigMap that the sweep owns, and the status has its digest.
+Lost, it is made again from the same revision, or the sweep waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..api.sweep import SWEEP_KIND, SweepTask, SweepTasksStatus, TrialSweep
+from ..api.trial import API_VERSION
+from ..cluster.edge import Cluster
+from ..engine.sweep_trials import tasks_at
+from ..errors import Conflict, InvalidSpec, NotFound, SourceError
+from ..sources.bundle import digest_of
+from ..sources.reasons import DIGEST
+from ..sources.remote import Remote
+from .fetches import Fetches
+from .turns import Key
+
+_KEY: Final = "tasks"
+_MOST_BYTES: Final = 900_000  # of names: a ConfigMap holds 1 MiB
+_DIGITS: Final = 12
+
+
+@dataclass(frozen=True)
+class SweepTasks:
+    """fetches: those of sweeps, beside those of trials."""
+
+    cluster: Cluster
+    remote: Remote
+    fetches: Fetches
+
+    async def load(self, sweep: TrialSweep) -> tuple[Sequence[SweepTask], SweepTasksStatus | None]:
+        """The tasks, and what is to be in the status of them. Raises InvalidSpec and SourceError."""
+        source, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
+        if source is None:
+            return sweep.spec.tasks, None
+        if pinned is not None and (names := await self._kept(sweep, pinned)) is not None:
+            return tasks_at(source, pinned.revision, names), pinned
+        revision, names = await self.remote.tasks(sweep)
+        text = "\n".join(names)
+        if len(text.encode()) > _MOST_BYTES:
+            raise InvalidSpec(
+                f"spec.tasksFrom: the names of {len(names)} tasks have more than {_MOST_BYTES} bytes: make several sweeps"
+            )
+        digest = digest_of(text.encode())
+        if pinned is not None and digest != pinned.digest:
+            raise SourceError(f"revision {revision} holds other tasks now than when the sweep began", reason=DIGEST)
+        name = f"{sweep.metadata.name}-tasks-{digest.removeprefix('sha256:')[:_DIGITS]}"
+        await self._keep(sweep, name, text)
+        return tasks_at(source, revision, names), SweepTasksStatus(
+            revision=revision, count=len(names), config_map=name, digest=digest
+        )
+
+    def settle(self, key: Key) -> None:
+        """A look is over."""
+        self.fetches.settle(key)
+
+    async def _kept(self, sweep: TrialSweep, pinned: SweepTasksStatus) -> list[str] | None:
+        try:
+            found = await self.cluster.get_config_map(sweep.metadata.namespace, pinned.config_map)
+        except NotFound:
+            return None
+        text = (found.get("data") or {}).get(_KEY, "")
+        if digest_of(text.encode()) != pinned.digest:
+            raise SourceError(
+                f"ConfigMap {pinned.config_map} does not hold the tasks that the sweep began with: delete it", transient=True
+            )
+        return str(text).split("\n")
+
+    async def _keep(self, sweep: TrialSweep, name: str, text: str) -> None:
+        owner = sweep.metadata
+        manifest: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "namespace": owner.namespace,
+                "labels": {"app.kubernetes.io/managed-by": "multistep"},
+                "ownerReferences": [
+                    {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
+                ],
+            },
+            "immutable": True,
+            "data": {_KEY: text},
+        }
+        try:
+            await self.cluster.create(manifest)
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+            found = await self.cluster.get_config_map(owner.namespace, name)
+            if found.get("data") != manifest["data"] or not found.get("immutable"):
+                raise SourceError(f"there is a ConfigMap {name} that this sweep did not make: delete it", transient=True) from None

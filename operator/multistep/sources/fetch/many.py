@@ -1,0 +1,46 @@
+"""One file with many tasks: each directory right below its top (or below a path in it) that has a task.toml becomes a bundle."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from ...errors import SourceError
+from ..bundle import Entry, Limits, read_members
+from ..reasons import NOT_FOUND
+from .output import Output, write_tar
+from .request import Fetched, FetchedTask, Order
+
+_NAME_CHARACTERS = 253
+
+
+def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
+    """What the file holds below a path, by relative path."""
+    rules, prefix = order.rules, f"{path}/" if path else ""
+    with file.open("rb") as stream:
+        members = read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))
+        return {name.removeprefix(prefix): entry for name, entry in members if name.startswith(prefix)}
+
+
+def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
+    """Each task in a file of its own beside it. SourceError: there is none."""
+    found: dict[str, dict[str, Entry]] = defaultdict(dict)
+    for name, entry in below(file, path, order).items():
+        top, _, rest = name.partition("/")
+        if rest:
+            found[top][rest] = entry
+    tasks = sorted(name for name, entries in found.items() if entries.get("task.toml", Entry("dir")).kind == "file")
+    if not tasks:
+        where = f"below {order.request.path!r}" if order.request.path.strip("/") else "below its top"
+        text = f"{order.request.location.partition('?')[0]} holds no tasks: no directory right {where} has a task.toml"
+        raise SourceError(text, reason=NOT_FOUND)
+    for name in tasks:
+        if not name.isprintable() or len(name) > _NAME_CHARACTERS:
+            raise SourceError(f"the directory {name!r} cannot name a task: at most {_NAME_CHARACTERS} printable characters can")
+    return Fetched(revision, "", tasks=tuple(_written(file.parent, name, found[name]) for name in tasks))
+
+
+def _written(directory: Path, name: str, entries: dict[str, Entry]) -> FetchedTask:
+    with Output(directory) as output:
+        write_tar(output, sorted(entries.items()))
+    return FetchedTask(name, output.digest, output.path.name)

@@ -1,0 +1,181 @@
+"""Sweeps whose tasks come from elsewhere: resolved once, kept by their names, whatever becomes of the place and of the operator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.errors import SourceError
+from multistep.settings import Settings
+from multistep.sources.bundle import digest_of
+from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules
+from tests.support.faults import Faults, Killed
+from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
+
+GIT = {"url": "https://git.example/r.git", "ref": "main", "path": "/all/", "secretRef": {"name": "login"}}
+COMMITS = [f"{number}" * 40 for number in range(3)]
+
+
+class Place:
+    """A branch whose directory holds tasks, and what was asked of it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.cache = tmp_path
+        self.names: dict[str, list[str]] = {COMMITS[0]: ["t", "u"], COMMITS[1]: ["t", "u", "new"]}
+        self.head = COMMITS[0]
+        self.asked: list[Request] = []
+        self.error: SourceError | None = None
+
+    async def fetch(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+        self.asked.append(request)
+        if self.error:
+            raise self.error
+        revision, made = request.revision or self.head, []
+        for number, name in enumerate(self.names[revision]):
+            file = cache / "incoming" / f"{len(self.asked)}-{number}"
+            file.write_bytes(name.encode())
+            made.append(FetchedTask(name, digest_of(name.encode()), file.name))
+        return Fetched(revision, "", tasks=tuple(made))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def world(place: Place, faults: Faults | None = None, **spec: Any) -> SweepWorld:
+    found = sweep(**{"tasksFrom": {"git": GIT}, **spec})
+    del found["spec"]["tasks"]
+    made = SweepWorld(found, fetch=place.fetch, settings=Settings(task_cache_dir=place.cache / "cache"), faults=faults or Faults())
+    made.cluster.put({"kind": "Secret", "metadata": {"name": "login"}, "data": {"token": "eA=="}})
+    return made
+
+
+async def looks(made: SweepWorld, until: Callable[[SweepWorld], object]) -> None:
+    for _ in range(50):
+        await made.look()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if until(made):
+            return
+    raise AssertionError(made.cluster.objects)
+
+
+def begun(made: SweepWorld) -> bool:
+    return len(made.live) == 3
+
+
+async def test_its_trials_are_of_the_revision_that_was_found_when_it_began(place: Place) -> None:
+    made = world(place)
+    await looks(made, begun)
+    pinned = made.status.tasks_from
+    assert pinned is not None and (pinned.revision, pinned.count) == (COMMITS[0], 2)
+    assert made.live[0]["spec"]["task"] == {"name": "t", "git": {**GIT, "ref": COMMITS[0], "path": "all/t"}}
+    place.head = COMMITS[1]
+    made.sweeps = made.fresh()
+    await made.run()
+    assert made.why == ("Complete", "SweepComplete") and len(made.trials) == 8 and len(place.asked) == 1
+    assert {each["spec"]["task"]["git"]["ref"] for each in made.trials} == {COMMITS[0]}
+    names = made.cluster.objects["ConfigMap", "default", pinned.config_map]
+    assert (names["data"], names["immutable"]) == ({"tasks": "t\nu"}, True)
+    assert names["metadata"]["ownerReferences"][0]["uid"] == "sweep-uid"
+
+
+async def test_the_tasks_are_in_the_cache_for_its_trials(place: Place) -> None:
+    made = world(place)
+    await looks(made, begun)
+    (asked,) = place.asked
+    assert (asked.many, asked.ref, asked.credentials) == (True, "main", {"token": "x"})
+    assert made.sweeps.tasks.fetches.cache.find(asked.below("t").key(COMMITS[0]))
+
+
+async def test_wherever_the_operator_dies_before_it_began_its_trials_are_all_of_one_revision(place: Place) -> None:
+    calm = world(place)
+    await looks(calm, begun)
+    for at in range(1, len(calm.faults.trace) + 1):
+        made = world(place, Faults().fail(at, Killed()))
+        await looks(made, lambda made: made.deaths)
+        place.head = COMMITS[1]
+        await looks(made, begun)
+        await made.run()
+        assert_each_once(made)
+        assert len({each["spec"]["task"]["git"]["ref"] for each in made.trials}) == 1, calm.faults.trace[at - 1]
+        assert len(made.trials) == made.status.trials.total
+        place.head = COMMITS[0]
+
+
+async def test_names_that_were_lost_are_made_again_from_the_same_revision(place: Place) -> None:
+    made = world(place)
+    await looks(made, begun)
+    pinned = made.status.tasks_from
+    assert pinned is not None
+    made.cluster.remove("ConfigMap", "default", pinned.config_map)
+    place.head, made.sweeps = COMMITS[1], made.fresh()
+    await looks(made, lambda made: ("ConfigMap", "default", pinned.config_map) in made.cluster.objects)
+    assert place.asked[-1].revision == COMMITS[0] and made.status.tasks_from == pinned
+    made.cluster.remove("ConfigMap", "default", pinned.config_map)
+    place.names[COMMITS[0]], made.sweeps = ["other"], made.fresh()
+    for _ in range(3):
+        await made.look()
+        await asyncio.sleep(0.01)
+    assert made.why == ("Running", "Running") and len(made.trials) == 3
+
+
+async def test_names_that_somebody_changed_are_not_believed(place: Place) -> None:
+    made = world(place)
+    await looks(made, begun)
+    pinned = made.status.tasks_from
+    assert pinned is not None
+    found = made.cluster.objects["ConfigMap", "default", pinned.config_map]
+    made.cluster.put({**found, "data": {"tasks": "t\nother"}})
+    made.sweeps = made.fresh()
+    made.end(made.live[0])
+    assert await made.look() == 10.0
+    assert len(made.trials) == 3
+    made.cluster.put(found)
+    await made.run()
+    assert len(made.trials) == 8
+
+
+async def test_a_place_that_is_away_is_waited_for_and_one_that_is_wrong_is_not(place: Place) -> None:
+    made = world(place)
+    place.error = SourceError("https://git.example/r.git cannot be reached", transient=True)
+    await looks(made, lambda made: made.status.conditions and made.why[1] == "TaskUnavailable")
+    assert "spec.tasksFrom: https://git.example/r.git cannot be reached" in made.status.conditions[0].message
+    wrong = world(place)
+    place.error = SourceError("it has no branch main", reason="TaskNotFound")
+    await looks(wrong, lambda made: made.status.conditions and made.why == ("Failed", "TaskNotFound"))
+    assert wrong.trials == []
+
+
+async def test_a_secret_that_is_missing_is_told_with_its_field(place: Place) -> None:
+    made = world(place)
+    made.cluster.remove("Secret", "default", "login")
+    await made.look()
+    assert "spec.tasksFrom.git.secretRef: Secret 'login' is not there yet" in made.status.conditions[0].message
+
+
+async def test_overrides_are_checked_when_the_tasks_are_known(place: Place) -> None:
+    made = world(place, overrides=[{"tasks": ["helo"], "spec": {}}])
+    await looks(made, lambda made: made.status.phase == "Failed")
+    assert made.why[1] == "InvalidSpec" and "'helo' is none of the sweep's, which are t, u" in made.status.conditions[0].message
+
+
+async def test_names_that_are_too_many_to_keep_are_refused(place: Place) -> None:
+    place.names[COMMITS[0]] = [f"{'n' * 240}{number}" for number in range(4000)]
+    made = world(place)
+    await looks(made, lambda made: made.status.phase == "Failed")
+    assert "make several sweeps" in made.status.conditions[0].message
+
+
+async def test_a_config_map_of_that_name_that_somebody_else_made_is_told(place: Place) -> None:
+    other = world(place)
+    await looks(other, begun)
+    assert other.status.tasks_from is not None
+    made = world(place)
+    made.cluster.put({"kind": "ConfigMap", "metadata": {"name": other.status.tasks_from.config_map}, "data": {"tasks": "x"}})
+    await looks(made, lambda made: made.status.conditions and "did not make" in made.status.conditions[0].message)
