@@ -40,11 +40,6 @@ class Prometheus:
     session: aiohttp.ClientSession
     moment: float | None = None  # that queries are about, in seconds since the epoch; None: the present
 
-    async def is_ready(self) -> bool:
-        """It listens before it answers."""
-        async with self.session.get(f"{self.url}/-/ready") as response:
-            return response.status == 200
-
     async def ask(self, path: str, **params: str) -> Any:
         async with self.session.get(f"{self.url}/api/v1/{path}", params=params) as response:
             told = await response.json()
@@ -112,8 +107,6 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
     ):
         prometheus = Prometheus(server.url, session)
         async with asyncio.timeout(60):
-            while not await prometheus.is_ready():
-                await asyncio.sleep(0.2)
             while await prometheus.query("sum(up)") != {(): 2}:  # so that increase() sees what begins with these trials
                 await asyncio.sleep(0.2)
         statuses = await run(given)

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from localkube.config import load_config
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 30
+START_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
             f"--web.listen-address={host}",
         ]
         async with _running(place, command, host, directory / "log"):
+            await _ready(f"http://{host}/-/ready")  # it listens before it answers
             yield Server(host, directory / "data", directory / "log")
 
 
@@ -181,6 +184,15 @@ async def _listening(process: asyncio.subprocess.Process, host: str, log: Path) 
                 writer.close()
                 await writer.wait_closed()
                 return
+            await asyncio.sleep(0.05)
+
+
+async def _ready(url: str) -> None:
+    async with asyncio.timeout(START_SECONDS), aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(url) as response:
+                if response.status == 200:
+                    return
             await asyncio.sleep(0.05)
 
 
