@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 
 # Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`, and by
 # `bench`: the program `harbor` of another Python.
-export CLUSTER IMAGE_REPOSITORY CASES HARBOR
+export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR
 
 TARGETS := setup lock demo test lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
 .PHONY: help $(TARGETS)

@@ -15,6 +15,7 @@ from hack.deployment import Cluster
 from hack.places import ROOT, VENV
 from hack.stages import Failure, say, stage
 from localkube.commands import capture
+from localkube.targets import Local
 
 _EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
@@ -52,7 +53,13 @@ def bench() -> None:
         example = capture([str(VENV / "bin" / "multistep"), "build", _EXAMPLE], env=cluster.environment, cwd=ROOT).strip()
     operator = f"{image.repository()}:{image.tag()}"
     command = ["python", "-m", "tests.bench", "--image", example, "--runner-in-image", "--operator-image", operator]
-    _run(command, cluster, PATH=peers.path(cluster.environment))
+    simulated = peers.simulated_nodes() if isinstance(cluster.target, Local) else {}
+    _run([*command, *_chosen_sections()], cluster, PATH=peers.path(cluster.environment), **simulated)
+
+
+def _chosen_sections() -> list[str]:
+    """make bench SECTIONS="simulated size" """
+    return [word for name in os.environ.get("SECTIONS", "").split() for word in ("--only", name)]
 
 
 def chaos() -> None:

@@ -7,6 +7,7 @@ Sections, in their order:
   CPU; then the same 40 by Harbor's own driver, where there is one (HARBOR=, or `harbor` on the PATH)
 - transfers: what files into a pod and back cost in time and in memory
 - store: a large artifact on its way into an object store
+- simulated: 5,000 trials at once (BENCH_TRIALS=) on nodes that KWOK plays, two rounds; the resource of a trial of 100 steps
 
 It fails where a trial takes more execs than it has steps, or the store's artifact is slower or takes more memory than was promised.
 """
@@ -32,12 +33,13 @@ from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
-from tests.bench import harbor, store, trials
+from tests.bench import harbor, simulated, store, trials
 from tests.bench.measure import transfer
+from tests.bench.simulation.nodes import available
 from tests.bench.trials import Manifests
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
-SECTIONS = ("trials", "transfers", "store")
+SECTIONS = ("trials", "transfers", "store", "simulated")
 COUNTS = (1, 40)
 TRANSFERS = (64, 1024)  # MiB; memory that grows with them would not be flat
 
@@ -80,6 +82,8 @@ class Bench:
             await self._transfers()
         if "store" in self.sections:
             held = await self._store() and held
+        if "simulated" in self.sections:
+            held = await self._simulated() and held
         return held
 
     async def _trials(self) -> bool:
@@ -118,6 +122,16 @@ class Bench:
         wanted = f"at least {store.LEAST_RATIO:g} of a plain copy's speed, and less than {most} MiB of memory"
         _print(table, f"{'holds' if cost.holds else 'DOES NOT HOLD'}: {wanted}")
         return cost.holds
+
+    async def _simulated(self) -> bool:
+        if not available():
+            _print("simulated: left out, as it needs the cluster of localkube (CLUSTER=local)")
+            return True
+        _say(f"{simulated.count()} simulated trials at once, {simulated.ROUNDS} rounds")
+        found, size = await simulated.measure(self.client, self.namespace)
+        held, words = simulated.judgement(found, size)
+        _print(simulated.table(found), *words)
+        return held
 
 
 async def run(image: str, operator_image: str, sections: Sequence[str], *, runner_in_image: bool) -> bool:

@@ -1,197 +1,307 @@
-"""Many trials at once in one replica, on simulated nodes: what each costs the operator and the API server."""
+"""Many trials at once in one replica, on simulated nodes: what each costs the operator and the API server; and how large a trial of
+many steps is."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rich.table import Table
+
 from multistep.cli.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.cluster.client import Client
-from multistep.cluster.resources import TRIALS
-from multistep.errors import ClusterError
+from multistep.cluster.resources import PODS, TRIALS
+from multistep.engine.status import status_bytes
 from multistep.sources.bundle import digest_of, pack
 from tests.bench.simulation.nodes import placement, simulated_nodes
 from tests.bench.simulation.runners import Simulation
+from tests.e2e.given import finished
 from tests.e2e.operators import samples
 
-DEADLINE_SECONDS: Final = 1200.0
+DEADLINE_SECONDS: Final = 1500.0
 LOOK_SECONDS: Final = 1.0
-CREATING: Final = 16  # trials that are created at the same moment
+AT_ONCE: Final = 16  # requests of the bench's own
 NODES: Final = 10
 STEPS: Final = ("first", "last")
+MANY_STEPS: Final = 100
+ROUNDS: Final = 2
+REWARDS: Final = {"reward": 0.833333, "correctness": 0.75, "style": 0.916667, "tests-passed": 41}
+
+LEAST_ADMITTED: Final = 20.0  # a second
+MOST_BYTES: Final = 1 << 30
+MOST_GROWTH: Final = 1.05  # of the memory that stays, from the first round to the second
+MOST_WRITES: Final = 12 + 3 * len(STEPS)  # a trial, of its status and its pod; Events are told apart
+MOST_RESOURCE_BYTES: Final = 64 << 10
 
 Object = dict[str, Any]
 Samples = dict[str, float]
-WRITES = ("create", "replace", "apply", "patch", "delete")
+_WRITES = ("create", "replace", "apply", "patch", "delete")
+
+
+def count() -> int:
+    """How many trials at once: BENCH_TRIALS."""
+    return int(os.environ.get("BENCH_TRIALS") or 5000)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round cost. Seconds, and per trial where it says so."""
+    """What a round cost. Seconds: until all agents worked, and from the first one's end until all trials were over; lags: from an
+    agent's end to the start of its verifier. open_execs: that stayed open at the API server while all agents worked."""
 
+    trials: int
     admit_seconds: float
     finish_seconds: float
     cpu_seconds: float
     peak_bytes: float
     rss_bytes: float
     writes: float
+    events: float
     requests: float
     execs: float
-    open_execs: float  # while all agents worked
-    lags: list[float]
+    open_execs: float
+    lags: Sequence[float]
+
+    @property
+    def admitted(self) -> float:
+        """Trials a second."""
+        return self.trials / self.admit_seconds
+
+    def lag(self, share: float) -> float:
+        """The lag that this share of the trials did not exceed."""
+        return sorted(self.lags)[min(len(self.lags) - 1, int(share * len(self.lags)))]
+
+    def row(self) -> list[str]:
+        each = [1000 * self.cpu_seconds, self.writes, self.events, self.requests, self.execs]
+        return [
+            f"{self.trials}",
+            f"{self.admitted:.1f}",
+            f"{self.trials / self.finish_seconds:.1f}",
+            *(f"{value / self.trials:.1f}" for value in each),
+            f"{self.peak_bytes / 2**20:.0f}",
+            f"{self.rss_bytes / 2**20:.0f}",
+            f"{self.open_execs:.0f}",
+            f"{self.lag(0.5):.2f}, {self.lag(0.99):.2f}",
+        ]
 
 
-def task(directory: Path) -> Path:
-    """A task of two steps; nothing of it is ever run."""
-    root = directory / "simulated"
-    root.mkdir()
-    (root / "task.toml").write_text("".join(f'[[steps]]\nname = "{name}"\n' for name in STEPS))
-    for name in STEPS:
-        for file in ("instruction.md", "solution/solve.sh", "tests/test.sh"):
-            path = root / "steps" / name / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("echo simulated\n")
-    return root
+TITLES: Final = (
+    "trials at once",
+    "admitted/s",
+    "finished/s",
+    "operator CPU ms/trial",
+    "writes/trial",
+    "Events/trial",
+    "requests/trial",
+    "execs/trial",
+    "peak MiB",
+    "after MiB",
+    "execs open while agents work",
+    "lag p50, p99 s",
+)
 
 
-async def measure(
-    client: Client, namespace: str, count: int, *, rounds: int, rate: float, told: Callable[[str], object]
-) -> list[Round]:
-    """Rounds of as many trials at once. rate: agents that end in a second."""
-    names = [f"simulated-{number}" for number in range(count)]
+def table(found: Sequence[Round]) -> Table:
+    """A row a round."""
+    made = Table(*TITLES)
+    for each in found:
+        made.add_row(*each.row())
+    return made
+
+
+def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
+    """Whether what was promised holds, and what that is."""
+    first, last = found[0], found[-1]
+    promises = [
+        (min(each.admitted for each in found) >= LEAST_ADMITTED, f"at least {LEAST_ADMITTED:g} trials a second are admitted"),
+        (last.peak_bytes <= MOST_BYTES, f"at most {MOST_BYTES // 2**20} MiB of memory"),
+        (last.rss_bytes <= first.rss_bytes * MOST_GROWTH, f"no growth in a second round (less than {MOST_GROWTH - 1:.0%})"),
+        (all(each.open_execs == 0 for each in found), "no exec stream stays open while agents work"),
+        (
+            all(each.writes <= MOST_WRITES * each.trials for each in found),
+            f"at most {MOST_WRITES} writes a trial, Events apart",
+        ),
+        (size <= MOST_RESOURCE_BYTES, f"a trial of {MANY_STEPS} steps has {size} bytes, at most {MOST_RESOURCE_BYTES}"),
+    ]
+    return all(holds for holds, _ in promises), [f"{'holds' if holds else 'DOES NOT HOLD'}: {words}" for holds, words in promises]
+
+
+async def measure(client: Client, namespace: str) -> tuple[list[Round], int]:
+    """Rounds of as many trials at once, and the bytes of the resource of a trial with many steps."""
+    names = [f"simulated-{number}" for number in range(count())]
     with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
-        socket = Path(directory) / "runners"
-        trial = await _task_in_cluster(client, namespace, Path(directory))
-        async with (
-            Simulation(client, namespace, socket, held=f"{STEPS[-1]}/agent") as simulation,
-            simulated_nodes(client, namespace, [f"{name}-1" for name in names], socket, count=NODES),
-        ):
-            return [await _round(client, namespace, trial, names, simulation, rate, told) for _ in range(rounds)]
+        place = Path(directory)
+        few, many = [await _trial(client, namespace, place / name, steps) for name, steps in _tasks().items()]
+        pods = [f"{name}-1" for name in [*names, "many"]]
+        async with _simulation(client, namespace, place / "runners", pods) as simulation:
+            size = await _size(client, namespace, many)
+            return [await _round(client, namespace, few, names, simulation) for _ in range(ROUNDS)], size
 
 
-async def _task_in_cluster(client: Client, namespace: str, directory: Path) -> Object:
-    packed = pack(task(directory))
-    digest = digest_of(packed)
-    maps = bundle_config_maps(packed, "simulated", digest, namespace)
+def _tasks() -> dict[str, Sequence[str]]:
+    """Names of steps by name of task."""
+    many = [f"step-{number:03}-reproduce-and-fix-the-reported-failure" for number in range(MANY_STEPS)]
+    return {"few": STEPS, "many": many}
+
+
+@asynccontextmanager
+async def _simulation(client: Client, namespace: str, socket: Path, pods: Sequence[str]) -> AsyncIterator[Simulation]:
+    simulation = Simulation(client, namespace, socket, held=f"{STEPS[-1]}/agent", rewards=REWARDS)
+    async with simulation, simulated_nodes(client, namespace, pods, socket, count=NODES):
+        try:
+            yield simulation
+        finally:  # without kubelets nobody would end what is left
+            await _remove([each["metadata"]["name"] for each in await client.list_trials(namespace)], client, namespace)
+            for pod in await client.list_metadata(PODS, namespace):
+                await client.delete_pod(namespace, pod["name"], grace_period_seconds=0)
+
+
+async def _trial(client: Client, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
+    """A trial of a task that nothing is ever run of; the task is in the cluster."""
+    name = directory.name
+    for step in steps:
+        for file in ("instruction.md", "solution/solve.sh", "tests/test.sh"):
+            path = directory / "steps" / step / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("simulated\n")
+    (directory / "task.toml").write_text("".join(f'[[steps]]\nname = "{step}"\n' for step in steps))
+    packed = pack(directory)
+    maps = bundle_config_maps(packed, name, digest_of(packed), namespace)
     for config_map in maps:
         await client.create(config_map)
-    names = [each["metadata"]["name"] for each in maps]
-    image = TrialImage("simulated", runner=True)
-    request = TrialRequest(name="simulated", task_name="simulated", digest=digest, config_maps=names, agent="oracle", image=image)
+    image, config_maps = TrialImage("simulated", runner=True), [each["metadata"]["name"] for each in maps]
+    request = TrialRequest(
+        name=name, task_name=name, digest=digest_of(packed), config_maps=config_maps, agent="oracle", image=image
+    )  # fmt: skip
     trial = trial_manifest(request)
     trial["spec"]["environment"]["podTemplate"] = {"spec": placement()}
-    trial["spec"]["podCleanup"] = "Always"
-    return trial
+    return {**trial, "metadata": {**trial["metadata"], "namespace": namespace}}
 
 
-async def _round(
-    client: Client,
-    namespace: str,
-    trial: Object,
-    names: list[str],
-    simulation: Simulation,
-    rate: float,
-    told: Callable[[str], object],
-) -> Round:
+async def _size(client: Client, namespace: str, trial: Object) -> int:
+    await client.create({**trial, "metadata": {**trial["metadata"], "name": "many"}})
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not finished(found := await client.get_trial(namespace, "many")):
+            await asyncio.sleep(LOOK_SECONDS)
+    _require_complete([found])
+    await client.delete_trial(namespace, "many")
+    return status_bytes(found)
+
+
+async def _round(client: Client, namespace: str, trial: Object, names: Sequence[str], simulation: Simulation) -> Round:
     simulation.lags.clear()
     before, began = await scrape(client), time.monotonic()
-    await _each(
-        names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "namespace": namespace, "name": name}})
-    )
-    told(f"{len(names)} trials were created within {time.monotonic() - began:.0f} s")
-    await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work", told)
+    await _all(names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "name": name}}))
+    _say(f"{len(names)} trials were created in {time.monotonic() - began:.0f} s")
+    await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work")
     admitted = time.monotonic()
-    await _until(lambda: simulation.open_sessions == 0, lambda: f"{simulation.open_sessions} sessions are open", told)
-    await asyncio.sleep(2 * LOOK_SECONDS)
-    live = await scrape(client)
-    told(f"{len(names)} agents work after {admitted - began:.0f} s; {live['multistep_execs_open']:.0f} execs are open")
+    open_execs = await _open_execs(client)
     released = time.monotonic()
-    for number, pod in enumerate(simulation.working):
-        await asyncio.sleep(max(0.0, released + number / rate - time.monotonic()))
+    _say(f"all agents work after {admitted - began:.0f} s; now each ends")
+    for pod in simulation.working:  # as fast as they are taken up: the lag is that of an operator that has something to do
+        while simulation.released_and_waiting >= AT_ONCE:
+            await asyncio.sleep(0.01)
         simulation.release(pod)
-    await _until_finished(client, len(names) + before.get("multistep_trials_finished_total", 0.0), told)
-    finished, after = time.monotonic(), await scrape(client)
-    told(f"all are over after {finished - began:.0f} s")
-    await _verify(client, namespace)
-    await _each(names, lambda name: client.delete_trial(namespace, name))
-    await _until_gone(client, namespace, told)
+    await _until_finished(client, len(names) + before.get("multistep_trials_finished_total", 0.0))
+    over, after = time.monotonic(), await scrape(client)
+    _say(f"all are over after {over - began:.0f} s")
+    _require_complete(await client.list_trials(namespace))
+    await _remove(names, client, namespace)
 
     def spent(name: str) -> float:
         return after.get(name, 0.0) - before.get(name, 0.0)
 
-    writes = sum(spent(f"multistep_api_requests_total/{verb}") for verb in WRITES)
+    events = spent("multistep_api_requests_total/create/events")
     return Round(
+        trials=len(names),
         admit_seconds=admitted - began,
-        finish_seconds=finished - released,
+        finish_seconds=over - released,
         cpu_seconds=spent("process_cpu_seconds_total"),
         peak_bytes=after["multistep_peak_memory_bytes"],
-        rss_bytes=after["process_resident_memory_bytes"],
-        writes=writes,
+        rss_bytes=(await scrape(client))["process_resident_memory_bytes"],
+        writes=sum(spent(f"multistep_api_requests_total/{verb}") for verb in _WRITES) - events,
+        events=events,
         requests=spent("multistep_api_requests_total"),
         execs=spent("multistep_execs_total"),
-        open_execs=live["multistep_execs_open"],
-        lags=sorted(simulation.lags),
+        open_execs=open_execs,
+        lags=list(simulation.lags),
     )
 
 
 async def scrape(client: Client) -> Samples:
-    """The operator's metrics: totals by name, and those of requests by verb, too."""
+    """The operator's metrics: totals by name; those of requests by verb, and by verb and resource, too. Leases are left out."""
     totals: Samples = {}
     for sample, value in (await samples(client)).items():
         name, _, labels = sample.partition("{")
-        verb = labels.partition('verb="')[2].partition('"')[0]
-        for key in {name, f"{name}/{verb}"}:
+        if 'resource="leases"' in labels:
+            continue
+        verb, resource = (labels.partition(f'{label}="')[2].partition('"')[0] for label in ("verb", "resource"))
+        for key in {name, f"{name}/{verb}", f"{name}/{verb}/{resource}"}:
             totals[key] = totals.get(key, 0.0) + value
     return totals
 
 
-async def _verify(client: Client, namespace: str) -> None:
-    """Each trial is Complete with its reward after one attempt, and what the bench measured is what was promised."""
-    for found in await client.list_trials(namespace):
+async def _open_execs(client: Client) -> float:
+    """Of all exec streams at the API server, those that are open for long: the fewest at several moments."""
+    found = []
+    for _ in range(8):
+        await asyncio.sleep(LOOK_SECONDS)
+        told = await samples(client, "/metrics")
+        execs = [value for name, value in told.items() if name.startswith("apiserver_longrunning_requests") and '="exec"' in name]
+        found.append(sum(execs))
+    return min(found)
+
+
+def _require_complete(trials: Iterable[Object]) -> None:
+    """Each is Complete with its rewards after one attempt."""
+    for found in trials:
         status = found["status"]
-        if status["phase"] != "Complete" or status.get("rewards") != {"reward": 1.0} or status["attempt"] != 1:
-            raise RuntimeError(f"{found['metadata']['name']} went wrong: {status}")
+        mean = {key: round(value, 6) for key, value in (status.get("rewards") or {}).items()}
+        if (status["phase"], mean, status["attempt"]) != ("Complete", REWARDS, 1):
+            raise RuntimeError(f"{found['metadata']['name']} went wrong: {json.dumps(status)[:2000]}")
 
 
-async def _each(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
+async def _remove(names: Iterable[str], client: Client, namespace: str) -> None:
+    """Delete these trials, and see them and their pods gone."""
+    await _all(names, lambda name: client.delete_trial(namespace, name))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        for resource in (TRIALS, PODS):
+            while await client.list_metadata(resource, namespace):
+                await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _all(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
     waiting = iter(names)
 
     async def work() -> None:
         for name in waiting:
             await act(name)
 
-    await asyncio.gather(*(work() for _ in range(CREATING)))
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
 
 
-async def _until(done: Callable[[], bool], state: Callable[[], str], told: Callable[[str], object]) -> None:
+async def _until(done: Callable[[], bool], state: Callable[[], str]) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         looks = 0
         while not done():
             await asyncio.sleep(LOOK_SECONDS)
             if (looks := looks + 1) % 30 == 0:
-                told(state())
+                _say(state())
 
 
-async def _until_finished(client: Client, count: float, told: Callable[[str], object]) -> None:
+async def _until_finished(client: Client, wanted: float) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while (finished := (await scrape(client)).get("multistep_trials_finished_total", 0.0)) < count:
-            told(f"{finished:.0f} of {count:.0f} finished")
-            await asyncio.sleep(3 * LOOK_SECONDS)
+        while (await scrape(client)).get("multistep_trials_finished_total", 0.0) < wanted:
+            await asyncio.sleep(2 * LOOK_SECONDS)
 
 
-async def _until_gone(client: Client, namespace: str, told: Callable[[str], object]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            try:
-                left = len(await client.list_metadata(TRIALS, namespace))
-            except ClusterError:
-                left = -1
-            if not left:
-                return
-            told(f"{left} trials are left")
-            await asyncio.sleep(3 * LOOK_SECONDS)
+def _say(what: str) -> None:
+    print(f"bench: simulated: {what}", file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..api.records import Record
@@ -31,23 +31,43 @@ class Progress:
 
 def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> Progress:
     """Feed the script with the records there are, up to the first operation that has none or is still running."""
-    journal = Journal()
-    script = trial(scope, agent, journal)
-    try:
-        operation = next(script)
-        while (record := records.get(operation.id)) is not None:
+    return Replay(scope, agent).go_on(records)
+
+
+class Replay:
+    """A replay that goes on where it was when there are more records, so that each is read once: the script of a trial of a hundred
+    steps has more than a thousand. Its journal grows."""
+
+    def __init__(self, scope: Scope, agent: AgentScript) -> None:
+        self._journal = Journal()
+        self._script = trial(scope, agent, self._journal)
+        self._operation: Operation | None = None
+        self._forget_running: Callable[[], object] = lambda: None
+        self._send(None)
+
+    def go_on(self, records: Mapping[str, Record]) -> Progress:
+        """The progress that replay would tell. records: those of before and later ones; one that was done does not change."""
+        self._forget_running()
+        self._forget_running = lambda: None
+        while self._operation is not None and (record := records.get(self._operation.id)) is not None:
             if not record.done:
-                _note_running(journal, record)
-                return Progress(journal, operation, record)
-            operation = script.send(record)
-    except StopIteration:
-        return Progress(journal, None)
-    return Progress(journal, operation)
+                self._forget_running = _note_running(self._journal, record)
+                return Progress(self._journal, self._operation, record)
+            self._send(record)
+        return Progress(self._journal, self._operation)
+
+    def _send(self, record: Record | None) -> None:
+        try:
+            self._operation = self._script.send(record) if record else next(self._script)
+        except StopIteration:
+            self._operation = None
 
 
-def _note_running(journal: Journal, record: Record) -> None:
-    """The phase that runs now has a start, if no end yet."""
-    if journal.steps and journal.steps[-1].completed_at is None:
-        run = journal.steps[-1]
-        start, _ = run.timings.get(run.phase, (record.started_at, None))
-        run.timings[run.phase] = (start, None)
+def _note_running(journal: Journal, record: Record) -> Callable[[], object]:
+    """The phase that runs now has a start, if no end yet. Returns what takes that back."""
+    if not journal.steps or journal.steps[-1].completed_at is not None:
+        return lambda: None
+    run = journal.steps[-1]
+    phase, former = run.phase, run.timings.get(run.phase)
+    run.timings[phase] = (former[0] if former else record.started_at, None)
+    return lambda: run.timings.update({phase: former}) if former else run.timings.pop(phase)

@@ -16,7 +16,7 @@ from ..engine.journal import Journal
 from ..engine.lifecycle import prestarts
 from ..engine.operations import Collect, Environment, Operation, Place, Release, Transfer, in_verifier
 from ..engine.plan import StepPlan, isolation
-from ..engine.replay import Progress, replay
+from ..engine.replay import Progress, Replay
 from ..engine.scope import Scope
 from ..engine.script import AgentScript
 from ..errors import PodError
@@ -146,8 +146,8 @@ class Driver:
                 yield session, hello
 
     async def _ride(self, ride: _Ride) -> Left:
-        steps_told = -1
-        while (progress := replay(ride.scope, ride.agent, ride.records)).next is not None:
+        steps_told, script = -1, Replay(ride.scope, ride.agent)
+        while (progress := script.go_on(ride.records)).next is not None:
             prepares = prestarts(ride.trial) and not progress.journal.steps
             if progress.between_steps and ride.trial.spec.suspend and not prepares:
                 return Left(progress.journal, between_steps=True)

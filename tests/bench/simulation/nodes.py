@@ -10,8 +10,8 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,39 +24,42 @@ from multistep.cluster.resources import Resource
 from multistep.errors import NotFound
 
 LABEL: Final = "multistep.dev/bench"
-TAINT: Final = {"key": LABEL, "value": "simulated", "effect": "NoSchedule"}
+VALUE: Final = "simulated"
+TAINT: Final = {"key": LABEL, "value": VALUE, "effect": "NoSchedule"}
 NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
 PORT: Final = 10_247
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 _STAGES = ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml", "pod/fast/pod-delete.yaml")
 
 Object = dict[str, Any]
 
 
+def available() -> bool:
+    """Whether there is a KWOK: hack/peers.py tells it to whom has a cluster of localkube."""
+    return "MULTISTEP_KWOK" in os.environ
+
+
 def placement() -> Object:
     """What a pod template says so that the pod goes to these nodes and to no other."""
-    return {"nodeSelector": {LABEL: "simulated"}, "tolerations": [{**TAINT, "operator": "Equal"}]}
+    return {"nodeSelector": {LABEL: VALUE}, "tolerations": [{**TAINT, "operator": "Equal"}]}
 
 
 @asynccontextmanager
 async def simulated_nodes(client: Client, namespace: str, pods: Sequence[str], socket: Path, *, count: int) -> AsyncIterator[None]:
-    """Nodes whose pods are simulated. pods: names of those in the namespace that will be exec'ed into; socket: of who answers."""
-    with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
+    """Nodes whose pods are simulated. pods: names of those in the namespace that will be asked; socket: of who answers."""
+    names = [f"simulated-{number}" for number in range(count)]
+    with tempfile.TemporaryDirectory(prefix="multistep-kwok-") as directory:
         place = Path(directory)
         (place / "kwok.yaml").write_text(_settings(namespace, pods, socket))
-        kwok = _start(place)
-        names = [f"simulated-{number}" for number in range(count)]
-        try:
-            for name in names:
-                await client.create(_node(name))
-            await _until_ready(client, names, kwok, place)
-            yield
-        finally:
-            kwok.terminate()
-            kwok.wait()
-            Path(RUNNER).parent.rmdir()
-            for name in names:
-                await client.delete(NODES, None, name)
+        with _running(place) as kwok:
+            try:
+                for name in names:
+                    await client.create(_node(name))
+                await _until_ready(client, names, kwok, place / "kwok.log")
+                yield
+            finally:
+                for name in names:
+                    await client.delete(NODES, None, name)
 
 
 def _settings(namespace: str, pods: Sequence[str], socket: Path) -> str:
@@ -76,51 +79,62 @@ def _exec(namespace: str, pod: str, socket: Path) -> Object:
     }
 
 
-def _start(place: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     """KWOK in the cluster's network, with the runner's path leading to our program in its view of the machine."""
-    config = load_config()
+    config, runner = load_config(), Path(RUNNER)
     pki, node = Pki(config.paths.pki), config.first
-    runner = Path(RUNNER)
-    runner.parent.mkdir(exist_ok=True)  # empty, and removed in the end: only a place to mount at
-    built = place / "runner"
-    built.mkdir()
-    source = Path(__file__).with_name("runner.go")
-    environment = os.environ | {"CGO_ENABLED": "0", "GO111MODULE": "off"}
-    subprocess.run(["go", "build", "-o", str(built / runner.name), str(source)], env=environment, check=True, cwd=place)
     arguments = [
         f"--config={place / 'kwok.yaml'}",
         f"--kubeconfig={config.paths.kubeconfig}",
-        f"--manage-nodes-with-label-selector={LABEL}=simulated",
+        f"--manage-nodes-with-label-selector={LABEL}={VALUE}",
         f"--node-ip={node.address}",
         f"--node-port={PORT}",
         f"--server-address={node.address}:{PORT}",
         f"--tls-cert-file={pki.certificate('kubelet')}",
         f"--tls-private-key-file={pki.key('kubelet')}",
         "--cidr=10.200.0.0/16",
-        "--node-lease-duration-seconds=40",
     ]
     script = f'mount --make-rprivate / && mount --bind "$0" {runner.parent} && exec "$@"'
-    command = [*network.enter(node), "unshare", "--mount", "sh", "-c", script, str(built), "kwok", *arguments]
+    inside = ["unshare", "--mount", "sh", "-c", script, str(_built(place)), os.environ["MULTISTEP_KWOK"]]
+    runner.parent.mkdir(exist_ok=True)  # only a place to mount at
     with (place / "kwok.log").open("wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        kwok = subprocess.Popen([*network.enter(node), *inside, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield kwok
+    finally:
+        kwok.terminate()
+        kwok.wait()
+        with suppress(OSError):  # another bench of this machine uses it
+            runner.parent.rmdir()
+
+
+def _built(place: Path) -> Path:
+    """The directory of the program that is run in place of the runner."""
+    directory = place / "runner"
+    source = Path(__file__).with_name("runner.go")
+    environment = os.environ | {"CGO_ENABLED": "0", "GO111MODULE": "off"}
+    command = ["go", "build", "-o", str(directory / Path(RUNNER).name), str(source)]
+    subprocess.run(command, env=environment, check=True, cwd=place)
+    return directory
 
 
 def _node(name: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {LABEL: "simulated", "kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "labels": {LABEL: VALUE, "kubernetes.io/hostname": name}},
         "spec": {"taints": [TAINT]},
         "status": {"allocatable": {"cpu": "10k", "memory": "10Ti", "pods": "10k"}},
     }
 
 
-async def _until_ready(client: Client, names: Sequence[str], kwok: subprocess.Popen[bytes], place: Path) -> None:
+async def _until_ready(client: Client, names: Sequence[str], kwok: subprocess.Popen[bytes], log: Path) -> None:
     async with asyncio.timeout(START_SECONDS):
         for name in names:
             while not await _is_ready(client, name):
                 if kwok.poll() is not None:
-                    raise RuntimeError(f"KWOK ended: {(place / 'kwok.log').read_text()[-2000:]}")
+                    raise RuntimeError(f"KWOK ended: {await asyncio.to_thread(log.read_text)}")
                 await asyncio.sleep(0.2)
 
 

@@ -6,8 +6,10 @@ An agent that "works" is a timer at most: no process, no stream, nothing on the 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +19,7 @@ from multistep.cluster.resources import PODS
 from multistep.errors import ClusterError, NotFound
 from multistep.pod.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
 from tests.support.fake_runner import PHASES, FakeRunner
-from tests.support.played import ONE
+from tests.support.played import rewarded
 
 PROBE_SECONDS: Final = 1.0  # between two looks of a kubelet at a pod's readiness
 IDLE_SECONDS: Final = 30.0  # KWOK tells nobody that a stream was closed: a session without a request is over by then
@@ -76,23 +78,22 @@ class SimulatedRunner(FakeRunner):
 class Simulation:
     """All runners of a namespace, and the kubelets' part: pods' readiness.
 
-    held: ids of phases end with this and wait for ``release``; all others end as they start.
+    held: phases whose ids end with this go on until ``release``; all others end as they start. rewards: what each verifier gives.
     """
 
-    def __init__(self, client: Client, namespace: str, socket: Path, *, held: str) -> None:
+    def __init__(self, client: Client, namespace: str, socket: Path, *, held: str, rewards: Mapping[str, float]) -> None:
         self._client = client
         self._namespace = namespace
         self._socket = socket
         self._held = held
+        self._verdict = rewarded(json.dumps(rewards))
         self._uids: dict[str, str] = {}  # by pod's name
         self._runners: dict[str, SimulatedRunner] = {}  # by pod's uid
         self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod's name: whose agents work, and the phase's id
         self._ready: dict[str, bool] = {}  # by pod's name: what its status says
         self._tasks: set[asyncio.Task[None]] = set()
-        self.open_sessions = 0
-        self.sessions = 0
-        self.requests = 0
-        self.lags: list[float] = []
+        self.released_and_waiting = 0  # agents that have ended, and nothing has begun after them
+        self.lags: list[float] = []  # seconds between the two
 
     async def __aenter__(self) -> Simulation:
         self._server = await asyncio.start_unix_server(self._serve, self._socket)
@@ -113,6 +114,7 @@ class Simulation:
     def release(self, pod: str) -> None:
         """The agent of a pod has done its work."""
         runner, id = self._working.pop(pod)
+        self.released_and_waiting += 1
         runner.ended_at = asyncio.get_running_loop().time()
         runner.end(id)
 
@@ -122,10 +124,11 @@ class Simulation:
         if runner.ended_at is not None:
             self.lags.append(asyncio.get_running_loop().time() - runner.ended_at)
             runner.ended_at = None
+            self.released_and_waiting -= 1
         if id.endswith(self._held):
             self._working[pod] = (runner, id)
         else:
-            runner.end(id, **(ONE if id.endswith("/verifier") else {}))
+            runner.end(id, **(self._verdict if id.endswith("/verifier") else {}))
 
     def _changed(self, pod: str, runner: SimulatedRunner) -> None:
         """The next look of its kubelet may find another readiness."""
@@ -157,23 +160,20 @@ class Simulation:
         self._working.pop(pod, None)
         self._ready.pop(pod, None)
 
-    def _do(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     # -- sessions
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open_sessions += 1
-        self.sessions += 1
         try:
             pod = (await reader.readline()).decode().strip()
             await self._session(await self._runner(pod), reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             pass  # whoever asked has gone
         finally:
-            self.open_sessions -= 1
             writer.close()
 
     async def _runner(self, pod: str) -> SimulatedRunner:
@@ -198,7 +198,6 @@ class Simulation:
                     upload = None
                     writer.write(encode_json(MESSAGE, runner.receive_upload(request, bytes(body))))
                     continue
-                self.requests += 1
                 request = frame.json()
                 answer = await runner.wait(request) if request["op"] == "wait" else runner.answer(request)
                 writer.write(encode_json(MESSAGE, answer))
@@ -210,8 +209,6 @@ class Simulation:
 
 
 def _send_body(writer: asyncio.StreamWriter, body: bytes) -> None:
-    import hashlib
-
     for start in range(0, len(body), CHUNK_BYTES):
         writer.write(encode(DATA, body[start : start + CHUNK_BYTES]))
     writer.write(encode_json(END, {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from multistep.api.layout import StepLayout
 from multistep.api.records import Record
 from multistep.engine.journal import Journal
 from multistep.engine.operations import Directory, Healthcheck, Source, Start
-from multistep.engine.replay import replay
+from multistep.engine.replay import Replay, replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, captured, plan, play, rewarded, scope
 
@@ -597,6 +598,24 @@ def test_replay_is_deterministic_and_stable_for_every_prefix(
         assert names == [step.name for step in played.journal.steps][: len(names)]
         assert not first.journal.finished
     assert replay(here, agent, played.records).journal == played.journal
+
+
+@given(TOMLS, SPECS, OUTCOMES)
+def test_a_replay_that_goes_on_tells_what_a_new_one_would(
+    toml: str, spec: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
+) -> None:
+    made = plan(toml, spec, steps={"a": FULL} if "[[steps]]" in toml else None, root=COMPLETE)
+    played = play(made, outcomes)
+    here, agent = scope(made), AGENTS[made.agent_name]
+    going, records = Replay(here, agent), dict[str, Record]()
+    for operation in played.operations:
+        assert going.go_on(records) == replay(here, agent, records)
+        done = played.records[operation.id]
+        running = {**records, operation.id: dataclasses.replace(done, state="running", ended_at=None)}
+        for _ in range(2):
+            assert going.go_on(running) == replay(here, agent, running)
+        records[operation.id] = done
+    assert going.go_on(records) == replay(here, agent, records) == going.go_on(records)
 
 
 @given(TOMLS, SPECS, OUTCOMES)
