@@ -94,6 +94,7 @@ def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
         f"--tls-cert-file={pki.certificate('kubelet')}",
         f"--tls-private-key-file={pki.key('kubelet')}",
         "--cidr=10.200.0.0/16",
+        "--node-lease-duration-seconds=40",  # else the cluster takes the nodes for lost
     ]
     script = f'mount --make-rprivate / && mount --bind "$0" {runner.parent} && exec "$@"'
     inside = ["unshare", "--mount", "sh", "-c", script, str(_built(place)), os.environ["MULTISTEP_KWOK"]]
@@ -145,4 +146,4 @@ async def _is_ready(client: Client, name: str) -> bool:
         return False
     taints = {each["key"] for each in node["spec"].get("taints") or []}
     conditions = {each["type"]: each["status"] for each in node["status"].get("conditions") or []}
-    return conditions.get("Ready") == "True" and taints <= {TAINT["key"]}
+    return conditions.get("Ready") == "True" and taints <= {TAINT["key"]} and bool(node["status"].get("addresses"))

@@ -22,7 +22,9 @@ from tests.support.fake_runner import PHASES, FakeRunner
 from tests.support.played import rewarded
 
 PROBE_SECONDS: Final = 1.0  # between two looks of a kubelet at a pod's readiness
-IDLE_SECONDS: Final = 30.0  # KWOK tells nobody that a stream was closed: a session without a request is over by then
+IDLE_SECONDS: Final = 30.0  # a session without a request is over by then
+LEAVING_SECONDS: Final = 0.05
+LAST_NOTE: Final = "/last/end"
 CHUNK_BYTES: Final = 1 << 16
 STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 
@@ -205,7 +207,19 @@ class Simulation:
                     upload = (request, bytearray())
                 elif request["op"] == "download" and answer["ok"]:
                     _send_body(writer, runner.download(request))
+                if _last_word(request, answer):
+                    await writer.drain()
+                    await asyncio.sleep(LEAVING_SECONDS)
+                    return
             await writer.drain()
+
+
+def _last_word(request: Json, answer: Json) -> bool:
+    """Whether the operator leaves after this answer: the phase goes on, or the last step is over. The real runner is told so by the
+    end of its stdin, of which KWOK tells nothing: the stream would stay open until it is idle."""
+    record = answer.get("record") or {}
+    waited = request["op"] == "wait" and record.get("state") == "running"
+    return waited or (request["op"] == "note" and request["id"].endswith(LAST_NOTE))
 
 
 def _send_body(writer: asyncio.StreamWriter, body: bytes) -> None:
