@@ -139,15 +139,21 @@ class Simulation:
 
     async def _probe(self, pod: str, runner: SimulatedRunner) -> None:
         await asyncio.sleep(random.uniform(0.0, PROBE_SECONDS))
-        if pod not in self._uids or self._ready.get(pod, True) == runner.ready:
-            return
-        self._ready[pod] = runner.ready
-        status = "True" if runner.ready else "False"
-        conditions = [{"type": type_, "status": status} for type_ in ("Ready", "ContainersReady")]
+        while pod in self._uids and self._ready.get(pod, True) != (ready := runner.ready):
+            self._ready[pod] = ready
+            try:
+                await self._tell(pod, runner, ready)
+            except NotFound:
+                return
+            except ClusterError:
+                self._ready[pod] = not ready
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _tell(self, pod: str, runner: SimulatedRunner, ready: bool) -> None:
+        conditions = [{"type": type_, "status": str(ready)} for type_ in ("Ready", "ContainersReady")]
         path = PODS.path(self._namespace, pod, "status")
         body = {"metadata": {"uid": runner.pod_uid}, "status": {"conditions": conditions}}
-        with suppress(NotFound, ClusterError):
-            await self._client._http.send("patch", "pods", "PATCH", path, body=body, content_type=STRATEGIC_MERGE)
+        await self._client._http.send("patch", "pods", "PATCH", path, body=body, content_type=STRATEGIC_MERGE)
 
     async def _watch(self) -> None:
         async for event in self._client.watch(PODS, self._namespace):
