@@ -92,6 +92,7 @@ class Simulation:
         self._uids: dict[str, str] = {}  # by pod's name
         self._runners: dict[str, SimulatedRunner] = {}  # by pod's uid
         self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod's name: whose agents work, and the phase's id
+        self._probed: set[str] = set()  # pods whose readiness is being looked at
         self._ready: dict[str, bool] = {}  # by pod's name: what its status says
         self._tasks: set[asyncio.Task[None]] = set()
         self.released_and_waiting = 0  # agents that have ended, and nothing has begun after them
@@ -134,10 +135,18 @@ class Simulation:
 
     def _changed(self, pod: str, runner: SimulatedRunner) -> None:
         """The next look of its kubelet may find another readiness."""
-        if self._ready.get(pod, True) != runner.ready:
+        if self._ready.get(pod, True) != runner.ready and pod not in self._probed:
+            self._probed.add(pod)
             self._do(self._probe(pod, runner))
 
     async def _probe(self, pod: str, runner: SimulatedRunner) -> None:
+        """One at a time for a pod, as a kubelet does it: what was told last is what holds."""
+        try:
+            await self._tell_readiness(pod, runner)
+        finally:
+            self._probed.discard(pod)
+
+    async def _tell_readiness(self, pod: str, runner: SimulatedRunner) -> None:
         await asyncio.sleep(random.uniform(0.0, PROBE_SECONDS))
         while pod in self._uids and self._ready.get(pod, True) != (ready := runner.ready):
             self._ready[pod] = ready
