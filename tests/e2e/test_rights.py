@@ -13,7 +13,7 @@ from multistep.cluster.client import Client
 from multistep.cluster.pods import LABEL_TRIAL
 from multistep.cluster.resources import NETWORK_POLICIES, TRIALS
 from multistep.errors import ClusterError
-from tests.e2e.given import IMAGE, Given, Object, Step, finished, holds, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
 from tests.e2e.operators import SYSTEM, kubectl, with_values
 from tests.e2e.test_cli import multistep
 from tests.support.rights import of_rules
@@ -46,7 +46,8 @@ async def test_limited_to_a_namespace_it_runs_trials_there_and_can_do_nothing_el
     await given.client.patch(TRIALS, given.namespace, "here", {"spec": {"suspend": False}})
     done = await given.until("here", finished)
     assert (done["status"]["phase"], done["status"]["rewards"]) == ("Complete", {"reward": 0.5})
-    assert not (await given.client.get_trial("default", elsewhere["metadata"]["name"]))["status"].get("conditions")
+    unseen = await given.client.get_trial("default", elsewhere["metadata"]["name"])
+    assert condition(unseen, "Ready")["reason"] == "NotSeen"
     await given.client.delete_trial("default", elsewhere["metadata"]["name"])
     assert not [
         each for each in ("pods", "secrets", "multisteptrials") if may("list", each, "default") or may("get", each, "default")
@@ -137,5 +138,5 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
 def test_who_may_edit_trials_may_not_write_their_status(role: str) -> None:
     rules = json.loads(kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
     of_trials = {right for right in of_rules(each for each in rules if "resources" in each) if right.group == "multistep.dev"}
-    assert {right.resource for right in of_trials} == {"multisteptrials"}
+    assert {right.resource for right in of_trials} == {"multisteptrials", "trialsweeps"}
     assert {right.verb for right in of_trials} >= {"get", "list", "watch", "create", "update", "patch", "delete"}

@@ -39,7 +39,8 @@ async def make_pod(cluster: Cluster, namespace: str, name: str, owner: Object | 
     return await cluster.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
-SEEN = {"observedGeneration": 1}  # every status of the operator's has it; the CRD has one by default, for trials that nobody saw
+# Every status of the operator's has these; the CRD has some by default, for trials that nobody saw.
+SEEN: dict[str, Any] = {"observedGeneration": 1, "conditions": []}
 
 
 async def apply(cluster: Cluster, trial: Object, status: dict[str, Any]) -> Object:
