@@ -27,7 +27,7 @@ from tests.support import next_release
 pytestmark = pytest.mark.alone
 
 IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]
-CRD = "multisteptrials.multistep.dev"
+OUR_CRDS = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")
 STEPS = ("one", "two", "three")
 RUNS = {"one": 1, "two": 1, "three": 1}
 
@@ -124,13 +124,13 @@ async def monitoring(given: Given) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterator[Release]:
-    """Not installed yet; the CRD and the suite's operator are as they were afterwards."""
+    """Not installed yet; the CRDs and the suite's operator are as they were afterwards."""
     values = tmp_path / "values.json"
     values.write_text(json.dumps(EVERYTHING | {"namespaces": [given.namespace]}))
     made = Release(given, values)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}  # which the operator's pod and that of `helm test` have to meet
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace, "labels": labels}}
-    owner = (await given.client.get(CRDS, None, CRD))["metadata"]
+    owners = {name: (await given.client.get(CRDS, None, name))["metadata"] for name in OUR_CRDS}
     with operators.without_deployed():
         await given.client.delete(LEASES, operators.SYSTEM, "multistep")
         await given.client.create(namespace)
@@ -140,8 +140,9 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
             with suppress(AssertionError):  # it was removed by the test
                 await made.helm("uninstall", made.name, "--wait")
             await given.client.delete(NAMESPACES, None, made.namespace)
-            taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
-            await given.client.patch(CRDS, None, CRD, {"metadata": taken})
+            for name, owner in owners.items():
+                taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
+                await given.client.patch(CRDS, None, name, {"metadata": taken})
     # A lease that somebody deleted is made anew, without the chart's help.
     assert (await given.client.get(LEASES, operators.SYSTEM, "multistep"))["metadata"].get("labels") is None
 
@@ -219,7 +220,8 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await asyncio.gather(old.ended_undisturbed(), new.ended_undisturbed())
 
     await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # which waits for pods, too
-    kept = {f"customresourcedefinition.apiextensions.k8s.io/{CRD}", f"persistentvolumeclaim/{release.operator}-results"}
+    crds = {f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in OUR_CRDS}
+    kept = {*crds, f"persistentvolumeclaim/{release.operator}-results"}
     assert await release.left() == kept
     assert finished(await given.get("began-before"))
 

@@ -90,7 +90,7 @@ async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it
     assert {line.get("attempt") for line in about_good} >= {1}
 
 
-FIELDS = ("time", "level", "logger", "message", "namespace", "trial", "uid", "attempt", "step", "reconcile")
+FIELDS = ("time", "level", "logger", "message", "namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 ENDS = ("TrialComplete", "InvalidSpec")
 
 
