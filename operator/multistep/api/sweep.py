@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from ..errors import InvalidSpec
-from .problems import problems, shown
+from .problems import shown
 from .trial import (
     API_VERSION,
     AgentSpec,
@@ -30,6 +29,7 @@ from .trial import (
     URLSource,
     WholeSeconds,
     cel,
+    parsed,
 )
 
 SWEEP_KIND = "TrialSweep"
@@ -298,15 +298,9 @@ class TrialSweep(Model):
 
 def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:
     """The resource as a model. InvalidSpec: one line for each problem, beginning with the field's path."""
-    try:
-        return TrialSweep.model_validate(obj)
-    except ValidationError as error:
-        raise InvalidSpec("\n".join(map(str, problems(error, obj)))) from None
+    return parsed(TrialSweep, obj)
 
 
 def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:
     """Only the resource's status, which can be read even when its spec cannot."""
-    try:
-        return SweepStatus.model_validate(obj.get("status") or {})
-    except ValidationError as error:
-        raise InvalidSpec("\n".join(f"status.{problem}" for problem in problems(error, obj.get("status")))) from None
+    return parsed(SweepStatus, obj.get("status") or {}, under="status.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -30,6 +30,8 @@ DeadlineSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 Rewards = dict[str, int | float]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "User"]
+
+_M = TypeVar("_M", bound=BaseModel)
 
 
 class Model(BaseModel):
@@ -591,15 +593,17 @@ class MultiStepTrial(Model):
 
 def parse_trial(obj: Mapping[str, Any]) -> MultiStepTrial:
     """The resource as a model. InvalidSpec: one line for each problem, beginning with the field's path."""
-    try:
-        return MultiStepTrial.model_validate(obj)
-    except ValidationError as error:
-        raise InvalidSpec("\n".join(map(str, problems(error, obj)))) from None
+    return parsed(MultiStepTrial, obj)
 
 
 def parse_status(obj: Mapping[str, Any]) -> TrialStatus:
     """Only the resource's status, which can be read even when its spec cannot."""
+    return parsed(TrialStatus, obj.get("status") or {}, under="status.")
+
+
+def parsed(model: type[_M], document: Mapping[str, Any], under: str = "") -> _M:
+    """A document as a model. under: what the paths of its fields begin with. InvalidSpec: one line for each problem."""
     try:
-        return TrialStatus.model_validate(obj.get("status") or {})
+        return model.model_validate(document)
     except ValidationError as error:
-        raise InvalidSpec("\n".join(f"status.{problem}" for problem in problems(error, obj.get("status")))) from None
+        raise InvalidSpec("\n".join(f"{under}{problem}" for problem in problems(error, document))) from None
