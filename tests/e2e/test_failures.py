@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from localkube.packages import ensure_packages
 from multistep.errors import ClusterError
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, holds, trial
 from tests.support.machine import on_node
 
 LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node, two of them of registries
@@ -76,7 +76,7 @@ FAILS_INIT = [{"name": "mine", "image": IMAGE, "command": ["sh", "-c", "exit 3"]
 
 
 async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given: Given, registries: None, policy: Object) -> None:
-    slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config={"environment": {"build_timeout_sec": 20}})
+    slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config={"environment": {"build_timeout_sec": 60}})
     sick = trial(Step("a"), config={"environment": {"healthcheck": {"command": "echo no port; exit 1", "retries": 1}}})
     forbidden = trial(Step("a"), environment={"image": IMAGE, "podTemplate": {"metadata": policy}})
     await assert_all_fail(
@@ -127,12 +127,20 @@ BARE = {"containers": [{"name": "main", "image": IMAGE}]}
 
 
 async def _until_denied(given: Given, pod: Object) -> None:
-    """A policy is in force a moment after it was made."""
+    """A policy is in force a moment after it was made. Before the namespace has its ServiceAccount, each pod is denied, too."""
     body = {**pod, "metadata": {**pod["metadata"], "namespace": given.namespace}}
-    async with asyncio.timeout(60):
-        with suppress(ClusterError):
-            while await given.client.apply(body, dry_run=True):
-                await asyncio.sleep(0.3)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while "unwanted here" not in await _refusal(given, body):
+            await asyncio.sleep(0.3)
+
+
+async def _refusal(given: Given, body: Object) -> str:
+    """What the API server says against it, if anything."""
+    try:
+        await given.client.apply(body, dry_run=True)
+    except ClusterError as error:
+        return str(error)
+    return ""
 
 
 async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(given: Given) -> None:
