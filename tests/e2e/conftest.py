@@ -10,7 +10,8 @@ import pytest
 from localkube.config import load_config
 from localkube.targets import Local, choose
 from multistep.cluster.client import Client
-from tests.e2e.given import Given
+from multistep.cluster.resources import NAMESPACES
+from tests.e2e.given import Given, made_namespace
 
 # Chaos reaches below Kubernetes (processes, network, containerd), which only our own cluster lets it do.
 collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chaos.py"]
@@ -20,8 +21,7 @@ collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chao
 async def given() -> AsyncIterator[Given]:
     """A fresh namespace, deleted afterwards."""
     namespace = f"e2e-{secrets.token_hex(4)}"
-    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     async with await Client.connect() as client:
-        await client.create(manifest)
+        await made_namespace(client, namespace)
         yield Given(client, namespace)
-        await client.delete(await client.resource_of(manifest), None, namespace)
+        await client.delete(NAMESPACES, None, namespace)

@@ -13,10 +13,13 @@ from typing import Any
 from multistep.api.trial import API_VERSION, KIND
 from multistep.cluster import pods
 from multistep.cluster.client import Client
+from multistep.cluster.resources import TRIALS, Resource
 from multistep.errors import NotFound
 
 IMAGE = "debian:bookworm-slim"
 DEADLINE_SECONDS = 240.0  # no wait of these tests lasts longer
+
+SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 
 Object = dict[str, Any]
 
@@ -123,8 +126,12 @@ class Given:
 
     async def go(self, trial_name: str) -> None:
         """Its agent, which waits for that, may end."""
+        await self.in_pod(trial_name, "touch", "/tmp/go")
+
+    async def in_pod(self, trial_name: str, *command: str) -> None:
+        """A command that ends has ended in the trial's pod."""
         pod = (await self.get(trial_name))["status"]["podName"]
-        stream = await self.client.open_exec(self.namespace, pod, "main", ("touch", "/tmp/go"))
+        stream = await self.client.open_exec(self.namespace, pod, "main", command)
         while await stream.receive():
             pass
         await stream.close()
@@ -146,10 +153,44 @@ class Given:
         about = [each for each in listed if (each.get("regarding") or each.get("involvedObject") or {}).get("name") == trial_name]
         return sorted(about, key=lambda each: str(each.get("eventTime") or each.get("lastTimestamp") or ""))
 
+    async def told(self, name: str, last: str) -> list[str]:
+        """The reasons of the Events about a trial, from when there is the last one: it is told after it is in the status."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while last not in (reasons := [each["reason"] for each in await self.events(name)]):
+                await asyncio.sleep(0.2)
+        return reasons
+
+    async def changed(self, name: str, **spec: object) -> None:
+        """The trial's spec was changed so."""
+        await self.client.patch(TRIALS, self.namespace, name, {"spec": spec})
+
     async def deleted(self, name: str) -> None:
         """The trial was deleted, if it was there."""
         with suppress(NotFound):
             await self.client.delete_trial(self.namespace, name)
+
+
+async def made_namespace(client: Client, name: str, **metadata: Any) -> None:
+    """A namespace is there, and pods can be made in it: without its ServiceAccount, which comes a moment later, each is denied."""
+    await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}})
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            with suppress(NotFound):
+                await client.get(SERVICE_ACCOUNTS, name, "default")
+                return
+            await asyncio.sleep(0.1)
+
+
+async def granted(client: Client, user: str, verb: str, resource: str, namespace: str) -> None:
+    """The API server knows that the user may do this there (``pods/exec``: the resource with its subresource): a binding is in
+    force a moment after it was made."""
+    name, _, subresource = resource.partition("/")
+    group = "" if name == "pods" else TRIALS.api_version.partition("/")[0]
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": subresource}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}}
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not (await client.create({**review, "spec": {"user": user, "resourceAttributes": asked}}))["status"]["allowed"]:
+            await asyncio.sleep(0.1)
 
 
 def tree(directory: Path) -> dict[str, bytes]:

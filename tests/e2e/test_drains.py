@@ -9,7 +9,7 @@ import pytest
 
 from multistep.cluster.resources import PODS
 from multistep.errors import NotFound, Unavailable
-from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
+from tests.e2e.given import DEADLINE_SECONDS, STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
 from tests.e2e.operators import with_values
 
 
@@ -56,7 +56,7 @@ async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given,
     done = (await given.until(name, finished))["status"]
     assert (done["rewards"], done["attempt"], done.get("attempts", [])) == ({"reward": 0.25}, 1, [])
     assert len(await given.pods(name)) == 1
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             try:
                 await evict(given, pod)

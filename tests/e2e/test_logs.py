@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from multistep.cluster.resources import PODS
-from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, granted, in_agent, trial
 from tests.e2e.test_cli import multistep
 
 HOSTILE = "\\033]0;owned\\007\\377"
@@ -77,7 +77,7 @@ async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it
     ended = await asyncio.gather(given.ended(complete), given.ended(failed))
     uids = {each["metadata"]["uid"] for each in ended}
     told: set[str] = set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not uids <= told:
             lines = await operators_log(given)
             told = {line.get("uid", "") for line in lines if line["message"].startswith(ENDS)}
@@ -136,6 +136,7 @@ async def as_a_viewer(given: Given, tmp_path: Path, *arguments: str) -> tuple[in
     }
     await given.client.create(account)
     await given.client.create(binding)
+    await granted(given.client, f"system:serviceaccount:{given.namespace}:viewer", "get", "multisteptrials", given.namespace)
     write_kubeconfig(tmp_path / "viewer", await token(given))
     return await multistep(*arguments, "--kubeconfig", str(tmp_path / "viewer"))
 

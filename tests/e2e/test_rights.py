@@ -13,7 +13,7 @@ from multistep.cluster.client import Client
 from multistep.cluster.pods import LABEL_TRIAL
 from multistep.cluster.resources import NETWORK_POLICIES, TRIALS
 from multistep.errors import ClusterError
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, granted, holds, trial
 from tests.e2e.operators import SYSTEM, kubectl, with_values
 from tests.e2e.test_cli import multistep
 from tests.support.rights import of_rules
@@ -81,7 +81,9 @@ async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Seq
     run("create", "serviceaccount", "caller")
     run("create", "role", "caller", "--resource=pods/exec", *(f"--verb={verb}" for verb in verbs))
     run("create", "rolebinding", "caller", "--role=caller", f"--serviceaccount={given.namespace}:caller")
-    run("wait", "--for=condition=Ready", "pod/asleep", "--timeout=120s")
+    run("wait", "--for=condition=Ready", "pod/asleep", f"--timeout={DEADLINE_SECONDS:.0f}s")
+    for verb in verbs:
+        await granted(given.client, f"system:serviceaccount:{given.namespace}:caller", verb, "pods/exec", given.namespace)
     async with await Client.connect(kubeconfig=kubeconfig_of("caller", given.namespace, tmp_path)) as client:
         if verbs == ("get", "create"):
             stream = await client.open_exec(given.namespace, "asleep", "main", ["echo", "hello"])

@@ -14,7 +14,7 @@ from hack.deployment import CHART
 from multistep.cluster.client import Client
 from multistep.cluster.resources import NAMESPACES, TRIALS
 from multistep.cluster.shard import LABEL_SHARD
-from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, in_agent, trial
 
 IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]
 WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.1; done\n"
@@ -34,7 +34,7 @@ async def shard(given: Given) -> AsyncIterator[str]:
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
     }
     chosen = [word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
-    await _helm("install", name, str(CHART), "--namespace", name, *chosen, "--wait", "--timeout", "120s")
+    await _helm("install", name, str(CHART), "--namespace", name, *chosen, "--wait", "--timeout", f"{DEADLINE_SECONDS:.0f}s")
     yield name
     await _helm("uninstall", name, "--namespace", name, "--wait")
     await given.client.delete(NAMESPACES, None, name)

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError, NotFound
-from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, reward, trial
+from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, in_agent, reward, trial
 
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
 FOR_EVER = "#!/bin/sh\nwhile :; do sleep 1; done\n"
@@ -43,7 +43,7 @@ async def now(given: Given) -> Object:
 
 
 async def until(given: Given, done: Callable[[Object], bool]) -> Object:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not done(found := await now(given)):
             await asyncio.sleep(0.3)
     return found
@@ -62,12 +62,17 @@ async def trials(given: Given) -> dict[str, Object]:
 
 async def at_work(given: Given, which: str) -> str:
     """The name of one of its trials, whose agent works."""
-    async with asyncio.timeout(240):
-        while which not in (found := await trials(given)):
-            await asyncio.sleep(0.3)
-    name: str = found[which]["metadata"]["name"]
+    name = await made(given, which)
     await given.until(name, in_agent)
     return name
+
+
+async def made(given: Given, which: str) -> str:
+    """The name of one of its trials, from when there is one."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while which not in (found := await trials(given)):
+            await asyncio.sleep(0.3)
+    return str(found[which]["metadata"]["name"])
 
 
 async def lose_when_at_work(given: Given, which: str) -> None:
@@ -100,10 +105,10 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     assert status["podHours"] > 0
     found = await trials(given)
     assert len(found) == 8 and not any("suspend" in each["spec"] for each in found.values())
-    told = [each["reason"] for each in await given.events(NAME)]
+    told = await given.told(NAME, "SweepComplete")
     assert [told.count(reason) for reason in ("SweepStarted", "Suspended", "Resumed", "SweepComplete")] == [1, 1, 1, 1]
     await changed(given, ttlSecondsAfterFinished=0)
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         with pytest.raises(NotFound):
             while await now(given):
                 await asyncio.sleep(0.3)
@@ -133,9 +138,10 @@ async def test_the_next_trial_of_a_sweep_is_ready_before_its_turn_and_begins_in_
     held = [each for each in sweep()["spec"]["tasks"] if each["name"] == "held"]
     await given.applied(sweep(tasks=held, attempts=1, parallelism=1, prestart=1))
     first = await at_work(given, "held solver 1")
-    second = (await trials(given))["held idler 1"]["metadata"]["name"]
+    second = await made(given, "held idler 1")
     ready = (await given.until(second, is_ready))["status"]
-    assert ready.get("steps", []) == [] and (await now(given))["status"]["trials"]["live"] == 2
+    assert ready.get("steps", []) == []
+    await until(given, lambda found: found["status"]["trials"]["live"] == 2)
     await lose_when_at_work(given, "held solver 1")
     done = (await given.until(second, finished))["status"]
     assert (done["rewards"], done["podUID"], done.get("attempts", [])) == ({"reward": 0.25}, ready["podUID"], [])

@@ -198,7 +198,7 @@ async def _called(client: Client, namespace: str, queue: str) -> None:
     """The API server needs a moment to notice a new webhook."""
     metadata = {"name": "probe", "namespace": namespace, "labels": {QUEUE: queue}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c", "image": "none"}]}}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             with suppress(ClusterError):  # the namespace's ServiceAccount may not be there yet
                 if _gated(await client.apply(pod, dry_run=True)):
