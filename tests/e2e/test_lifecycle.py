@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import NotFound
-from tests.e2e.given import Given, Object, Step, finished, in_agent, reward, trial
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, finished, in_agent, reward, trial
 from tests.e2e.operators import samples, without_deployed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
 FAILING = {"name": "command", "command": ["false"]}
-SLEEP = "#!/bin/sh\nsleep 60\n"
+SLEEP = "#!/bin/sh\nsleep 600\n"
+STAYS_PENDING = {
+    **{"name": "mine", "image": IMAGE, "imagePullPolicy": "IfNotPresent"},
+    "command": ["sh", "-c", "trap exit TERM; while :; do sleep 1; done"],
+}
 
 
 async def kubectl(given: Given, *arguments: str) -> str:
@@ -29,7 +33,8 @@ async def kubectl(given: Given, *arguments: str) -> str:
 
 async def test_kubectl_applies_waits_lists_and_describes_the_example(given: Given) -> None:
     await kubectl(given, "apply", "-f", str(EXAMPLE))
-    await kubectl(given, "wait", "--for=condition=Complete", "mst/hello-inline", "--timeout=120s")
+    await kubectl(given, "wait", "--for=condition=Complete", "mst/hello-inline", f"--timeout={DEADLINE_SECONDS:.0f}s")
+    await given.told("hello-inline", "TrialComplete")
     header, row = (await kubectl(given, "get", "mst")).splitlines()
     assert header.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEP", "REWARD", "AGE"]
     assert row.split()[:4] == ["hello-inline", "hello-inline", "oracle", "Complete"] and " 1 " in row
@@ -41,7 +46,7 @@ async def test_kubectl_applies_waits_lists_and_describes_the_example(given: Give
 
 async def test_each_transition_is_told_by_one_event(given: Given) -> None:
     done = await given.ended(trial(Step("a"), Step("b")))
-    reasons = [each["reason"] for each in await given.events(done["metadata"]["name"])]
+    reasons = await given.told(done["metadata"]["name"], "TrialComplete")
     expected = ["PodCreated", "StepStarted", "StepCompleted", "StepStarted", "StepCompleted", "TrialComplete"]
     assert sorted(reasons) == sorted(expected)
 
@@ -53,7 +58,8 @@ def _pending(found: Object) -> bool:
 @pytest.mark.parametrize("reached", [lambda _: True, _pending, in_agent, finished], ids=["new", "pending", "agent", "finished"])
 async def test_deleting_a_trial_removes_its_pod_within_seconds(given: Given, reached: object) -> None:
     solve = SLEEP if reached is in_agent else "#!/bin/sh\n"
-    manifest = trial(Step("a", solve=solve), podCleanup="Never")
+    template = {"spec": {"initContainers": [STAYS_PENDING]}} if reached is _pending else {}
+    manifest = trial(Step("a", solve=solve), podCleanup="Never", environment={"image": IMAGE, "podTemplate": template})
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, reached)  # type: ignore[arg-type]
@@ -78,18 +84,23 @@ async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> 
     assert got == pytest.approx(rewards)
 
 
+SLEEPS_UNTIL_GO = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 1; done\n"  # ten of them take little
+
+
 @pytest.mark.alone
 async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> None:
-    """Ten agents sleep for a minute; long before they wake, the operator holds no exec open at all."""
+    """Ten agents sleep until they may go on; long before, the operator holds no exec open at all."""
     names = [f"sleeper-{number}" for number in range(10)]
     for name in names:
-        await given.applied(trial(Step("a", solve="#!/bin/sh\nsleep 60\n"), name=name))
+        await given.applied(trial(Step("a", solve=SLEEPS_UNTIL_GO), name=name))
     for name in names:
         await given.until(name, in_agent)
-    async with asyncio.timeout(25):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while (await samples(given.client))["multistep_execs_open"]:
             await asyncio.sleep(0.5)
     assert all([in_agent(await given.get(name)) for name in names])
+    for name in names:
+        await given.go(name)
     done = await asyncio.gather(*(given.until(name, finished) for name in names))
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 
@@ -103,11 +114,13 @@ async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Giv
     sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
     await given.applied(trial(sleepy, name="deleted"))
     await given.applied(trial(sleepy, name="remade"))
-    await given.applied(trial(sleepy, name="late", activeDeadlineSeconds=20))
+    await given.applied(trial(sleepy, name="late"))
     for name in ("deleted", "remade", "late"):
         await given.until(name, in_agent)
-    await given.ended(trial(Step("a"), name="old", ttlSecondsAfterFinished=8))
+    await given.ended(trial(Step("a"), name="old"))
     with without_deployed():
+        await given.changed("late", activeDeadlineSeconds=1)  # not before: the operator has to be away when it passes
+        await given.changed("old", ttlSecondsAfterFinished=1)
         for name in ("deleted", "remade"):
             await given.deleted(name)
         await given.applied(trial(Step("a", test=reward(0.75)), name="remade"))  # while the old pod may still be terminating
@@ -117,7 +130,7 @@ async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Giv
     late = await given.until("late", finished)
     assert [each["reason"] for each in late["status"]["conditions"] if each["status"] == "True"] == ["DeadlineExceeded"] * 2
     await given.without_pods("late")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while await _there(given, "old"):
             await asyncio.sleep(0.3)
     assert not await _there(given, "deleted") and await given.pods("deleted") == []
@@ -146,11 +159,13 @@ async def test_the_deadline_bounds_what_never_starts_and_what_backs_off(given: G
 
 async def test_a_finished_pod_is_kept_as_long_as_the_spec_says(given: Given) -> None:
     always, failed = (
-        trial(Step("a"), name="kept-a-while", podTTLSecondsAfterFinished=6),
+        trial(Step("a"), name="kept-a-while", podTTLSecondsAfterFinished=600),
         trial(Step("a", solve="#!/bin/sh\nexit 1\n"), name="kept-on-failure", podCleanup="OnSuccess", agent=FAILING),
     )
     await given.ended(always)
     assert len(await given.pods("kept-a-while")) == 1
     await given.ended(failed)
+    assert len(await given.pods("kept-a-while")) == 1
+    await given.changed("kept-a-while", podTTLSecondsAfterFinished=6)
     await given.without_pods("kept-a-while")
     assert len(await given.pods("kept-on-failure")) == 1

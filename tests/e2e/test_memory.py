@@ -44,11 +44,12 @@ async def test_a_reward_that_a_verifier_wrote_before_it_ran_out_of_memory_does_n
 
 async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: Given) -> None:
     """As cgroup v2 does it: the kernel ends a process, and the whole container goes with it."""
-    manifest = trial(Step("a"), config=LIMITED, agent=command_agent(f"{EATS}; sleep 600"))
+    manifest = trial(Step("a"), config=LIMITED, agent=command_agent(f"{EATS}; touch /tmp/eaten; sleep 600"))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
-    await given.until(name, in_agent)
     if not cgroups.is_v2():
+        await given.until(name, in_agent)
+        await given.in_pod(name, "sh", "-c", "while [ ! -e /tmp/eaten ]; do sleep 0.1; done")
         (pod,) = await given.pods(name)
         await kill_all_of_container(pod)
     exception = once_and_for_all(await given.until(name, finished))

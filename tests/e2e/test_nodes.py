@@ -13,7 +13,20 @@ from urllib.parse import urlsplit
 import pytest
 
 from multistep.errors import StreamLost
-from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
+from tests.e2e.given import (
+    IMAGE,
+    STAYS_IN_FIRST_POD,
+    WAITS,
+    Given,
+    Object,
+    Step,
+    condition,
+    finished,
+    holds,
+    in_agent,
+    reward,
+    trial,
+)
 from tests.e2e.operators import on_this_machine, without_deployed
 from tests.support.cutter import Cutter, listening
 from tests.support.machine import localkube
@@ -89,7 +102,7 @@ async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_
     given: Given, second_node: str, tmp_path: Path
 ) -> None:
     """A proxy ends connections that are idle for 3 s, the node streams that are silent for 3 s; the agent is silent for 20 s."""
-    solve = f"#!/bin/sh\necho begins\nsleep {SILENT_SECONDS}\nseq {LINES}\n"
+    solve = f"#!/bin/sh\necho begins\nsleep {SILENT_SECONDS}\n{WAITS}seq {LINES}\n"
     manifest = trial(Step("a", solve=solve), environment=on_node(second_node))
     name = manifest["metadata"]["name"]
     server = urlsplit(given.client.connection.base_url)
@@ -102,6 +115,7 @@ async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_
             (pod,) = await given.pods(name)
             assert await heard_of_silent_exec(given, pod["metadata"]["name"]) == b"begins\n"
             assert in_agent(await given.get(name))
+            await given.go(name)
             done = await given.until(name, finished)
     assert proxy.idle_cuts > before
     step = done["status"]["steps"][0]

@@ -11,7 +11,21 @@ import pytest
 
 from multistep.cluster.resources import Resource
 from multistep.errors import ClusterError
-from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Object, Step, condition, finished, holds, reward, trial
+from tests.e2e.given import (
+    DEADLINE_SECONDS,
+    IMAGE,
+    STAYS_IN_FIRST_POD,
+    WAITS,
+    Given,
+    Object,
+    Step,
+    condition,
+    finished,
+    holds,
+    in_agent,
+    reward,
+    trial,
+)
 from tests.support.machine import asleep, kill, processes, without
 
 AGENT_SECONDS = 8
@@ -141,25 +155,35 @@ def priority(name: str, value: int) -> Object:
     return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
 
 
-ONCE = "#!/bin/sh\necho x >> /tmp/agent; sleep 3; printf out\n"
+ONCE = f"#!/bin/sh\necho x >> /tmp/agent\n{WAITS}printf out\n"
 WAS_ONCE = """#!/bin/sh
-echo x >> /tmp/tests; sleep 2
+echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 [ "$(cat /tmp/agent /tmp/tests)" = "$(printf 'x\\nx')" ] && echo 1 > /logs/verifier/reward.txt
 """
 
 
+async def cut(given: Given, name: str, times: int) -> None:
+    """Streams to the trial's runner end in the container, so often at least."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while times > 0:
+            for pod in await given.pods(name):
+                if pod["status"].get("containerStatuses"):
+                    times -= kill(processes(pod, RUNNER_CALLS))
+            await asyncio.sleep(0.1)
+
+
 async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_nothing_twice(given: Given) -> None:
     manifest = trial(Step("a", solve=ONCE, test=WAS_ONCE))
-    name, cuts = manifest["metadata"]["name"], 0
+    name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, lambda found: "podUID" in (found.get("status") or {}))
-    async with asyncio.timeout(180):
-        while not finished(found := await given.get(name)):
-            for pod in await given.pods(name) if cuts < 5 else ():  # each makes the operator wait longer before it tries again
-                if pod["status"].get("containerStatuses"):
-                    cuts += kill(processes(pod, RUNNER_CALLS))
-            await asyncio.sleep(0.1)
-    assert cuts >= 3
+    await cut(given, name, 2)  # each makes the operator wait longer before it tries again
+    await given.until(name, in_agent)
+    await given.go(name)
+    await cut(given, name, 2)
+    await given.until(name, lambda found: found["status"]["steps"][-1].get("phase") == "Verifier")
+    await given.in_pod(name, "touch", "/tmp/judge")
+    found = await given.until(name, finished)
     assert holds(found, "Complete") and found["status"]["rewards"] == {"reward": 1.0}
     assert found["status"]["attempt"] == 1 and not found["status"].get("attempts")
 
@@ -172,7 +196,7 @@ async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_t
     before = await given.until(name, in_second_step)
     async with without("apiserver"):
         await asyncio.sleep(AGENT_SECONDS)  # the agent ends meanwhile
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         done = before
         while not finished(done):
             with suppress(ClusterError):
