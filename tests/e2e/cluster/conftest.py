@@ -18,6 +18,7 @@ import pytest
 
 from multistep.cluster.client import Client
 from multistep.cluster.resources import NAMESPACES, PODS
+from tests.e2e.given import DEADLINE_SECONDS, made_namespace
 
 ROOT = Path(__file__).parents[3]
 BASE = "localhost/debian:bookworm-slim"
@@ -87,7 +88,7 @@ def _localkube(*arguments: str) -> None:
 
 async def _create_namespace(name: str) -> None:
     async with await Client.connect() as client:
-        await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        await made_namespace(client, name)
 
 
 async def _delete_namespace(name: str) -> None:
@@ -108,7 +109,7 @@ async def _run(namespace: str, name: str, container: dict[str, Any]) -> Pod:
         made = await client.create_pod(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
         )
-        async with asyncio.timeout(60), aclosing(client.watch(PODS, namespace)) as events:
+        async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(PODS, namespace)) as events:
             async for event in events:
                 if event.object["metadata"]["name"] == name and _is_ready(event.object):
                     break

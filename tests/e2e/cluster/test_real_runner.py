@@ -10,6 +10,7 @@ import tarfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from multistep.engine.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
 from multistep.pod.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
+from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 
 pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
@@ -49,7 +51,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
 
 
 def shell(id: str, script: str, **more: object) -> dict[str, object]:
-    return {"id": id, "argv": ["/bin/sh", "-c", script], "timeoutSeconds": 20, "tailBytes": 4096, **more}
+    return {"id": id, "argv": ["/bin/sh", "-c", script], "timeoutSeconds": 60, "tailBytes": 4096, **more}
 
 
 async def finished(talk: Session, spec: dict[str, object]) -> PhaseResult:
@@ -88,15 +90,15 @@ async def test_a_phase_runs_and_its_files_are_captured(client: Client, runner_po
 async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client: Client, runner_pod: Pod) -> None:
     id = new_id("agent")
     async with session(client, runner_pod) as talk:
-        assert not (await talk.start(shell(id, "sleep 1; echo done"))).done
-    async with asyncio.timeout(60):
+        assert not (await talk.start(shell(id, "sleep 3; echo done"))).done
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while await is_ready(client, runner_pod):
             await asyncio.sleep(0.1)
     async with session(client, runner_pod) as talk:
         record = await talk.wait(id, 0)
         assert PhaseResult.from_record(record).tail == "done\n"
         await talk.ack(id)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not await is_ready(client, runner_pod):
             await asyncio.sleep(0.1)
 
@@ -159,16 +161,18 @@ async def test_notes_are_kept_and_the_first_one_wins(client: Client, runner_pod:
 
 async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, runner_pod: Pod) -> None:
     id, count = new_id("agent"), f"/tmp/{secrets.token_hex(4)}"
+    phase = shell(id, f"echo once >>{count}; while [ ! -e {count}.go ]; do sleep 0.1; done")
     async with cutter(client.connection) as line:
         async with session(client, runner_pod) as talk:
-            await talk.start(shell(id, f"echo once >>{count}; sleep 1"))
+            await talk.start(phase)
             waiting = asyncio.create_task(talk.wait(id, 20))
             await asyncio.sleep(0.2)
             line.cut()
             with pytest.raises(StreamLost):
                 await waiting
         async with session(client, runner_pod) as talk:
-            await talk.start(shell(id, f"echo once >>{count}; sleep 1"))
+            await talk.start(phase)
+            await talk.upload(new_id("upload"), "/tmp", tar_of({Path(f"{count}.go").name: b""}))
             assert (await talk.wait(id, 20)).done
             await talk.ack(id)
             assert (await finished(talk, shell(new_id("agent"), f"cat {count}"))).tail == "once\n"
@@ -198,7 +202,7 @@ async def test_a_stalled_line_ends_at_the_time_limit(client: Client, runner_pod:
     async with cutter(client.connection) as line, session(client, runner_pod) as talk:
         line.flowing.clear()
         talk._timeout = 1.0  # from now on: the greeting may take as long as it takes
-        async with asyncio.timeout(60):  # else it would wait for ever
+        async with asyncio.timeout(DEADLINE_SECONDS):  # else it would wait for ever
             with pytest.raises(StreamLost, match="silent for 1 s"):
                 await talk.wait("none", 0)
 
