@@ -12,11 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from multistep.cluster.client import Client
+from tests.e2e.given import DEADLINE_SECONDS
 
 SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
 RELEASE = "multistep"
 DEPLOYMENT = f"deployment/{RELEASE}"
 CHART = Path(__file__).parents[2] / "charts" / "multistep"
+_PATIENCE = f"--timeout={DEADLINE_SECONDS:.0f}s"
 PROCESS = b"python\0-m\0multistep\0"  # how the command line of its process in the container begins
 METRICS = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}:http/proxy/metrics"
 
@@ -30,13 +32,17 @@ def require_alone() -> None:
 def without_deployed() -> Iterator[None]:
     """Nobody reconciles meanwhile."""
     require_alone()
-    _kubectl("scale", DEPLOYMENT, "--replicas=0")
-    _kubectl("wait", "pod", "--for=delete", "-l", "app.kubernetes.io/name=multistep", "--timeout=60s")
+    _stop()
     try:
         yield
     finally:
         _kubectl("scale", DEPLOYMENT, "--replicas=1")
-        _kubectl("rollout", "status", DEPLOYMENT, "--timeout=120s")
+        _kubectl("rollout", "status", DEPLOYMENT, _PATIENCE)
+
+
+def _stop() -> None:
+    _kubectl("scale", DEPLOYMENT, "--replicas=0")
+    _kubectl("wait", "pod", "--for=delete", "-l", "app.kubernetes.io/name=multistep", _PATIENCE)
 
 
 @contextmanager
@@ -52,7 +58,7 @@ def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _set_variables(*variables: str) -> None:
     _kubectl("set", "env", DEPLOYMENT, *variables)
-    _kubectl("rollout", "status", DEPLOYMENT, "--timeout=120s")
+    _kubectl("rollout", "status", DEPLOYMENT, _PATIENCE)
 
 
 async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
@@ -64,13 +70,18 @@ async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
 
 @asynccontextmanager
 async def with_values(*values: str) -> AsyncIterator[None]:
-    """The deployed operator with other values of its chart, each ``NAME=VALUE``; as it was, afterwards."""
+    """The deployed operator with other values of its chart, each ``NAME=VALUE``; as it was, afterwards.
+
+    None runs while its rights change: it would ask for what it may not do any more, and tests/rights would find that.
+    """
     require_alone()
     settings = [word for value in values for word in ("--set", value)]
+    _stop()
     await _helm("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", *settings)
     try:
         yield
     finally:
+        _stop()
         await _helm("rollback", RELEASE)
 
 
@@ -116,7 +127,7 @@ def _kubectl(*arguments: str) -> str:
 
 
 async def _helm(*arguments: str) -> None:
-    waiting = ("--namespace", SYSTEM, "--wait", "--timeout=120s")
+    waiting = ("--namespace", SYSTEM, "--wait", _PATIENCE)
     process = await asyncio.create_subprocess_exec(
         "helm", *arguments, *waiting, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

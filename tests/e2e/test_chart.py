@@ -21,12 +21,14 @@ from hack.deployment import CHART
 from multistep.cluster.resources import CRDS, LEASES, NAMESPACES
 from multistep.pod.session import PROTOCOLS
 from tests.e2e import operators
-from tests.e2e.given import Given, Object, Step, finished, trial
+from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, trial
+from tests.e2e.replicas import Replicas
 from tests.support import next_release
 
 pytestmark = pytest.mark.alone
 
 IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]
+PATIENCE = f"{DEADLINE_SECONDS:.0f}s"
 OUR_CRDS = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")
 STEPS = ("one", "two", "three")
 RUNS = {"one": 1, "two": 1, "three": 1}
@@ -49,7 +51,7 @@ EVERYTHING: Object = {
     },
     "podDisruptionBudget": {"enabled": True},
     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-    "test": {"timeoutSeconds": 60},
+    "test": {"timeoutSeconds": 180},
 }
 
 
@@ -86,7 +88,7 @@ class Release:
         """Arguments for a release of that image, waited for."""
         repository, _, tag = image.rpartition(":")
         chosen = ["--values", str(self.values), "--set", f"image.repository={repository},image.tag={tag}"]
-        return [self.name, str(CHART), *chosen, "--wait", "--timeout", "90s"]
+        return [self.name, str(CHART), *chosen, "--wait", "--timeout", PATIENCE]
 
     async def images(self) -> set[str]:
         """Of the operator's pods."""
@@ -117,7 +119,7 @@ async def monitoring(given: Given) -> AsyncIterator[None]:
     files = [str(file) for file in await asyncio.to_thread(peers.monitoring_crds)]
     arguments = [each for file in files for each in ("-f", file)]
     await run("kubectl", "apply", "--server-side", *arguments)
-    await run("kubectl", "wait", "--for=condition=Established", "--timeout=30s", *arguments)
+    await run("kubectl", "wait", "--for=condition=Established", f"--timeout={PATIENCE}", *arguments)
     yield
     await run("kubectl", "delete", "--wait=false", *arguments)
 
@@ -143,6 +145,7 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
             for name, owner in owners.items():
                 taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
                 await given.client.patch(CRDS, None, name, {"metadata": taken})
+    await Replicas(given.client).scale(1)  # as there is already, and waits for one that leads
     # A lease that somebody deleted is made anew, without the chart's help.
     assert (await given.client.get(LEASES, operators.SYSTEM, "multistep"))["metadata"].get("labels") is None
 
@@ -201,7 +204,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await every_object_is_taken_as_it_is(release)
     await release.helm("install", *release.to(IMAGE), "--take-ownership")
     assert await release.images() == {IMAGE}
-    assert "Succeeded" in await release.helm("test", release.name, "--timeout", "90s")
+    assert "Succeeded" in await release.helm("test", release.name, "--timeout", PATIENCE)
 
     old = Course(given, "began-before")
     await old.begins()
@@ -214,7 +217,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     new, ours = Course(given, "began-after"), sorted(PROTOCOLS)
     await new.begins()
     assert (await old.protocols(), await new.protocols()) == (ours, [*ours, next_release.NEW])
-    await release.helm("rollback", release.name, "1", "--wait", "--timeout", "90s")
+    await release.helm("rollback", release.name, "1", "--wait", "--timeout", PATIENCE)
     assert await release.images() == {IMAGE}
     await asyncio.gather(old.may(*STEPS), new.may(*STEPS))
     await asyncio.gather(old.ended_undisturbed(), new.ended_undisturbed())

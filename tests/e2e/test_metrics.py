@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, reward, trial
+from tests.e2e.given import DEADLINE_SECONDS, STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, reward, trial
 from tests.e2e.replicas import NAMESPACE, SELECTOR
 from tests.support import servers
 
@@ -65,7 +65,8 @@ class Seen:
 async def operators(given: Given) -> list[str]:
     """The addresses of the replicas' metrics."""
     pods = await given.client.list_pods(NAMESPACE, label_selector=SELECTOR)
-    return [f"{each['status']['podIP']}:8080" for each in pods if each["status"].get("podIP")]
+    there = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
+    return [f"{each['status']['podIP']}:8080" for each in there if each["status"].get("podIP")]
 
 
 def configuration(targets: Iterable[str], states: str) -> Object:
@@ -106,11 +107,11 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
         aiohttp.ClientSession() as session,
     ):
         prometheus = Prometheus(server.url, session)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while await prometheus.query("sum(up)") != {(): 2}:  # so that increase() sees what begins with these trials
                 await asyncio.sleep(0.2)
         statuses = await run(given)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while len(await prometheus.query(f'kube_multisteptrial_status_completion_time{{namespace="{given.namespace}"}}')) < len(
                 TRIALS
             ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import secrets
 import socket
 import sys
@@ -20,7 +21,8 @@ import aiohttp
 from localkube.config import load_config
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 120
+START_SECONDS = 240
+_PORTS_ON_NODE = range(20_000, 30_000)  # below NodePorts and those of outgoing connections
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ async def s3(place: Place = HERE) -> AsyncIterator[S3]:
     with tempfile.TemporaryDirectory(prefix="multistep-s3-") as made:
         directory = Path(made)
         (directory / "objects" / S3.bucket).mkdir(parents=True)
-        host = f"{place.address}:{_port()}"
+        host = f"{place.address}:{_port(place)}"
         command = ["versitygw", "--access", key, "--secret", secret, "--port", host, "posix", str(directory / "objects")]
         async with _running(place, command, host, directory / "log"):
             yield S3(host, directory / "objects", directory / "log", key, secret)
@@ -99,7 +101,7 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
     """An OCI registry, without TLS. private: only for a user with a password."""
     user, password = ("somebody", "registry-password") if private else ("", "")
     with tempfile.TemporaryDirectory(prefix="multistep-registry-") as made:
-        directory, host = Path(made), f"{place.address}:{_port()}"
+        directory, host = Path(made), f"{place.address}:{_port(place)}"
         config: dict[str, Any] = {
             "version": 0.1,
             "storage": {"filesystem": {"rootdirectory": str(directory / "objects")}, "delete": {"enabled": True}},
@@ -117,7 +119,7 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
 async def git(place: Place = HERE) -> AsyncIterator[Server]:
     """Bare repositories and files in ``directory``, by HTTP: see tests.support.git_server."""
     with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:
-        directory, host = Path(made) / "served", f"{place.address}:{_port()}"
+        directory, host = Path(made) / "served", f"{place.address}:{_port(place)}"
         directory.mkdir()
         command = [sys.executable, str(ROOT / "tests" / "support" / "git_server.py"), host, str(directory)]
         async with _running(place, command, host, Path(made) / "log"):
@@ -128,7 +130,7 @@ async def git(place: Place = HERE) -> AsyncIterator[Server]:
 async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
     """A Prometheus with this configuration; paths in it are as the tests see them."""
     with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:
-        directory, host = Path(made), f"{place.address}:{_port()}"
+        directory, host = Path(made), f"{place.address}:{_port(place)}"
         (directory / "prometheus.yml").write_text(json.dumps(config))
         command = [
             "prometheus",
@@ -145,7 +147,7 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
 async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator[Server]:
     """A kube-state-metrics that tells of custom resources only, by a configuration. It works by $KUBECONFIG."""
     with tempfile.TemporaryDirectory(prefix="multistep-ksm-") as made:
-        directory, port, own_port = Path(made), _port(), _port()
+        directory, port, own_port = Path(made), _port(place), _port(place)
         command = [
             "kube-state-metrics",
             f"--kubeconfig={os.environ['KUBECONFIG']}",
@@ -200,8 +202,24 @@ def _text(log: Path) -> str:
     return log.read_text(errors="replace")
 
 
-def _port() -> int:
-    """One that is free here; on the node, where hardly anything listens, it most likely is, too."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+_taken: list[socket.socket] = []
+
+
+def _port(place: Place) -> int:
+    """One that is free.
+
+    On the node none of those that the kernel gives to outgoing connections, of which there are many; and while this process lives,
+    it is bound here, too, so that no other process of tests takes the same one there.
+    """
+    if place == HERE:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+    while True:
+        port = random.choice(_PORTS_ON_NODE)
+        held = socket.socket()
+        with suppress(OSError):
+            held.bind(("127.0.0.1", port))
+            _taken.append(held)
+            return port
+        held.close()
