@@ -25,7 +25,7 @@ func (s *session) printed(id string, offset, limit int) (text string, answer obj
 // prints waits until a running phase has printed so much.
 func (s *session) prints(id string, size float64) {
 	s.t.Helper()
-	for range 500 {
+	for range 6000 {
 		if _, answer := s.printed(id, 0, 1); answer["size"].(float64) >= size {
 			return
 		}

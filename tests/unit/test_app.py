@@ -45,7 +45,7 @@ class Operator:
     def __init__(self, cluster: FakeClient, results: Path) -> None:
         self.ended: list[int] = []
         self.worked: list[tuple[str, str]] = []
-        settings = Settings(results_dir=results, http_host="127.0.0.1", http_port=0, lease_seconds=3, stop_seconds=1, pod_name="us")
+        settings = Settings(results_dir=results, http_host="127.0.0.1", http_port=0, lease_seconds=3, stop_seconds=9, pod_name="us")
         self.app = App(settings, end=self.ended.append)
         self.cluster = cluster
 

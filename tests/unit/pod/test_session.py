@@ -21,7 +21,7 @@ Talk = Callable[[Session], Awaitable[object]]
 
 
 def session(runner: FakeRunner, **breaks: float) -> Session:
-    return Session(runner.stream(**breaks), pod_uid="pod-uid", answer_timeout_seconds=0.5)
+    return Session(runner.stream(**breaks), pod_uid="pod-uid", answer_timeout_seconds=30)
 
 
 async def test_hello_tells_who_the_runner_is_and_what_it_did() -> None:
@@ -295,7 +295,7 @@ def inside(chunks: list[bytes]) -> list[int]:
 
 
 async def once(stream: FakeStream | Cut, runner: FakeRunner) -> None:
-    async with Session(stream, pod_uid="pod-uid", answer_timeout_seconds=0.5) as talk:
+    async with Session(stream, pod_uid="pod-uid", answer_timeout_seconds=30) as talk:
         await everything(talk)
 
 

@@ -10,6 +10,7 @@ from multistep.errors import Unavailable
 from multistep.reconcile import workqueue
 from multistep.reconcile.turns import Key
 from multistep.reconcile.workqueue import WorkQueue
+from tests.support.virtual_time import in_virtual_time
 
 A, B = ("ns", "a"), ("ns", "b")
 
@@ -42,6 +43,7 @@ async def settled(queue: WorkQueue, looks: int = 20) -> None:
     assert queue.depth == 0
 
 
+@in_virtual_time
 async def test_any_number_of_events_makes_one_look() -> None:
     worker = Worker()
     queue = WorkQueue(worker, workers=2)
@@ -53,6 +55,7 @@ async def test_any_number_of_events_makes_one_look() -> None:
     await queue.stop()
 
 
+@in_virtual_time
 async def test_a_key_that_is_worked_on_is_looked_at_once_more_and_never_twice_at_a_time() -> None:
     worker = Worker()
     queue = WorkQueue(worker, workers=4)
@@ -71,6 +74,7 @@ async def test_a_key_that_is_worked_on_is_looked_at_once_more_and_never_twice_at
     await queue.stop()
 
 
+@in_virtual_time
 async def test_a_key_comes_again_when_its_work_said_so() -> None:
     worker = Worker(0.01)
     queue = WorkQueue(worker, workers=1)
@@ -81,6 +85,7 @@ async def test_a_key_comes_again_when_its_work_said_so() -> None:
     await queue.stop()
 
 
+@in_virtual_time
 async def test_an_event_comes_before_a_timer_and_replaces_it() -> None:
     worker = Worker()
     queue = WorkQueue(worker, workers=1)
@@ -93,6 +98,7 @@ async def test_an_event_comes_before_a_timer_and_replaces_it() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), ValueError("a bug")])
+@in_virtual_time
 async def test_failures_pause_longer_each_time_and_a_success_forgets_them(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +112,7 @@ async def test_failures_pause_longer_each_time_and_a_success_forgets_them(
     await queue.stop()
 
 
+@in_virtual_time
 async def test_few_keys_of_a_namespace_do_not_wait_behind_many_of_another() -> None:
     worker = Worker()
     queue = WorkQueue(worker, workers=1)
@@ -119,6 +126,7 @@ async def test_few_keys_of_a_namespace_do_not_wait_behind_many_of_another() -> N
     await queue.stop()
 
 
+@in_virtual_time
 async def test_never_more_workers_than_were_allowed() -> None:
     worker = Worker()
     worker.gate.clear()
@@ -134,6 +142,7 @@ async def test_never_more_workers_than_were_allowed() -> None:
     await queue.stop()
 
 
+@in_virtual_time
 async def test_a_queue_that_stops_begins_nothing_and_lets_what_goes_on_end_for_a_while() -> None:
     worker = Worker(5.0)
     worker.gate.clear()
@@ -149,6 +158,7 @@ async def test_a_queue_that_stops_begins_nothing_and_lets_what_goes_on_end_for_a
     assert all(timer.cancelled() for timer in queue._timers.values())
 
 
+@in_virtual_time
 async def test_a_queue_that_stops_ends_what_takes_too_long() -> None:
     worker = Worker()
     worker.gate.clear()
@@ -181,6 +191,7 @@ def test_a_pause_is_as_long_as_the_server_asked_for_up_to_a_sane_bound(
     assert least <= pause <= least * 1.25
 
 
+@in_virtual_time
 async def test_a_key_that_is_due_sooner_stays_so() -> None:
     worker = Worker(0.01)
     queue = WorkQueue(worker, workers=1)
@@ -192,6 +203,7 @@ async def test_a_key_that_is_due_sooner_stays_so() -> None:
     await queue.stop()
 
 
+@in_virtual_time
 async def test_news_that_come_while_a_key_is_worked_on_are_not_put_off_by_what_its_work_asks_for() -> None:
     worker = Worker(1000.0)
     queue = WorkQueue(worker, workers=1)

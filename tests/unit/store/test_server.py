@@ -76,12 +76,13 @@ async def test_what_breaks_off_cannot_be_taken_for_whole(volume: Volume, client:
 async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_DOWNLOADS", 2)
     running: list[int] = []
-    most = 0
+    most, two = 0, asyncio.Barrier(2)
 
     async def slow(_: TrialKey) -> AsyncGenerator[bytes, None]:
         nonlocal most
         running.append(1)
         most = max(most, len(running))
+        await two.wait()  # both of those that are allowed, however late the second one comes
         await asyncio.sleep(0.02)
         yield b"all"
         running.pop()
