@@ -182,7 +182,7 @@ class Config:
     max_pods: int = 500
     volume_count: int = 8
     volume_gibibytes: int = 20
-    start_timeout_seconds: float = 60.0
+    start_timeout_seconds: float = 180.0
 
     @property
     def first(self) -> Node:

@@ -10,7 +10,7 @@ from multistep.cluster.client import Client
 from multistep.cluster.resources import LEASES
 from multistep.errors import ClusterError
 from tests.e2e import operators
-from tests.e2e.given import Object
+from tests.e2e.given import DEADLINE_SECONDS, Object
 from tests.support.machine import kill, processes
 
 NAMESPACE = "multistep-system"
@@ -52,7 +52,7 @@ class Victim:
             async for chunk in self._client.raw_stream(path):
                 log.write(chunk)
 
-    async def ready(self, seconds: float = 120.0) -> None:
+    async def ready(self, seconds: float = DEADLINE_SECONDS) -> None:
         """The operator is ready, and no other pod of it is left."""
         async with asyncio.timeout(seconds):
             while not await self._is_ready():

@@ -17,7 +17,8 @@ if not os.environ.get("KUBECONFIG"):
     pytest.skip("needs a cluster with the operator in it: set KUBECONFIG", allow_module_level=True)
 
 CASES = Path(__file__).parent / "cases"
-RUN_SECONDS = 900  # the first test waits for the whole run
+RUN_SECONDS = 1500  # the first test waits for the whole run
+CASE_SECONDS = 400
 
 pytestmark = pytest.mark.timeout(RUN_SECONDS)
 
@@ -41,7 +42,7 @@ def reports(request: pytest.FixtureRequest) -> Mapping[str, Report]:
     items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.function is test_case)
     chosen = [CASES / str(item.callspec.id) for item in items]
     write = _write_line(request.config)
-    settings = Settings(say=write, told=lambda report: write("\n".join(brief(report))))
+    settings = Settings(limit_seconds=CASE_SECONDS, say=write, told=lambda report: write("\n".join(brief(report))))
     found = asyncio.run(run(chosen, settings))
     write("\n".join(summary(found)))
     return {report.name: report for report in found}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-COMMAND_SECONDS: Final = 150.0
+COMMAND_SECONDS: Final = 400.0  # more than any of them waits for
 MAX_SHOWN: Final = 6000  # characters of an output
 
 

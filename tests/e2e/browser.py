@@ -8,7 +8,10 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
+from tests.e2e.given import DEADLINE_SECONDS
+
 CHROMIUM = "/usr/bin/chromium"
+_MOST_MILLISECONDS = DEADLINE_SECONDS * 1000
 _FLAGS = (  # as root, and without asking for anything outside
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -25,7 +28,7 @@ _FOCUSED = """() => {
 async def chromium() -> AsyncIterator[Browser]:
     """One that has not seen anything yet."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS, timeout=_MOST_MILLISECONDS)
         yield browser
         await browser.close()
 
@@ -34,6 +37,7 @@ async def opened(browser: Browser, file: Path, *, width: int, height: int, dark:
     """The page of a file, and what it complains of: in the console, by an exception, or of what it could not load."""
     size = ViewportSize(width=width, height=height)
     context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+    context.set_default_timeout(_MOST_MILLISECONDS)
     page, complaints = await context.new_page(), list[str]()
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))

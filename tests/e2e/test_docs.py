@@ -20,7 +20,8 @@ from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell
 
-pytestmark = pytest.mark.xdist_group("docs")  # one worker runs all pages
+RUN_SECONDS = 1500  # the first test waits for all pages
+pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(RUN_SECONDS)]  # one worker runs all pages
 
 SIDE_BY_SIDE = 4
 _COPIED = ("Makefile", "Dockerfile", "README.md", "pyproject.toml", ".dockerignore")

@@ -19,7 +19,7 @@ from playwright.async_api import Page
 
 from multistep.cluster.resources import SWEEPS, TRIALS
 from tests.e2e.browser import chromium, opened, overflow, walk
-from tests.e2e.given import IMAGE, Given
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given
 from tests.e2e.operators import SYSTEM, kubectl, require_alone
 from tests.e2e.test_cli import multistep
 
@@ -126,7 +126,7 @@ async def trials_of(given: Given) -> dict[str, int]:
 
 
 async def until_done(given: Given, least: int) -> None:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while (await trials_of(given))["done"] < least:
             await asyncio.sleep(0.2)
 
@@ -253,7 +253,7 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")  # the first trial that was lost: its task opens
     target = page.locator("tr:target")
-    assert await target.is_visible()
+    await target.wait_for(state="visible")
     assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
 
 
