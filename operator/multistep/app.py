@@ -161,7 +161,8 @@ class App:
         if (heard := self.news.pod(pod, type)) is not None:
             key, facts = heard
             self.reconciler.heard_of_pod(key, facts, gone=type == "DELETED")
-            self.look_at(key)
+            if type is None or not self.news.over(key):
+                self.look_at(key)
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""

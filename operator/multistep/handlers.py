@@ -9,6 +9,7 @@ import signal
 from typing import Any, cast
 
 import kopf
+import uvloop
 
 from .api.sweep import SWEEP_PLURAL
 from .api.trial import GROUP, PLURAL, VERSION
@@ -113,4 +114,4 @@ def main() -> None:
     set_up("INFO")  # what is wrong with the settings is part of the log, too
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
-    asyncio.run(operate(settings))
+    uvloop.run(operate(settings))

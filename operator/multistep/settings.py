@@ -73,8 +73,9 @@ class Settings(BaseSettings):
     """How long the runner may take for an answer."""
     reconcile_workers: int = Field(default=64, ge=1)
     """Trials that are worked on at the same moment."""
-    starting_pods: int = Field(default=50, ge=1)
-    """Pods that are starting at the same moment; further trials wait for their turn."""
+    starting_pods: int = Field(default=500, ge=1)
+    """Pods that are starting at the same moment; further trials wait for their turn. The default is as many as Kubernetes' own Job
+    controller makes at a time."""
     open_execs: int = Field(default=48, ge=2)
     """Exec sessions that are open at the same moment."""
     unpack_threads: int = Field(default=2, ge=1)

@@ -15,7 +15,6 @@ It fails where a trial takes more execs than it has steps, or the store's artifa
 from __future__ import annotations
 
 import argparse
-import asyncio
 import secrets
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--only", choices=SECTIONS, action="append", help="nothing but this section; may be given several times")
     options = parser.parse_args()
     work = run(options.image, options.operator_image, options.only or SECTIONS, runner_in_image=options.runner_in_image)
-    if not asyncio.run(work):
+    if not uvloop.run(work):
         sys.exit(1)
 
 

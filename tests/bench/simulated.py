@@ -54,11 +54,13 @@ def count() -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round cost. Seconds: until all agents worked, and from the first one's end until all trials were over; lags: from an
-    agent's end to the start of its verifier. open_execs: that stayed open at the API server while all agents worked."""
+    """What a round cost. Seconds: until each trial had its pod, until all agents worked, and from the first one's end until all
+    trials were over; lags: from an agent's end to the start of its verifier. open_execs: that stayed open at the API server while
+    all agents worked."""
 
     trials: int
     admit_seconds: float
+    start_seconds: float
     finish_seconds: float
     cpu_seconds: float
     peak_bytes: float
@@ -72,7 +74,7 @@ class Round:
 
     @property
     def admitted(self) -> float:
-        """Trials a second."""
+        """Trials a second: a trial is admitted when it has its pod."""
         return self.trials / self.admit_seconds
 
     def lag(self, share: float) -> float:
@@ -84,6 +86,7 @@ class Round:
         return [
             f"{self.trials}",
             f"{self.admitted:.1f}",
+            f"{self.trials / self.start_seconds:.1f}",
             f"{self.trials / self.finish_seconds:.1f}",
             *(f"{value / self.trials:.1f}" for value in each),
             f"{self.peak_bytes / 2**20:.0f}",
@@ -96,6 +99,7 @@ class Round:
 TITLES: Final = (
     "trials at once",
     "admitted/s",
+    "at work/s",
     "finished/s",
     "operator CPU ms/trial",
     "writes/trial",
@@ -201,11 +205,14 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     before, began = await scrape(client), time.monotonic()
     await _all(names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "name": name}}))
     _say(f"{len(names)} trials were created in {time.monotonic() - began:.0f} s")
-    await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work")
+    await _until(lambda: len(simulation.pods) >= len(names), lambda: f"{len(simulation.pods)} trials have their pod")
     admitted = time.monotonic()
+    _say(f"all have their pod after {admitted - began:.0f} s; {len(simulation.working)} agents work")
+    await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work")
+    working = time.monotonic()
     open_execs = await _open_execs(client)
     released = time.monotonic()
-    _say(f"all agents work after {admitted - began:.0f} s; now each ends")
+    _say(f"all agents work after {working - began:.0f} s; now each ends")
     for pod in simulation.working:  # as fast as they are taken up: the lag is that of an operator that has something to do
         while simulation.released_and_waiting >= AT_ONCE:
             await asyncio.sleep(0.01)
@@ -223,6 +230,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     return Round(
         trials=len(names),
         admit_seconds=admitted - began,
+        start_seconds=working - began,
         finish_seconds=over - released,
         cpu_seconds=spent("process_cpu_seconds_total"),
         peak_bytes=after["multistep_peak_memory_bytes"],

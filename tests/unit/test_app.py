@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from multistep.api.trial import API_VERSION, KIND
 from multistep.app import LOST_LEASE_EXIT_CODE, App, insist, repeat
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
@@ -92,6 +93,23 @@ async def test_a_leader_looks_at_every_trial_and_at_news(operator: Operator) -> 
     await operator.until(lambda: operator.worked == [("default", "t")])
     operator.app.look_at(("default", "new"))
     await operator.until(lambda: operator.worked[1:] == [("default", "new")])
+
+
+async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "controller": True}
+    pod: Any = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [owner]}}
+    trial: Any = {"metadata": {"namespace": "default", "name": "t", "uid": "u", "generation": 1}}
+    operator.app.heard_of_trial(trial, "ADDED")
+    await operator.until(lambda: operator.worked == [("default", "t")])
+    for phase, looked_at in (("Complete", ["later"]), ("Running", ["later", "t"])):
+        operator.worked.clear()
+        operator.app.heard_of_trial({**trial, "status": {"phase": phase}}, "MODIFIED")
+        operator.app.heard_of_pod(pod, "DELETED")
+        operator.app.look_at(("default", "later"))
+        await operator.until(lambda: ("default", "later") in operator.worked)
+        assert sorted(name for _, name in operator.worked) == looked_at
 
 
 async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Operator) -> None:

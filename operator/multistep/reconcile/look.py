@@ -77,6 +77,7 @@ class Look:
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
+        self._unborn = False  # whether the pod was named a moment ago; if there is one all the same, making it tells
         self._whole = True  # whether all of the trial could be read
 
     async def run(self) -> float | None:
@@ -148,7 +149,8 @@ class Look:
         trial = self._trial
         if not is_over(trial.status) and not lifecycle.is_held(trial):
             self._loaded = await self._t.loader.load(trial)
-        self._pod = await self._t.pods.get(trial, trial.status.pod_name)
+        self._pod = None if self._unborn else await self._t.pods.get(trial, trial.status.pod_name)
+        self._unborn = False
         named = trial.status.verifier
         self._verifier = await self._t.pods.get(trial, named.pod_name if named else None)
         attempt = trial.status.attempt or 1
@@ -200,6 +202,7 @@ class Look:
         loaded, now = self._loaded_now, self._t.clock()
         new = status.begun(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
         await self._write(new)
+        self._unborn = attempt == 1 and image_user is None
         return 0
 
     async def _its_turn(self, manifest: Object, *, first: bool) -> bool:

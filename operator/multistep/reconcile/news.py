@@ -14,16 +14,19 @@ from ..engine.decisions import PodFacts
 from .turns import Key
 
 Body = Mapping[str, Any]
+_OVER = ("Complete", "Failed")
 Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was last heard of an object. key: the trial, or the sweep, to look at; version: its resourceVersion."""
+    """What was last heard of an object. key: the trial, or the sweep, to look at; version: its resourceVersion; over: a trial that
+    has ended."""
 
     key: Key
     version: str
     facts: object = None
+    over: bool = False
 
 
 class News:
@@ -34,8 +37,13 @@ class News:
 
     def trial(self, body: Body, type: str | None) -> Key | None:
         """The trial to look at, if its spec changed, it is to be deleted, or it was not known. type: None for a listing."""
-        metadata = body["metadata"]
-        return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type)
+        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
+        return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
+
+    def over(self, key: Key) -> bool:
+        """Whether a trial has ended: its pods tell nothing any more, and its last look saw to their end."""
+        seen = self._seen.get(("trial", *key))
+        return seen is not None and seen.over
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
         """The sweep to look at, if its spec changed, it is to be deleted, or it was not known."""
@@ -58,10 +66,12 @@ class News:
         else:
             self._seen[name] = seen
 
-    def _heard(self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None) -> Key | None:
+    def _heard(
+        self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None, *, over: bool = False
+    ) -> Key | None:
         name = (kind, metadata["namespace"], metadata["name"])
         before = self._seen.get(name)
-        self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts))
+        self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, over))
         is_news = type in (None, "DELETED") or before is None or before.facts != facts
         return key if is_news else None
 

@@ -110,6 +110,11 @@ class Simulation:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
+    def pods(self) -> list[str]:
+        """Pods that there are."""
+        return list(self._uids)
+
+    @property
     def working(self) -> list[str]:
         """Pods whose agents work."""
         return list(self._working)

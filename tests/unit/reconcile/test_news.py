@@ -51,3 +51,15 @@ def test_a_pod_of_nobody_is_no_news() -> None:
     stray = pod()
     stray["metadata"]["ownerReferences"] = []
     assert News().pod(stray, "ADDED") is None
+
+
+def test_a_trial_is_over_as_long_as_its_last_event_says_so() -> None:
+    news = News()
+    assert not news.over(KEY)
+    for phase, over in (("Running", False), ("Complete", True), ("Failed", True)):
+        news.trial({**trial(), "status": {"phase": phase}}, "MODIFIED")
+        assert news.over(KEY) is over
+    news.trial(trial(), "DELETED")
+    assert not news.over(KEY)
+    news.trial(trial(uid="another"), "ADDED")
+    assert not news.over(KEY)
