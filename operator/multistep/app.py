@@ -115,10 +115,11 @@ class App:
         self._begin("work", self._work())
         self._begin("relist", repeat("comparing lists with watches", settings.relist_seconds, self.relist.compare))
 
-    def look_at(self, key: Key) -> None:
-        """There is news of a trial. A replica that stands by needs none: it looks at everything once it leads."""
+    def look_at(self, key: Key, seconds: float = 0.0) -> None:
+        """There is news of a trial; seconds: in which there may be more. A replica that stands by needs none: it looks at
+        everything once it leads."""
         if self.lease.held:
-            self.queue.add(key)
+            self.queue.add_within(key, seconds)
 
     def look_at_sweep(self, key: Key, seconds: float = 0.0) -> None:
         """There is news of a sweep; seconds: in which there may be more."""
@@ -160,9 +161,9 @@ class App:
         """An event of a watch. If it tells something, the trial is looked at, and perhaps others may start their pods now."""
         if (heard := self.news.pod(pod, type)) is not None:
             key, facts = heard
-            self.reconciler.heard_of_pod(key, facts, gone=type == "DELETED")
+            seconds = self.reconciler.heard_of_pod(key, facts, gone=type == "DELETED")
             if type is None or not self.news.over(key):
-                self.look_at(key)
+                self.look_at(key, seconds)
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""

@@ -112,6 +112,19 @@ async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) 
         assert sorted(name for _, name in operator.worked) == looked_at
 
 
+async def test_what_a_node_tells_of_a_pod_on_its_way_is_looked_at_a_little_later_with_what_follows(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "controller": True}
+    pod: Any = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [owner]}}
+    creating = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    operator.app.heard_of_pod({**pod, "status": {"phase": "Pending"}}, "ADDED")
+    operator.app.heard_of_pod({**pod, "status": {"phase": "Pending", "containerStatuses": [creating]}}, "MODIFIED")
+    operator.app.look_at(("default", "later"))
+    await operator.until(lambda: operator.worked == [("default", "later")])
+    await operator.until(lambda: operator.worked == [("default", "later"), ("default", "t")])
+
+
 async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Operator) -> None:
     leader = other(operator.cluster)
     await leader.attempt()

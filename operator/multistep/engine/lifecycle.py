@@ -437,3 +437,9 @@ def _stands_since(status: TrialStatus | SweepStatus) -> Condition | None:
 def stands_still(pod: PodFacts) -> bool:
     """Whether a pod that does not run yet waits for more than its node's work: for room, or an image that does not come."""
     return bool(pod.unschedulable) or pod.waiting_reason not in _ON_ITS_WAY
+
+
+def on_its_way(pod: PodFacts) -> bool:
+    """Whether a pod is being started, and there is nothing to do but wait for it."""
+    under_way = pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
+    return not (under_way or pod.gates or stands_still(pod))

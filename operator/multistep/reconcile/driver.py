@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -70,7 +70,8 @@ class Left:
 
 @dataclass
 class _Ride:
-    """One visit to a trial's pods. sessions: those that are open; workdir: of the verifier's environment."""
+    """One visit to a trial's pods. sessions: those that are open; under_way: ids of what was running when they were opened;
+    workdir: of the verifier's environment."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -82,6 +83,7 @@ class _Ride:
     stack: AsyncExitStack
     sessions: dict[Place, Session]
     records: dict[str, Record] = field(default_factory=dict)
+    under_way: set[str] = field(default_factory=set)
     workdir: str = ""
     protocol: int = 1
 
@@ -91,6 +93,11 @@ class _Ride:
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
+
+    async def take(self, session: Session, records: Iterable[Record]) -> None:
+        """What a runner has of this trial as its session begins."""
+        self.records |= {each.id: await _acknowledged(session, each) for each in records}
+        self.under_way |= {id for id, each in self.records.items() if not each.done}
 
 
 class Driver:
@@ -127,7 +134,7 @@ class Driver:
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             # A verifier's records are believed of its own pod and of the store: an agent may have got hold of its own pod.
-            ride.records = {each.id: await _acknowledged(session, each) for each in hello.records if not in_verifier(each.id)}
+            await ride.take(session, (each for each in hello.records if not in_verifier(each.id)))
             if loaded.plan.separate:
                 kept = [Record.from_json(each) for each in await self._volume.records(ride.key, scope.attempt)]
                 ride.records |= {each.id: each for each in kept}
@@ -176,7 +183,7 @@ class Driver:
         named = ride.trial.status.verifier
         if _must_be_root(ride.trial, hello, named.image_user if named else None):
             return Left(journal, image_user=_user(hello), verifier=step)
-        ride.records |= {each.id: await _acknowledged(session, each) for each in hello.records if in_verifier(each.id)}
+        await ride.take(session, (each for each in hello.records if in_verifier(each.id)))
         ride.sessions["verifier"], ride.workdir = session, hello.workdir
         return None
 
@@ -195,9 +202,15 @@ class Driver:
         if progress.running is None:
             record = await self._perform(ride, session, progress.next)
         else:
-            linger = self._settings.linger_seconds
-            record = await session.wait(progress.running.id, min(linger, HURRIED_SECONDS) if self._hurried() else linger)
+            record = await session.wait(progress.running.id, self._patience(ride, progress.running.id))
         return await _acknowledged(session, record)
+
+    def _patience(self, ride: _Ride, id: str) -> float:
+        """Seconds for which a session stays open for a running phase. One that ran before the visit may run for hours."""
+        if id in ride.under_way:
+            return 0.0
+        linger = self._settings.linger_seconds
+        return min(linger, HURRIED_SECONDS) if self._hurried() else linger
 
     async def _perform(self, ride: _Ride, session: Session, operation: Operation) -> Record:
         match operation:

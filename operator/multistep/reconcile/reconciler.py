@@ -14,6 +14,7 @@ from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
 from ..cluster.shard import Shard
 from ..engine.decisions import PodFacts
+from ..engine.lifecycle import on_its_way
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
@@ -30,6 +31,8 @@ from .quotas import Quotas
 from .tally import Tally
 from .trial_pods import TrialPods
 from .turns import Key
+
+STARTING_NEWS_SECONDS = 1.0  # a node tells several times how far it is with a pod; most often it runs soon
 
 
 @dataclass
@@ -75,11 +78,12 @@ class Reconciler:
             execs=self.execs,
         )
 
-    def heard_of_pod(self, key: Key, pod: PodFacts, *, gone: bool) -> None:
-        """There is news of a trial's pod: others may make theirs now."""
+    def heard_of_pod(self, key: Key, pod: PodFacts, *, gone: bool) -> float:
+        """There is news of a trial's pod: others may make theirs now. Returns the seconds within which to look at the trial."""
         self.starts.saw(key, pod, gone=gone)
         if gone or pod.phase in ("Succeeded", "Failed"):  # what ended counts for no quota
             self.quotas.went(key[0])
+        return STARTING_NEWS_SECONDS if on_its_way(pod) and not gone else 0.0
 
     async def reconcile(self, key: Key) -> float | None:
         """One look. Returns the seconds after which to look again; None: only when something happens."""

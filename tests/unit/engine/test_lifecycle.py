@@ -726,3 +726,21 @@ def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
 )
 def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[str, str], still: bool) -> None:
     assert lifecycle.stands_still(starting(**changes)) is still
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({}, True),
+        ({"waiting_reason": "PodInitializing"}, True),
+        ({"waiting_reason": "ImagePullBackOff"}, False),
+        ({"unschedulable": "0/1 nodes are available"}, False),
+        ({"gates": ("kueue.x-k8s.io/admission",)}, False),
+        ({"running": True}, False),
+        ({"terminated": True}, False),
+        ({"deleting": True}, False),
+        ({"phase": "Failed"}, False),
+    ],
+)
+def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: dict[str, Any], waits: bool) -> None:
+    assert lifecycle.on_its_way(starting(**changes)) is waits

@@ -616,6 +616,17 @@ async def test_pods_have_their_trials_shard() -> None:
 # -- visits
 
 
+async def test_a_session_is_kept_for_a_phase_that_began_in_it_and_not_for_one_that_was_found_running() -> None:
+    world = World(durations={"a/agent": 100_000.0}, settings={"linger_seconds": 3.0})
+    waited = []
+    for _ in range(2):
+        wait = await world.look()
+        assert wait is not None
+        waited.append([each["timeoutSeconds"] for each in world.runner.requests if each["op"] == "wait"][-1])
+        world.now += wait
+    assert waited == [3.0, 0.0]
+
+
 async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:
     """Nothing is ever heard of the end of the first phase; the waits are as long as what it has taken by then."""
     world = World(durations={"a/agent": 100_000.0})
