@@ -154,8 +154,8 @@ class Driver:
 
     async def _ride(self, ride: _Ride) -> Left:
         # What was told before is not told again: each write costs the API server more than all else of a short visit.
-        now = ride.trial.status
-        steps_told, script = -1 if now.phase == "Suspended" else len(now.steps), Replay(ride.scope, ride.agent)
+        now, script = ride.trial.status, Replay(ride.scope, ride.agent)
+        steps_told = -1 if now.phase == "Suspended" or ride.trial.spec.suspend else len(now.steps)
         while (progress := script.go_on(ride.records)).next is not None:
             prepares = prestarts(ride.trial) and not progress.journal.steps
             if progress.between_steps and ride.trial.spec.suspend and not prepares:
