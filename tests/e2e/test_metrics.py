@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
+from multistep.cluster.resources import NAMESPACES
 from tests.e2e.given import DEADLINE_SECONDS, STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, made_namespace, reward, trial
 from tests.e2e.replicas import NAMESPACE, SELECTOR
 from tests.support import servers
@@ -105,6 +107,7 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
         servers.kube_state_metrics(FILES / "kube-state-metrics.yaml", place) as states,
         servers.prometheus(configuration(await operators(given), states.host), place) as server,
         aiohttp.ClientSession() as session,
+        AsyncExitStack() as made,
     ):
         prometheus = Prometheus(server.url, session)
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -113,6 +116,7 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
         while (found := await seen_by(prometheus, given)) is None:  # a busy machine made the operator begin anew: its counts, too
             given = Given(given.client, f"{given.namespace}-a")
             await made_namespace(given.client, given.namespace)
+            made.push_async_callback(given.client.delete, NAMESPACES, None, given.namespace)
         yield found
 
 

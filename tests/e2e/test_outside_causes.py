@@ -163,13 +163,19 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 
 
 async def cut(given: Given, name: str, times: int) -> None:
-    """Streams to the trial's runner end in the container, so often at least."""
+    """Streams to the trial's runner end in the container, so often, unanswered: the runner sleeps, so that none is over before."""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while times > 0:
-            for pod in await given.pods(name):
-                if pod["status"].get("containerStatuses"):
-                    times -= kill(processes(pod, RUNNER_CALLS))
+        while not (serving := await in_containers(given, name, RUNNER_SERVES)):
             await asyncio.sleep(0.1)
+        with asleep(serving):
+            while times > 0:
+                times -= kill(await in_containers(given, name, RUNNER_CALLS))
+                await asyncio.sleep(0.1)
+
+
+async def in_containers(given: Given, name: str, command: bytes) -> list[int]:
+    pods = [each for each in await given.pods(name) if each["status"].get("containerStatuses")]
+    return [pid for pod in pods for pid in processes(pod, command)]
 
 
 async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_nothing_twice(given: Given) -> None:

@@ -95,18 +95,20 @@ async def test_a_leader_looks_at_every_trial_and_at_news(operator: Operator) -> 
     await operator.until(lambda: operator.worked[1:] == [("default", "new")])
 
 
+OWNER = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "controller": True}
+POD: dict[str, Any] = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [OWNER]}}
+
+
 async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "controller": True}
-    pod: Any = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [owner]}}
     trial: Any = {"metadata": {"namespace": "default", "name": "t", "uid": "u", "generation": 1}}
     operator.app.heard_of_trial(trial, "ADDED")
     await operator.until(lambda: operator.worked == [("default", "t")])
     for phase, looked_at in (("Complete", ["later"]), ("Running", ["later", "t"])):
         operator.worked.clear()
         operator.app.heard_of_trial({**trial, "status": {"phase": phase}}, "MODIFIED")
-        operator.app.heard_of_pod(pod, "DELETED")
+        operator.app.heard_of_pod(POD, "DELETED")
         operator.app.look_at(("default", "later"))
         await operator.until(lambda: ("default", "later") in operator.worked)
         assert sorted(name for _, name in operator.worked) == looked_at
@@ -115,11 +117,9 @@ async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) 
 async def test_what_a_node_tells_of_a_pod_on_its_way_is_looked_at_a_little_later_with_what_follows(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "controller": True}
-    pod: Any = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [owner]}}
     creating = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
-    operator.app.heard_of_pod({**pod, "status": {"phase": "Pending"}}, "ADDED")
-    operator.app.heard_of_pod({**pod, "status": {"phase": "Pending", "containerStatuses": [creating]}}, "MODIFIED")
+    operator.app.heard_of_pod({**POD, "status": {"phase": "Pending"}}, "ADDED")
+    operator.app.heard_of_pod({**POD, "status": {"phase": "Pending", "containerStatuses": [creating]}}, "MODIFIED")
     operator.app.look_at(("default", "later"))
     await operator.until(lambda: operator.worked == [("default", "later")])
     await operator.until(lambda: operator.worked == [("default", "later"), ("default", "t")])

@@ -72,6 +72,16 @@ def begun(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | N
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 
+def waits_to_begin(sweep: TrialSweep) -> bool:
+    """Whether it is suspended before it asked for its tasks, which are to be those that are there when it begins."""
+    return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
+
+
+def held(sweep: TrialSweep, now: float) -> SweepStatus:
+    """A sweep that waits for spec.suspend to be false before it begins."""
+    return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to begin", now)
+
+
 def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """A sweep that cannot begin yet."""
     return _with(sweep, "Pending", reason, message, now)

@@ -96,8 +96,9 @@ class _Ride:
 
     async def take(self, session: Session, records: Iterable[Record]) -> None:
         """What a runner has of this trial as its session begins."""
-        self.records |= {each.id: await _acknowledged(session, each) for each in records}
-        self.under_way |= {id for id, each in self.records.items() if not each.done}
+        taken = {each.id: await _acknowledged(session, each) for each in records}
+        self.records |= taken
+        self.under_way |= {id for id, each in taken.items() if not each.done}
 
 
 class Driver:

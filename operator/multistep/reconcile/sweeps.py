@@ -96,6 +96,9 @@ class _Look:
             self._sweep = self._parsed()
             if is_over(self._sweep.status):
                 return await self._clean_up()
+            if sweep_status.waits_to_begin(self._sweep):
+                await self._write(sweep_status.held(self._sweep, self._s.clock()))
+                return None
             plan, tasks = await self._planned()
         except SourceError as error:
             return await self._wait_for_tasks(error)

@@ -152,6 +152,17 @@ async def test_a_place_that_is_away_is_waited_for_and_one_that_is_wrong_is_not(p
     assert wrong.trials == []
 
 
+async def test_of_a_sweep_that_is_suspended_from_its_start_the_tasks_are_asked_for_when_it_begins(place: Place) -> None:
+    made = world(place, suspend=True)
+    await looks(made, lambda made: made.status.phase)
+    assert (made.status.phase, place.asked, made.status.start_time) == ("Suspended", [], None)
+    place.head = COMMITS[1]
+    made.change(suspend=False)
+    await looks(made, begun)
+    pinned = made.status.tasks_from
+    assert pinned is not None and pinned.revision == COMMITS[1] and made.status.suspended_seconds is None
+
+
 async def test_a_secret_that_is_missing_is_told_with_its_field(place: Place) -> None:
     made = world(place)
     made.cluster.remove("Secret", "default", "login")
