@@ -59,6 +59,16 @@ def test_a_sweep_that_begins_says_how_much_it_will_be() -> None:
     assert (status.trials.total, status.start_time is not None, holding(status)) == (4, True, {"Reconciling"})
 
 
+def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_begun() -> None:
+    elsewhere: dict[str, Any] = {"tasks": None, "tasksFrom": {"git": {"url": "https://git.example/r"}}}
+    found = sweep(**elsewhere, suspend=True)
+    status = sweep_status.held(found, NOW)
+    assert why(status) == ("Suspended", "Suspended", "spec.suspend is true; set it to false to begin")
+    assert (holding(status), status.start_time) == ({"Reconciling", "Suspended"}, None)
+    waits = [sweep_status.waits_to_begin(each) for each in (found, sweep(**elsewhere), sweep(suspend=True), begun(suspend=True))]
+    assert waits == [True, False, False, False]
+
+
 def test_it_makes_trials_while_there_is_room() -> None:
     assert next_of(begun()).make == range(3)
     found = next_of(begun(), [*done(0), TrialFacts(1, "Live", phase="Running"), TrialFacts(2, "Live")])
