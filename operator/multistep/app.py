@@ -9,6 +9,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -113,7 +114,8 @@ class App:
             self._begin("traces", self.traces.run())
         self._begin("lease", self._keep_lease())
         self._begin("work", self._work())
-        self._begin("relist", repeat("comparing lists with watches", settings.relist_seconds, self.relist.compare))
+        pause = partial(self.relist.pause_seconds, settings.relist_seconds)
+        self._begin("relist", repeat("comparing lists with watches", pause, self.relist.compare))
 
     def look_at(self, key: Key, seconds: float = 0.0) -> None:
         """There is news of a trial; seconds: in which there may be more. A replica that stands by needs none: it looks at
@@ -335,10 +337,10 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         logger.critical("%s ended", task.get_name(), exc_info=error)
 
 
-async def repeat(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
     """Do something every so many seconds, more or less. What fails is logged, and done again when its time comes."""
     while True:
-        await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
+        await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
         await _attempt(name, work)
 
 

@@ -237,7 +237,7 @@ async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeyp
 
     monkeypatch.setattr("multistep.app.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await repeat("a chore", 100.0, work)
+        await repeat("a chore", lambda: 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)
     outcomes[:] = [Unavailable("away"), None, RuntimeError("not reached")]
     await insist("something", work)

@@ -5,7 +5,8 @@ Only a hint that saves looks: a watch may lose events, so ``Relist`` compares wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class News:
 
     def __init__(self) -> None:
         self._seen: dict[Name, Seen] = {}
+        self._told: set[Name] | None = None
 
     def trial(self, body: Body, type: str | None) -> Key | None:
         """The trial to look at, if its spec changed, it is to be deleted, or it was not known. type: None for a listing."""
@@ -59,6 +61,15 @@ class News:
         """All that was heard of, as it is now."""
         return dict(self._seen)
 
+    @contextmanager
+    def listening(self) -> Iterator[Set[Name]]:
+        """What a watch tells of meanwhile; of what came and went nothing else is left."""
+        self._told = told = set[Name]()
+        try:
+            yield told
+        finally:
+            self._told = None
+
     def note(self, name: Name, seen: Seen | None) -> None:
         """Heard in another way; None: it is gone."""
         if seen is None:
@@ -70,6 +81,8 @@ class News:
         self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None, *, over: bool = False
     ) -> Key | None:
         name = (kind, metadata["namespace"], metadata["name"])
+        if self._told is not None:
+            self._told.add(name)
         before = self._seen.get(name)
         self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, over))
         is_news = type in (None, "DELETED") or before is None or before.facts != facts

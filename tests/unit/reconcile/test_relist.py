@@ -32,7 +32,7 @@ class Watched:
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         while self.meanwhile:
-            self.tell(self.meanwhile.pop(0))
+            self.tell(*self.meanwhile.pop(0))
 
     def tell(self, body: Any, type: str = "MODIFIED") -> None:
         (self.news.pod if body["kind"] == "Pod" else self.news.trial)(body, type)
@@ -98,9 +98,30 @@ async def test_a_deletion_that_was_not_told_is_looked_at_and_no_fault(watched: W
 
 async def test_what_is_told_while_it_waits_is_only_late(watched: Watched) -> None:
     changed = watched.change("Pod", "p")
-    watched.meanwhile = [changed, watched.change("Pod", "p")]
+    watched.meanwhile = [(changed,), (watched.change("Pod", "p"),)]
     await watched.relist.compare()
     assert (watched.added, watched.relist.finding) == ([], "")
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_what_comes_and_goes_while_it_waits_was_told_of(watched: Watched, known: bool) -> None:
+    """It is listed, and when the comparison is made no more known of it than before."""
+    trial = await make_trial(watched.cluster, "default", "brief")
+    if known:
+        watched.tell(trial, "ADDED")
+        trial = watched.change("MultiStepTrial", "brief")
+    watched.meanwhile = [(trial, "MODIFIED"), (trial, "DELETED")]
+    await watched.relist.compare()
+    assert (watched.added, watched.relist.finding) == ([], "")
+
+
+async def test_after_a_finding_the_next_comparison_comes_sooner(watched: Watched) -> None:
+    assert watched.relist.pause_seconds(300.0) == 300.0
+    watched.change("Pod", "p")
+    await watched.relist.compare()
+    assert watched.relist.pause_seconds(300.0) == 60.0
+    await watched.relist.compare()
+    assert watched.relist.pause_seconds(300.0) == 300.0
 
 
 async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not(watched: Watched) -> None:
