@@ -29,6 +29,9 @@ def complete(**changes: Any) -> Object:
     return {"metadata": {"name": NAME}, "status": {**status, **changes}}
 
 
+ENDS = ("of pod chaos-7-1 ended with status 255 (Unknown)", "of pod chaos-7-1 ended with status 1 (Error)")
+
+
 def failed(attempts: list[Object], name: str = NAME, **changes: Any) -> Object:
     conditions = [{"type": "Failed", "status": "True", "reason": attempts[-1]["reason"], "message": ""}]
     status = {"conditions": conditions, "attempt": len(attempts), "attempts": attempts, "steps": []}
@@ -110,6 +113,12 @@ def test_an_untrue_reason_of_a_loss_is_found() -> None:
     assert judged(found, told("chaos-7-2"), killed="chaos-7-1") == judged(found, told("chaos-7-2"), killed="chaos-7-1-v2") == ""
     found = complete(attempt=2, attempts=[lost(1, reason="Evicted")])
     assert "no cause" in judged(found, told("chaos-7-2"), 1, killed="chaos-7-1")
+
+
+def test_an_init_container_whose_end_nobody_saw_is_a_cause_and_one_that_failed_is_none() -> None:
+    unseen, broken = ({**lost(1, reason="RunnerInstallFailed"), "message": f"the init container {how}"} for how in ENDS)
+    assert judged(complete(attempt=2, attempts=[unseen]), told("chaos-7-2")) == ""
+    assert "no cause" in judged(complete(attempt=2, attempts=[broken]), told("chaos-7-2"))
 
 
 def test_a_failure_with_a_retry_left_is_found() -> None:

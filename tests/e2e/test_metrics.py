@@ -139,13 +139,18 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
 
 async def scraped_since(prometheus: Prometheus, since: float) -> float:
     """A moment after it, at which the newest scrape of each target is newer and was good: on a busy machine some are not, and
-    what they should have brought is then missing."""
+    what they should have brought is then missing. That of a scrape: one that is under way has begun later, and may fail."""
     while True:
-        now = time.time()
-        good = await replace(prometheus, moment=now).query("timestamp(up) and up == 1")
+        moment = min((await good_scrapes(prometheus, time.time())).values(), default=0.0)
+        good = await good_scrapes(prometheus, moment)
         if len(good) == 2 and min(good.values()) > since:
-            return now
+            return moment
         await asyncio.sleep(0.2)
+
+
+async def good_scrapes(prometheus: Prometheus, moment: float) -> dict[tuple[str, ...], float]:
+    """When those targets were scraped whose newest scrape was good."""
+    return await replace(prometheus, moment=moment).query("timestamp(up) and up == 1")
 
 
 async def test_what_prometheus_has_is_what_the_statuses_say(seen: Seen) -> None:

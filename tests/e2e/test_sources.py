@@ -115,9 +115,10 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
 
         await given.applied(sweep(sources["git-branch"][0]["git"]))
         begun = {name: await given.until(name, resolved) for name in ("git-branch", "git-private")}
-        pinned = await sweep_until(given, resolved_tasks)
-        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")
+        assert not resolved_tasks(await sweep_until(given, lambda found: holds(found, "Suspended"))), "it has not begun"
         await given.client.patch(SWEEPS, given.namespace, "all", {"spec": {"suspend": False}})
+        pinned = await sweep_until(given, resolved_tasks)
+        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # before its second trial is made
         moved = trial("git-moved", sources["git-branch"][0])
         await given.applied(moved)
 
@@ -135,13 +136,13 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
         away = await given.until("away", lambda obj: "cannot be reached" in condition(obj, "Reconciling")["message"])
         assert condition(away, "Reconciling")["reason"] == "TaskUnavailable"
         swept = await sweep_until(given, finished)
-        assert swept["status"]["agents"] == [{"name": "oracle", "counted": 1, "mean": sources["git-branch"][1]}]
+        assert swept["status"]["agents"] == [{"name": "oracle", "counted": 2, "mean": sources["git-branch"][1]}]
         assert swept["status"]["tasksFrom"] == pinned["status"]["tasksFrom"]
         assert swept["status"]["tasksFrom"]["revision"] == branch["status"]["taskSource"]["revision"]
 
 
 def sweep(source: Object) -> Object:
-    """Of all tasks of a branch; it is begun, and makes nothing yet."""
+    """Of all tasks of a branch, one trial after another; it is suspended."""
     return {
         "apiVersion": SWEEPS.api_version,
         "kind": SWEEPS.kind,
@@ -150,6 +151,8 @@ def sweep(source: Object) -> Object:
             "tasksFrom": {"git": {**source, "path": "tasks"}},
             "agents": [{"name": "oracle", "agent": {"name": "oracle"}}],
             "template": {"spec": {"environment": {"image": IMAGE}}},
+            "attempts": 2,
+            "parallelism": 1,
             "suspend": True,
         },
     }

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError, NotFound
-from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, in_agent, reward, trial
+from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
 FOR_EVER = "#!/bin/sh\nwhile :; do sleep 1; done\n"
@@ -104,7 +104,8 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     assert [counts[each] for each in ("total", "made", "complete", "failed", "deleted", "live")] == [8, 8, 6, 2, 0, 0]
     assert status["podHours"] > 0
     found = await trials(given)
-    assert len(found) == 8 and not any("suspend" in each["spec"] for each in found.values())
+    assert len(found) == 8 and "suspend" not in found["held solver 1"]["spec"]
+    assert all(holds(each, "Complete") for each in found.values() if "suspend" in each["spec"]), "others ended meanwhile"
     told = await given.told(NAME, "SweepComplete")
     assert [told.count(reason) for reason in ("SweepStarted", "Suspended", "Resumed", "SweepComplete")] == [1, 1, 1, 1]
     await changed(given, ttlSecondsAfterFinished=0)

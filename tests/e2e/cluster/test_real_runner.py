@@ -58,7 +58,7 @@ async def finished(talk: Session, spec: dict[str, object]) -> PhaseResult:
     await talk.start(spec)
     record = await talk.wait(str(spec["id"]), 20)
     assert record.done
-    await talk.ack(record.id)
+    talk.ack(record.id)
     return PhaseResult.from_record(record)
 
 
@@ -97,7 +97,7 @@ async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client
     async with session(client, runner_pod) as talk:
         record = await talk.wait(id, 0)
         assert PhaseResult.from_record(record).tail == "done\n"
-        await talk.ack(id)
+        talk.ack(id)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not await is_ready(client, runner_pod):
             await asyncio.sleep(0.1)
@@ -121,7 +121,7 @@ async def test_a_healthcheck_is_tried_until_it_succeeds(client: Client, runner_p
     async with session(client, runner_pod) as talk:
         await talk.healthcheck({"id": id, "argv": ["/bin/sh", "-c", script], "user": "", "cwd": "", "env": {}, **tries})
         result = HealthcheckResult.from_record(await talk.wait(id, 10))
-        await talk.ack(id)
+        talk.ack(id)
     assert (result.healthy, result.attempts) == (True, 2)
 
 
@@ -174,7 +174,7 @@ async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, run
             await talk.start(phase)
             await talk.upload(new_id("upload"), "/tmp", tar_of({Path(f"{count}.go").name: b""}))
             assert (await talk.wait(id, 20)).done
-            await talk.ack(id)
+            talk.ack(id)
             assert (await finished(talk, shell(new_id("agent"), f"cat {count}"))).tail == "once\n"
 
 
