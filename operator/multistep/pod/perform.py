@@ -25,8 +25,8 @@ Contents = Callable[[Content], Iterable[bytes]]
 _FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of an upload that would fail again; Body is sent again
 
 
-async def perform(session: Session, operation: Operation, contents: Contents) -> Record:
-    """Do one operation that the runner does alone and return its record; a phase may still be running then.
+async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
+    """Do one operation that the runner does alone and return its record; a phase may still be running after wait_seconds.
 
     contents: the tar stream of an upload's content.
     """
@@ -36,9 +36,9 @@ async def perform(session: Session, operation: Operation, contents: Contents) ->
         case Upload():
             return await upload(session, operation.id, operation.target, contents(operation.content), operation.user)
         case Start():
-            return await session.start(_start(operation))
+            return await session.start(_start(operation), wait_seconds)
         case Healthcheck():
-            return await session.healthcheck(_healthcheck(operation))
+            return await session.healthcheck(_healthcheck(operation), wait_seconds)
         case Note():
             return await session.note(operation.id, operation.data)
     raise TypeError(f"not an operation of the runner alone: {operation}")

@@ -90,6 +90,7 @@ class Session:
         self._moved = moved
         self._frames = FrameReader()
         self._turn = asyncio.Lock()
+        self._held: list[bytes] = []  # requests that go with the next one
         self._lost = ""  # why nothing more can be asked in this session
 
     async def __aenter__(self) -> Self:
@@ -120,27 +121,26 @@ class Session:
             ours = ", ".join(map(str, PROTOCOLS))
             raise NoCommonProtocol(f"{error}, this operator {ours}: run an operator of a release in between") from None
 
-    async def start(self, spec: Mapping[str, Any]) -> Record:
-        """Run a command as a phase. spec: the request's fields but ``op``. Returns at once, mostly with it running."""
-        return await self._ask_record("start", spec)
+    async def start(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
+        """Run a command as a phase. spec: the request's fields but ``op``. Returns at once, mostly with it running; or as wait."""
+        return await self._begin("start", spec, wait_seconds)
 
-    async def healthcheck(self, spec: Mapping[str, Any]) -> Record:
-        """Begin to try a command until it succeeds. spec: the request's fields but ``op``."""
-        return await self._ask_record("healthcheck", spec)
+    async def healthcheck(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
+        """Try a command until it succeeds. spec: the request's fields but ``op``. Returns as start does."""
+        return await self._begin("healthcheck", spec, wait_seconds)
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
         """The record as soon as it is done, or as it is after timeout_seconds."""
-        request = {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
-        return _record(await self._ask(request, extra_seconds=max(0.0, timeout_seconds)), id)
+        return _record(await self._ask(_wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds)), id)
 
     async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
         """A part of what a phase printed, from offset on; changes nothing. Only if hello agreed on OUTPUT_PROTOCOL or later."""
         answer = await self._ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
         return _printed(answer, max_bytes)
 
-    async def ack(self, id: str) -> None:
-        """Say that the result is in safe hands."""
-        await self._ask({"op": "ack", "id": id})
+    def ack(self, id: str) -> None:
+        """Say that the result is in safe hands: together with the next request, or when the session is closed."""
+        self._held.append(encode_json(MESSAGE, {"op": "ack", "id": id}))
 
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
         """Keep data (at most 64 KiB) as the result of a record. The first one wins."""
@@ -182,6 +182,10 @@ class Session:
 
     async def close(self) -> None:
         """End the session in an orderly way where possible; never raises for a broken stream."""
+        if self._held and not self._lost:
+            with suppress(PodError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+                    await self._ask_all([])
         self._lost = self._lost or "it was closed"
         with suppress(StreamLost, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
@@ -210,20 +214,41 @@ class Session:
                 raise
             self._lost = ""
 
+    async def _begin(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
+        """Begin and wait by one write: most phases are over in a moment, and each message takes the whole way to the pod."""
+        begin = {**spec, "op": op}
+        if wait_seconds is None:
+            return _record(await self._ask(begin), spec["id"], op)
+        answers = await self._ask_all([begin, _wait(spec["id"], wait_seconds)], extra_seconds=wait_seconds)
+        return _record(answers[-1], spec["id"], op)
+
     async def _ask_record(self, op: str, spec: Mapping[str, Any]) -> Record:
         return _record(await self._ask({**spec, "op": op}), spec["id"], op)
 
     async def _ask(self, request: Mapping[str, Any], *, extra_seconds: float = 0.0) -> dict[str, Any]:
-        async with self._exchange():
-            return await self._request(request, extra_seconds)
+        return (await self._ask_all([request], extra_seconds=extra_seconds))[-1]
 
-    async def _request(self, request: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
-        try:
-            frame = encode_json(MESSAGE, request)
-        except ValueError as error:  # nothing was sent: the session goes on
-            raise _Refusal(RunnerError(f"{request['op']} cannot be sent: {error}", code="TooLarge")) from None
-        await self._send(frame)
-        return await self._answer(extra_seconds)
+    async def _ask_all(self, requests: Sequence[Mapping[str, Any]], *, extra_seconds: float = 0.0) -> list[dict[str, Any]]:
+        async with self._exchange():
+            return await self._request_all(requests, extra_seconds)
+
+    async def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self._request_all([request]))[-1]
+
+    async def _request_all(self, requests: Sequence[Mapping[str, Any]], extra_seconds: float = 0.0) -> list[dict[str, Any]]:
+        """What is held, then requests, by one write; their answers, in order. A refusal is raised when all have answered."""
+        frames = [*self._held, *map(_frame, requests)]
+        self._held = []
+        await self._send(b"".join(frames))
+        answers, refusals = [], []
+        for _ in frames:
+            try:
+                answers.append(await self._answer(extra_seconds))
+            except _Refusal as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
+        return answers
 
     async def _answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
         frame = await self._receive(extra_seconds)
@@ -333,6 +358,17 @@ async def _chunks(chunks: Body) -> AsyncIterator[bytes]:
     else:
         for chunk in chunks:
             yield chunk
+
+
+def _wait(id: str, timeout_seconds: float) -> dict[str, Any]:
+    return {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
+
+
+def _frame(request: Mapping[str, Any]) -> bytes:
+    try:
+        return encode_json(MESSAGE, request)
+    except ValueError as error:  # nothing was sent: the session goes on
+        raise _Refusal(RunnerError(f"{request['op']} cannot be sent: {error}", code="TooLarge")) from None
 
 
 def _body_end(frame: Frame, got: DownloadResult) -> DownloadResult:

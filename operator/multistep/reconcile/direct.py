@@ -39,7 +39,7 @@ class Direct:
         while (reached := direct.reached(gathering.collect, records)).next is not None:
             record = await self._advance(session, gathering, reached)
             if record.done and not record.acknowledged:
-                await session.ack(record.id)
+                session.ack(record.id)
             records[record.id] = record
             if reached.running is not None and not record.done:
                 return replace(reached, running=record)

@@ -94,9 +94,9 @@ class _Ride:
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
 
-    async def take(self, session: Session, records: Iterable[Record]) -> None:
+    def take(self, session: Session, records: Iterable[Record]) -> None:
         """What a runner has of this trial as its session begins."""
-        taken = {each.id: await _acknowledged(session, each) for each in records}
+        taken = {each.id: _acknowledged(session, each) for each in records}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
 
@@ -135,7 +135,7 @@ class Driver:
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             # A verifier's records are believed of its own pod and of the store: an agent may have got hold of its own pod.
-            await ride.take(session, (each for each in hello.records if not in_verifier(each.id)))
+            ride.take(session, (each for each in hello.records if not in_verifier(each.id)))
             if loaded.plan.separate:
                 kept = [Record.from_json(each) for each in await self._volume.records(ride.key, scope.attempt)]
                 ride.records |= {each.id: each for each in kept}
@@ -170,7 +170,8 @@ class Driver:
                 continue
             record = await self._advance_or_tell(ride, progress)
             ride.records[record.id] = record
-            if not record.done and (progress.running is not None or record.id != progress.next.id):
+            if not record.done:
+                progress = script.go_on(ride.records)
                 await ride.hooks.report(progress.journal, ride.isolation)
                 break
         return Left(progress.journal)
@@ -184,7 +185,7 @@ class Driver:
         named = ride.trial.status.verifier
         if _must_be_root(ride.trial, hello, named.image_user if named else None):
             return Left(journal, image_user=_user(hello), verifier=step)
-        await ride.take(session, (each for each in hello.records if in_verifier(each.id)))
+        ride.take(session, (each for each in hello.records if in_verifier(each.id)))
         ride.sessions["verifier"], ride.workdir = session, hello.workdir
         return None
 
@@ -204,7 +205,7 @@ class Driver:
             record = await self._perform(ride, session, progress.next)
         else:
             record = await session.wait(progress.running.id, self._patience(ride, progress.running.id))
-        return await _acknowledged(session, record)
+        return _acknowledged(session, record)
 
     def _patience(self, ride: _Ride, id: str) -> float:
         """Seconds for which a session stays open for a running phase. One that ran before the visit may run for hours."""
@@ -225,7 +226,7 @@ class Driver:
                 return await upload(session, operation.id, operation.target, chunks)
             case Release():
                 return await self._release(ride, session, operation)
-        return await perform(session, operation, ride.loaded.task.content)
+        return await perform(session, operation, ride.loaded.task.content, self._patience(ride, operation.id))
 
     async def _collect(self, ride: _Ride, session: Session, operation: Collect) -> Record:
         """Bring the files into the store, then write down that they are there: a repeated collection replaces the first."""
@@ -270,10 +271,10 @@ def _has_secrets(loaded: Loaded) -> bool:
     return bool(harbor.secrets(loaded.env, loaded.task.config))
 
 
-async def _acknowledged(session: Session, record: Record) -> Record:
+def _acknowledged(session: Session, record: Record) -> Record:
     """A result that was seen makes the pod ready again; the runner keeps it all the same."""
     if record.done and not record.acknowledged:
-        await session.ack(record.id)
+        session.ack(record.id)
     return record
 
 

@@ -34,7 +34,8 @@ async def test_a_pod_has_a_runner_and_is_unready_while_a_result_waits() -> None:
     assert await ready(cluster) == "True"
     await session.wait("1/a/agent", 1)
     assert await ready(cluster) == "False"
-    await session.ack("1/a/agent")
+    session.ack("1/a/agent")
+    await session.close()
     assert await ready(cluster) == "True"
 
 

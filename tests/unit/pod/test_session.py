@@ -41,10 +41,10 @@ async def test_hello_tells_the_whole_result_of_phases_that_were_acknowledged_lon
     async with session(runner) as talk:
         for id in ids:
             await talk.start({"id": id, "argv": ["true"]})
-            await talk.ack(id)
+            talk.ack(id)
     async with session(runner) as talk:
         hello = await talk.hello()
-        await talk.ack(ids[0])
+        talk.ack(ids[0])
     assert [record.id for record in hello.records] == ids
     assert all(record.result is not None and told.items() <= record.result.items() for record in hello.records)
 
@@ -86,8 +86,42 @@ async def test_a_phase_is_started_awaited_and_acknowledged() -> None:
         assert record.result is not None
         assert record.result["exitCode"] == 3
         assert not runner.ready
-        await talk.ack("1/a/agent")
+        talk.ack("1/a/agent")
     assert runner.ready
+
+
+async def test_a_phase_is_begun_and_awaited_by_one_write_and_its_acknowledgement_goes_with_the_next_request() -> None:
+    runner = FakeRunner()
+    writes: list[str] = []
+    async with Session(runner.stream(), pod_uid="pod-uid", moved=lambda direction, _: writes.append(direction)) as talk:
+        assert (await talk.start({"id": "1/a/agent", "argv": ["true"]}, 5)).done
+        talk.ack("1/a/agent")
+        assert (await talk.healthcheck({"id": "1/a/healthcheck", "argv": ["true"]}, 5)).done
+    assert [each["op"] for each in runner.requests] == ["start", "wait", "ack", "healthcheck", "wait"]
+    assert writes.count("up") == 2
+
+
+async def test_what_is_refused_among_several_is_told_and_the_session_goes_on() -> None:
+    async with session(FakeRunner()) as talk:
+        await talk.note("1/a/begin", {})
+        with pytest.raises(RunnerError) as caught:
+            await talk.start({"id": "1/a/begin", "argv": ["true"]}, 5)
+        assert caught.value.code == "Conflict"
+        talk.ack("1/a/gone")
+        with pytest.raises(RunnerError) as caught:
+            await talk.note("1/a/end", {})
+        assert caught.value.code == "NotFound"
+        await talk.hello()
+
+
+async def test_a_session_that_was_lost_acknowledges_nothing() -> None:
+    runner = FakeRunner(finish="at_once")
+    async with session(runner, break_after_sent=1) as talk:
+        await talk.start({"id": "1/a/agent", "argv": ["true"]})
+        talk.ack("1/a/agent")
+        with pytest.raises(StreamLost):
+            await talk.hello()
+    assert not runner.ready
 
 
 async def test_asking_twice_starts_once() -> None:
@@ -214,7 +248,7 @@ async def everything(talk: Session) -> None:
     await talk.healthcheck({"id": "1/a/healthcheck", "argv": ["true"]})
     await talk.wait("1/a/agent", 1)
     await talk.wait("1/a/healthcheck", 1)
-    await talk.ack("1/a/agent")
+    talk.ack("1/a/agent")
     await talk.note("1/a/end", {})
     await talk.download([Source("/a")], lambda _: None)
     await talk.hello()
