@@ -162,10 +162,9 @@ class App:
     def heard_of_pod(self, pod: Mapping[str, Any], type: str | None) -> None:
         """An event of a watch. If it tells something, the trial is looked at, and perhaps others may start their pods now."""
         if (heard := self.news.pod(pod, type)) is not None:
-            key, facts = heard
-            seconds = self.reconciler.heard_of_pod(key, facts, gone=type == "DELETED")
-            if type is None or not self.news.over(key):
-                self.look_at(key, seconds)
+            seconds = self.reconciler.heard_of_pod(heard, type)
+            if seconds is not None and (type is None or not self.news.over(heard.key)):
+                self.look_at(heard.key, seconds)
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""

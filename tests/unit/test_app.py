@@ -114,15 +114,29 @@ async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) 
         assert sorted(name for _, name in operator.worked) == looked_at
 
 
-async def test_what_a_node_tells_of_a_pod_on_its_way_is_looked_at_a_little_later_with_what_follows(operator: Operator) -> None:
+CREATING = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}]}
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "2026-11-22T14:00:00Z"}}}]}
+
+
+async def test_what_a_node_tells_of_a_pod_on_its_way_makes_no_look_until_it_runs(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    creating = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
     operator.app.heard_of_pod({**POD, "status": {"phase": "Pending"}}, "ADDED")
-    operator.app.heard_of_pod({**POD, "status": {"phase": "Pending", "containerStatuses": [creating]}}, "MODIFIED")
+    operator.app.heard_of_pod({**POD, "status": CREATING}, "MODIFIED")
+    assert ("default", "t") not in operator.app.queue._timers
     operator.app.look_at(("default", "later"))
     await operator.until(lambda: operator.worked == [("default", "later")])
+    operator.app.heard_of_pod({**POD, "status": RUNNING}, "MODIFIED")
     await operator.until(lambda: operator.worked == [("default", "later"), ("default", "t")])
+
+
+async def test_that_a_pod_is_on_its_way_is_looked_at_soon_when_it_was_held_back(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    operator.app.heard_of_pod({**POD, "spec": {"schedulingGates": [{"name": "x"}]}, "status": {"phase": "Pending"}}, "ADDED")
+    await operator.until(lambda: operator.worked == [("default", "t")])
+    operator.app.heard_of_pod({**POD, "status": CREATING}, "MODIFIED")
+    await operator.until(lambda: operator.worked == 2 * [("default", "t")])
 
 
 async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Operator) -> None:

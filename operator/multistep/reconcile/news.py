@@ -30,6 +30,16 @@ class Seen:
     over: bool = False
 
 
+@dataclass(frozen=True)
+class PodNews:
+    """Something of a trial's pod changed that matters. key: the trial; now: the pod as it is, or was last; before: as it was when
+    something was heard of it before, if ever."""
+
+    key: Key
+    now: PodFacts
+    before: PodFacts | None
+
+
 class News:
     """Remembers what was last heard of each trial, each sweep and each pod."""
 
@@ -52,10 +62,12 @@ class News:
         metadata = body["metadata"]
         return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type)
 
-    def pod(self, body: Body, type: str | None) -> tuple[Key, PodFacts] | None:
-        """The trial to look at, if something of its pod changed that matters, and what the pod is now."""
-        key, facts = pods.trial_of(body), pods.facts(body)
-        return (key, facts) if key and self._heard("pod", body["metadata"], key, facts, type) else None
+    def pod(self, body: Body, type: str | None) -> PodNews | None:
+        """If something of it changed that matters."""
+        key, facts, metadata = pods.trial_of(body), pods.facts(body), body["metadata"]
+        seen = self._seen.get(("pod", metadata["namespace"], metadata["name"]))
+        before = seen.facts if seen is not None and isinstance(seen.facts, PodFacts) else None
+        return PodNews(key, facts, before) if key and self._heard("pod", metadata, key, facts, type) else None
 
     def known(self) -> dict[Name, Seen]:
         """All that was heard of, as it is now."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
 from ..cluster.shard import Shard
-from ..engine.decisions import PodFacts
 from ..engine.lifecycle import on_its_way
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
@@ -27,6 +26,7 @@ from .driver import Driver
 from .fetches import Fetches
 from .finisher import Finisher
 from .look import SOON_SECONDS, Look, Tools
+from .news import PodNews
 from .quotas import Quotas
 from .tally import Tally
 from .trial_pods import TrialPods
@@ -78,12 +78,17 @@ class Reconciler:
             execs=self.execs,
         )
 
-    def heard_of_pod(self, key: Key, pod: PodFacts, *, gone: bool) -> float:
-        """There is news of a trial's pod: others may make theirs now. Returns the seconds within which to look at the trial."""
-        self.starts.saw(key, pod, gone=gone)
+    def heard_of_pod(self, news: PodNews, type: str | None) -> float | None:
+        """Others may make their pods now. type: of the watch's event. Returns the seconds within which to look at the trial; None:
+        when its time comes, as it is known to wait for the pod, which is on its way."""
+        pod, before, gone = news.now, news.before, type == "DELETED"
+        self.starts.saw(news.key, pod, gone=gone)
         if gone or pod.phase in ("Succeeded", "Failed"):  # what ended counts for no quota
-            self.quotas.went(key[0])
-        return STARTING_NEWS_SECONDS if on_its_way(pod) and not gone else 0.0
+            self.quotas.went(news.key[0])
+        if gone or not on_its_way(pod):
+            return 0.0
+        waits = type == "ADDED" if before is None else on_its_way(before)  # it was added by the look that waits now
+        return None if waits else STARTING_NEWS_SECONDS
 
     async def reconcile(self, key: Key) -> float | None:
         """One look. Returns the seconds after which to look again; None: only when something happens."""

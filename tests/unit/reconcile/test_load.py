@@ -117,9 +117,8 @@ class World:
                 found["metadata"]["creationTimestamp"] = datetime.fromtimestamp(EPOCH + self.time(), UTC).isoformat()
                 asyncio.get_running_loop().call_soon(self._schedule, namespace, name)
             heard = self.news.pod({**found, "status": found.get("status") or {}}, told)
-            key = heard and heard[0]
-            if heard is not None:
-                self.reconciler.heard_of_pod(*heard, gone=type == "DELETED")
+            looks = heard is not None and self.reconciler.heard_of_pod(heard, told) is not None
+            key = heard.key if heard is not None and looks else None
         if key is not None:
             self.queue.add(key)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from multistep.api.trial import API_VERSION, KIND
 from multistep.cluster import pods
-from multistep.reconcile.news import News
+from multistep.reconcile.news import News, PodNews
 
 KEY = ("ns", "t")
 
@@ -40,10 +40,11 @@ def test_whatever_a_listing_brings_is_news() -> None:
 def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
     news = News()
     pending = pod(phase="Pending")
-    assert news.pod(pending, "ADDED") == (KEY, pods.facts(pending))
+    assert news.pod(pending, "ADDED") == PodNews(KEY, pods.facts(pending), None)
     assert news.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
     ready = {"type": "Ready", "status": "True"}
-    assert news.pod(pod(phase="Pending", conditions=[ready]), "MODIFIED") is not None
+    is_ready = pod(phase="Pending", conditions=[ready])
+    assert news.pod(is_ready, "MODIFIED") == PodNews(KEY, pods.facts(is_ready), pods.facts(pending))
     assert news.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 
