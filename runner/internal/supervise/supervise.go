@@ -61,31 +61,39 @@ func supervise(report *json.Encoder) error {
 	if err := kernel.BecomeSubreaper(); err != nil {
 		return err
 	}
-	failure, failed, err := os.Pipe()
+	spec, err := told()
 	if err != nil {
 		return err
 	}
-	pid, err := syscall.ForkExec(kernel.SelfExe, append(Arguments, becomeArgument), &syscall.ProcAttr{
-		Env:   os.Environ(),
-		Files: []uintptr{0, 1, 2, SpecFD, failed.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	if err != nil {
-		return err
+	pid, failure := spec.start(), io.Reader(nil)
+	if pid == 0 {
+		if pid, failure, err = spec.startApart(); err != nil {
+			return err
+		}
 	}
-	letGo(failed)
+	letGo()
 	report.Encode(Report{PID: pid})
-	if message, _ := io.ReadAll(failure); len(message) > 0 { // it ends when the command replaced our program
-		report.Encode(json.RawMessage(message))
+	if failure != nil {
+		if message, _ := io.ReadAll(failure); len(message) > 0 { // it ends when the command replaced our program
+			report.Encode(json.RawMessage(message))
+		}
 	}
 	reap(pid, report)
 	return nil
 }
 
+// told is the command, from SpecFD, which is closed then.
+func told() (spec Spec, err error) {
+	file := os.NewFile(SpecFD, "spec")
+	defer file.Close()
+	if err = json.NewDecoder(file).Decode(&spec); err != nil {
+		err = fmt.Errorf("no command came: %w", err)
+	}
+	return spec, err
+}
+
 // letGo closes what only the command is to hold: while we hold the output, PID 1 sees no end of it.
-func letGo(failed *os.File) {
-	failed.Close()
-	syscall.Close(SpecFD)
+func letGo() {
 	syscall.Dup3(0, 1, 0)
 	syscall.Dup3(0, 2, 0)
 }
