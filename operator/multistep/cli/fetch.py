@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,13 +13,14 @@ from urllib.parse import quote, urlsplit
 
 from ..api.conditions import is_over
 from ..api.trial import TrialStatus
-from ..errors import NotFound, StoreError, UsageError
+from ..errors import NotFound, StoreError, Unavailable, UsageError
 from .cluster import Cluster
 from .outcome import outcome
 from .output import say, working
 from .unpack import Unpacked, unpack
 
 _SILENCE_SECONDS = 60
+_PATIENCE_SECONDS, _PAUSE_SECONDS = 20.0, 1.0
 _IN_MEMORY_BYTES = 16 << 20
 _SHOWN = 5
 
@@ -75,7 +78,7 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
     """At most limit bytes of one file of the results; None if it is not there. path: quoted; offset: below 0 from the end."""
     place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
-    source = cluster.raw_stream(place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
+    source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
     found = b""
     try:
         async with aclosing(source):
@@ -88,13 +91,29 @@ async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: i
 
 async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
     place = locate(uri)
-    source = cluster.raw_stream(place.path) if isinstance(place, ServicePath) else _get(place.url)
+    source = _patient(cluster, place.path) if isinstance(place, ServicePath) else _get(place.url)
     try:
         async with aclosing(source):
             async for chunk in source:
                 yield chunk
     except NotFound as error:
         raise StoreError(f"there are no results at {_shown(uri)}: they were removed, or the operator was") from error
+
+
+async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
+    """A service's answer. One without an endpoint may have one in a moment, as when the operator is replaced by another."""
+    patience, begun = time.monotonic() + _PATIENCE_SECONDS, False
+    while True:
+        try:
+            async with aclosing(cluster.raw_stream(path)) as source:
+                async for chunk in source:
+                    begun = True
+                    yield chunk
+            return
+        except Unavailable as error:
+            if begun or error.status != 503 or time.monotonic() > patience:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 async def _get(url: str) -> AsyncGenerator[bytes, None]:

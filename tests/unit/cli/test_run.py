@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,32 @@ def test_where_results_are(uri: str, place: object) -> None:
 def test_where_results_cannot_be(uri: str) -> None:
     with pytest.raises(StoreError, match="cannot read"):
         locate(uri)
+
+
+class Replaced(CliCluster):
+    """A cluster whose operator cannot be reached for the first few times."""
+
+    def __init__(self, *codes: int) -> None:
+        super().__init__()
+        self.codes = list(codes)
+        self.served = {"/api/v1/namespaces/m/services/s:http/proxy/results/t": b"body"}
+
+    async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        if self.codes:
+            raise Unavailable("no endpoints available", status=self.codes.pop(0))
+        async for chunk in super().raw_stream(path):
+            yield chunk
+
+
+@pytest.mark.parametrize(("codes", "patience", "comes"), [([503, 503], 20.0, True), ([503], -1.0, False), ([500], 20.0, False)])
+async def test_an_operator_that_is_being_replaced_is_waited_for(
+    codes: list[int], patience: float, comes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(fetch, "_PATIENCE_SECONDS", patience)
+    with nullcontext() if comes else pytest.raises(Unavailable, match="no endpoints"):
+        found = [chunk async for chunk in fetch._read(Replaced(*codes), "service://m/s:http/results/t")]
+        assert found == [b"body"]
 
 
 @pytest.mark.parametrize(("status_code", "told"), [(200, ""), (404, "there are no results at")])
