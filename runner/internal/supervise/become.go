@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -15,11 +16,12 @@ import (
 // and executes. It is a program of its own, not a fork's child, so that each failure can be told apart, and so that
 // directory and PATH are seen with the user's eyes.
 func become() error {
-	syscall.CloseOnExec(ReportFD)
-	spec, err := told()
-	if err != nil {
-		fail(wire.Errorf("Internal", "%v", err))
+	var spec Spec
+	if err := json.NewDecoder(os.NewFile(SpecFD, "spec")).Decode(&spec); err != nil {
+		fail(wire.Errorf("Internal", "no command came: %v", err))
 	}
+	syscall.CloseOnExec(SpecFD)
+	syscall.CloseOnExec(ReportFD)
 	if err := becomeUser(spec.User); err != nil {
 		fail(wire.Errorf("Permission", "cannot become user %d:%d: %v", spec.User.UID, spec.User.GID, err))
 	}
@@ -38,21 +40,8 @@ func environment(variables [][]byte) []string {
 	return env
 }
 
-// own tells whether we are that user already.
-func own(user users.User) bool {
-	return user.Own || (os.Getuid() != 0 && user.UID == os.Getuid() && user.GID == os.Getgid())
-}
-
-func groups(user users.User) []uint32 {
-	found := make([]uint32, len(user.Groups))
-	for i, group := range user.Groups {
-		found[i] = uint32(group)
-	}
-	return found
-}
-
 func becomeUser(user users.User) error {
-	if own(user) {
+	if user.Own || (os.Getuid() != 0 && user.UID == os.Getuid() && user.GID == os.Getgid()) {
 		return nil
 	}
 	if err := syscall.Setgroups(user.Groups); err != nil {

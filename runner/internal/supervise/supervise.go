@@ -61,39 +61,31 @@ func supervise(report *json.Encoder) error {
 	if err := kernel.BecomeSubreaper(); err != nil {
 		return err
 	}
-	spec, err := told()
+	failure, failed, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	pid, failure := spec.start(), io.Reader(nil)
-	if pid == 0 {
-		if pid, failure, err = spec.startApart(); err != nil {
-			return err
-		}
+	pid, err := syscall.ForkExec(kernel.SelfExe, append(Arguments, becomeArgument), &syscall.ProcAttr{
+		Env:   os.Environ(),
+		Files: []uintptr{0, 1, 2, SpecFD, failed.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return err
 	}
-	letGo()
+	letGo(failed)
 	report.Encode(Report{PID: pid})
-	if failure != nil {
-		if message, _ := io.ReadAll(failure); len(message) > 0 { // it ends when the command replaced our program
-			report.Encode(json.RawMessage(message))
-		}
+	if message, _ := io.ReadAll(failure); len(message) > 0 { // it ends when the command replaced our program
+		report.Encode(json.RawMessage(message))
 	}
 	reap(pid, report)
 	return nil
 }
 
-// told is the command, from SpecFD, which is closed then.
-func told() (spec Spec, err error) {
-	file := os.NewFile(SpecFD, "spec")
-	defer file.Close()
-	if err = json.NewDecoder(file).Decode(&spec); err != nil {
-		err = fmt.Errorf("no command came: %w", err)
-	}
-	return spec, err
-}
-
 // letGo closes what only the command is to hold: while we hold the output, PID 1 sees no end of it.
-func letGo() {
+func letGo(failed *os.File) {
+	failed.Close()
+	syscall.Close(SpecFD)
 	syscall.Dup3(0, 1, 0)
 	syscall.Dup3(0, 2, 0)
 }
