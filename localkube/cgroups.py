@@ -12,6 +12,7 @@ from localkube.commands import wait_until
 from localkube.errors import Unhealthy
 
 _ROOT = Path("/sys/fs/cgroup")
+_SHARES = 2048  # of each processor's time; a process outside has 1024. By default all pods together would count as one.
 _KILL_TIMEOUT_SECONDS = 10.0
 
 
@@ -24,6 +25,7 @@ def prepare(name: str, root: Path = _ROOT) -> Path:
     for tree in _trees(root):
         (tree / name).mkdir(parents=True, exist_ok=True)
     _allow_all_processors(root / "cpuset", name)
+    _share_processors(root / "cpu" / name)
     group = _tracking_tree(root) / name / "system"
     group.mkdir(parents=True, exist_ok=True)
     return group / "cgroup.procs"
@@ -52,6 +54,12 @@ def _allow_all_processors(tree: Path, name: str) -> None:
         source, target = tree / file, tree / name / file
         if source.exists() and not target.read_text().strip():
             target.write_text(source.read_text())
+
+
+def _share_processors(group: Path) -> None:
+    """With v1 components are outside of the group, and so are the programs that use the cluster; pods are all that is in it."""
+    if (file := group / "cpu.shares").exists():
+        file.write_text(str(_SHARES * (os.cpu_count() or 1)))
 
 
 def _tracking_tree(root: Path) -> Path:

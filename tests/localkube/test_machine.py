@@ -32,6 +32,13 @@ def test_a_group_of_cgroup_v1_may_use_all_processors(tmp_path: Path) -> None:
     assert (tmp_path / "cpuset/ours/cpuset.cpus").read_text() == "0-1\n"
 
 
+def test_the_pods_of_cgroup_v1_count_as_more_than_one_process(tmp_path: Path) -> None:
+    (tmp_path / "cpu/ours").mkdir(parents=True)
+    (tmp_path / "cpu/ours/cpu.shares").write_text("1024\n")
+    cgroups.prepare("ours", tmp_path)
+    assert int((tmp_path / "cpu/ours/cpu.shares").read_text()) == 2048 * (os.cpu_count() or 1)
+
+
 def test_with_cgroup_v2_there_is_one_tree(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     assert cgroups.prepare("ours", tmp_path) == tmp_path / "ours/system/cgroup.procs"
