@@ -185,7 +185,7 @@ class Session:
         if self._held and not self._lost:
             with suppress(PodError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
-                    await self._ask_all([])
+                    await self._ask()
         self._lost = self._lost or "it was closed"
         with suppress(StreamLost, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
@@ -219,36 +219,40 @@ class Session:
         begin = {**spec, "op": op}
         if wait_seconds is None:
             return _record(await self._ask(begin), spec["id"], op)
-        answers = await self._ask_all([begin, _wait(spec["id"], wait_seconds)], extra_seconds=wait_seconds)
-        return _record(answers[-1], spec["id"], op)
+        answer = await self._ask(begin, _wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
+        return _record(answer, spec["id"], op)
 
     async def _ask_record(self, op: str, spec: Mapping[str, Any]) -> Record:
         return _record(await self._ask({**spec, "op": op}), spec["id"], op)
 
-    async def _ask(self, request: Mapping[str, Any], *, extra_seconds: float = 0.0) -> dict[str, Any]:
-        return (await self._ask_all([request], extra_seconds=extra_seconds))[-1]
-
-    async def _ask_all(self, requests: Sequence[Mapping[str, Any]], *, extra_seconds: float = 0.0) -> list[dict[str, Any]]:
+    async def _ask(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
         async with self._exchange():
-            return await self._request_all(requests, extra_seconds)
+            return await self._request(*requests, extra_seconds=extra_seconds)
 
-    async def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._request_all([request]))[-1]
-
-    async def _request_all(self, requests: Sequence[Mapping[str, Any]], extra_seconds: float = 0.0) -> list[dict[str, Any]]:
-        """What is held, then requests, by one write; their answers, in order. A refusal is raised when all have answered."""
-        frames = [*self._held, *map(_frame, requests)]
+    async def _request(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
+        """What is held, then requests, by one write. Returns the answer to the last one; none of the others is kept, as a pod may
+        send large ones. A refusal is raised when all have answered; who refuses an acknowledgement is not talked to any more."""
+        frames, held = [_frame(each) for each in requests], self._held
         self._held = []
-        await self._send(b"".join(frames))
-        answers, refusals = [], []
+        await self._send(b"".join([*held, *frames]))
+        for _ in held:
+            await self._acknowledged()
+        answer: dict[str, Any] = {}
+        refusal: _Refusal | None = None
         for _ in frames:
             try:
-                answers.append(await self._answer(extra_seconds))
-            except _Refusal as refusal:
-                refusals.append(refusal)
-        if refusals:
-            raise refusals[0]
-        return answers
+                answer = await self._answer(extra_seconds)
+            except _Refusal as refused:
+                refusal = refusal or refused
+        if refusal is not None:
+            raise refusal
+        return answer
+
+    async def _acknowledged(self) -> None:
+        try:
+            await self._answer()
+        except _Refusal as refusal:
+            raise RunnerError(f"the runner takes no acknowledgement: {refusal}", code="Protocol") from None
 
     async def _answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
         frame = await self._receive(extra_seconds)

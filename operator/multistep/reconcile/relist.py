@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 10.0  # for events that are under way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are looked at themselves
 SOONER: Final = 0.2
-STALLED_AFTER: Final = 3  # comparisons with a finding, one after another
+STALLED_AFTER: Final = 8  # comparisons with a finding, one after another: in that time a watch that is silent is begun anew
 
 
 class Lister(Protocol):

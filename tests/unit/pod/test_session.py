@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import tarfile
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -101,27 +102,55 @@ async def test_a_phase_is_begun_and_awaited_by_one_write_and_its_acknowledgement
     assert writes.count("up") == 2
 
 
-async def test_what_is_refused_among_several_is_told_and_the_session_goes_on() -> None:
+async def test_a_refusal_to_begin_is_told_when_the_wait_was_answered_too_and_the_session_goes_on() -> None:
     async with session(FakeRunner()) as talk:
         await talk.note("1/a/begin", {})
         with pytest.raises(RunnerError) as caught:
             await talk.start({"id": "1/a/begin", "argv": ["true"]}, 5)
         assert caught.value.code == "Conflict"
-        talk.ack("1/a/gone")
-        with pytest.raises(RunnerError) as caught:
-            await talk.note("1/a/end", {})
-        assert caught.value.code == "NotFound"
         await talk.hello()
+
+
+@pytest.mark.parametrize("ask", ["note", "upload", "download"])
+async def test_a_runner_that_takes_no_acknowledgement_is_not_talked_to_any_more(ask: str) -> None:
+    async with session(FakeRunner()) as talk:
+        talk.ack("1/a/gone")
+        with pytest.raises(RunnerError, match="takes no acknowledgement") as caught:
+            match ask:
+                case "note":
+                    await talk.note("1/a/end", {})
+                case "upload":
+                    await talk.upload("1/a/upload", "/app", b"x")
+                case _:
+                    await talk.download([Source("/a")], lambda _: None)
+        assert caught.value.code == "Protocol"
+        with pytest.raises(StreamLost, match="cannot be used any more"):
+            await talk.hello()
+
+
+async def test_large_answers_to_acknowledgements_and_refusals_are_not_kept() -> None:
+    large = "x" * 1_000_000
+    refusal = encode_json(MESSAGE, {"ok": False, "error": {"code": "Busy", "message": large}})
+    answers = [answer(record={**OTHER, "tail": large}) for _ in range(50)] + [refusal, refusal]
+    talk = Session(Scripted(*answers), pod_uid="u")
+    for number in range(50):
+        talk.ack(f"1/{number}/agent")
+    tracemalloc.start()
+    with pytest.raises(RunnerError):
+        await talk.start({"id": "1/a/agent", "argv": ["true"]}, 5)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20_000_000
 
 
 async def test_a_session_that_was_lost_acknowledges_nothing() -> None:
     runner = FakeRunner(finish="at_once")
-    async with session(runner, break_after_sent=1) as talk:
+    async with session(runner, break_after_received=1) as talk:
         await talk.start({"id": "1/a/agent", "argv": ["true"]})
-        talk.ack("1/a/agent")
         with pytest.raises(StreamLost):
             await talk.hello()
-    assert not runner.ready
+        talk.ack("1/a/agent")
+    assert not runner.ready and [each["op"] for each in runner.requests] == ["start", "hello"]
 
 
 async def test_asking_twice_starts_once() -> None:
@@ -244,9 +273,8 @@ async def everything(talk: Session) -> None:
     await talk.hello()
     await talk.reset("1/a/reset", [Directory("/logs")])
     await talk.upload("1/a/upload", "/app", b"x" * 600_000)
-    await talk.start({"id": "1/a/agent", "argv": ["true"]})
+    await talk.start({"id": "1/a/agent", "argv": ["true"]}, 1)
     await talk.healthcheck({"id": "1/a/healthcheck", "argv": ["true"]})
-    await talk.wait("1/a/agent", 1)
     await talk.wait("1/a/healthcheck", 1)
     talk.ack("1/a/agent")
     await talk.note("1/a/end", {})
