@@ -68,7 +68,8 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     assert [line["text"] for line in lines if (line["step"], line["phase"]) == ("b", "agent")] == ["second"]
     process = await asyncio.create_subprocess_exec(*command(*only_agent), stdout=asyncio.subprocess.PIPE)
     assert (await process.communicate())[0] == PRINTED
-    assert (await multistep(*only_agent, "--tail", "2"))[1] == "29999\n30000\n"
+    code, out, err = await multistep(*only_agent, "--tail", "2")
+    assert (code, out) == (0, "29999\n30000\n"), err
 
 
 async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it_is(given: Given) -> None:
