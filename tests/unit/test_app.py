@@ -16,6 +16,7 @@ from multistep.app import LOST_LEASE_EXIT_CODE, App, insist, repeat
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
 from multistep.handlers import Stopping
+from multistep.reconcile.relist import STALLED_AFTER
 from multistep.settings import Settings
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
@@ -195,7 +196,7 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
 
 async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
     await operator.start()
-    operator.app.relist._findings, operator.app.relist.finding = 3, "no watch told of 2 changes"
+    operator.app.relist._findings, operator.app.relist.finding = STALLED_AFTER, "no watch told of 2 changes"
     code, told = await operator.ask("/healthz")
     assert code == 503
     assert "[-] watches: again and again, no watch told of 2 changes" in told
