@@ -91,12 +91,18 @@ def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
 
 def _request(event: Object, since: str) -> Request | None:
     target = event.get("objectRef")
-    if event["user"]["username"] != ACCOUNT or event["requestReceivedTimestamp"] < since or not target:
+    if event["user"]["username"] != ACCOUNT or event["requestReceivedTimestamp"] < since or not target or _too_early(event):
         return None
     resource = "/".join(target[key] for key in ("resource", "subresource") if target.get(key))
     right = Right(target.get("apiGroup", ""), resource, event["verb"])
     told = f"{right}: {event['requestURI']}, at {event['requestReceivedTimestamp']}"
     return Request(right, not _refused(event), told)
+
+
+def _too_early(event: Object) -> bool:
+    """Whether the API server, which had begun a moment ago, had read none of its rules: not even Kubernetes' own for everybody."""
+    reason = (event.get("annotations") or {}).get("authorization.k8s.io/reason", "")
+    return 'clusterrole.rbac.authorization.k8s.io "system:basic-user" not found' in reason
 
 
 def _refused(event: Object) -> bool:

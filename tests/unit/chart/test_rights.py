@@ -72,6 +72,14 @@ def test_only_rules_refuse_reads_but_a_write_may_meet_a_quota(tmp_path: Path, ve
     assert request.allowed is allowed
 
 
+def test_what_an_api_server_refuses_before_it_has_read_any_rule_does_not_count(tmp_path: Path) -> None:
+    early, late = (f'RBAC: [clusterrole.rbac.authorization.k8s.io "{role}" not found]' for role in ("system:basic-user", "multistep"))
+    forbidden = {"authorization.k8s.io/decision": "forbid"}
+    for reason, counted in ((early, 0), (late, 1)):
+        event = {"annotations": {**forbidden, "authorization.k8s.io/reason": reason}}
+        assert len(list(requested([logged(tmp_path, event)], "2030"))) == counted
+
+
 def test_what_was_before_of_others_or_of_no_object_does_not_count(tmp_path: Path) -> None:
     others = {"user": {"username": "admin"}, "sourceIPs": [ACCOUNT]}
     assert not list(requested([logged(tmp_path, {}, others)], "2030-01-02T03:04:06.000000+00:00"))
