@@ -73,7 +73,8 @@ def test_only_rules_refuse_reads_but_a_write_may_meet_a_quota(tmp_path: Path, ve
 
 
 def test_what_an_api_server_refuses_before_it_has_read_any_rule_does_not_count(tmp_path: Path) -> None:
-    early, late = (f'RBAC: [clusterrole.rbac.authorization.k8s.io "{role}" not found]' for role in ("system:basic-user", "multistep"))
+    roles = "system:basic-user", "multistep-system:multistep"
+    early, late = (f'RBAC: [clusterrole.rbac.authorization.k8s.io "{role}" not found]' for role in roles)
     forbidden = {"authorization.k8s.io/decision": "forbid"}
     for reason, counted in ((early, 0), (late, 1)):
         event = {"annotations": {**forbidden, "authorization.k8s.io/reason": reason}}
