@@ -1,4 +1,4 @@
-"""A session with a pod's runner: framed requests and answers, one after another, over one exec stream.
+"""A session with a pod's runner: framed requests, answered in their order, over one exec stream.
 
 The answers come from a container with hostile code in it: every size is bounded, every await has a time limit, and
 whatever breaks the conversation is a ``StreamLost``, after which only a new session can tell what happened.
@@ -142,6 +142,12 @@ class Session:
         """Say that the result is in safe hands: together with the next request, or when the session is closed."""
         self._held.append(encode_json(MESSAGE, {"op": "ack", "id": id}))
 
+    def seen(self, record: Record) -> Record:
+        """The record; if it is of a result that nobody acknowledged, that is done: it makes the pod ready again."""
+        if record.done and not record.acknowledged:
+            self.ack(record.id)
+        return record
+
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
         """Keep data (at most 64 KiB) as the result of a record. The first one wins."""
         return await self._ask_record("note", {"id": id, "data": dict(data)})
@@ -236,7 +242,7 @@ class Session:
         self._held = []
         await self._send(b"".join([*held, *frames]))
         for _ in held:
-            await self._acknowledged()
+            await self._ack_taken()
         answer: dict[str, Any] = {}
         refusal: _Refusal | None = None
         for _ in frames:
@@ -248,7 +254,7 @@ class Session:
             raise refusal
         return answer
 
-    async def _acknowledged(self) -> None:
+    async def _ack_taken(self) -> None:
         try:
             await self._answer()
         except _Refusal as refusal:

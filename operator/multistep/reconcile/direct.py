@@ -37,9 +37,7 @@ class Direct:
     async def go_on(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
         """Until all is sent that can be, or a file takes its time: then the result has a running record."""
         while (reached := direct.reached(gathering.collect, records)).next is not None:
-            record = await self._advance(session, gathering, reached)
-            if record.done and not record.acknowledged:
-                session.ack(record.id)
+            record = session.seen(await self._advance(session, gathering, reached))
             records[record.id] = record
             if reached.running is not None and not record.done:
                 return replace(reached, running=record)

@@ -96,7 +96,7 @@ class _Ride:
 
     def take(self, session: Session, records: Iterable[Record]) -> None:
         """What a runner has of this trial as its session begins."""
-        taken = {each.id: _acknowledged(session, each) for each in records}
+        taken = {each.id: session.seen(each) for each in records}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
 
@@ -205,7 +205,7 @@ class Driver:
             record = await self._perform(ride, session, progress.next)
         else:
             record = await session.wait(progress.running.id, self._patience(ride, progress.running.id))
-        return _acknowledged(session, record)
+        return session.seen(record)
 
     def _patience(self, ride: _Ride, id: str) -> float:
         """Seconds for which a session stays open for a running phase. One that ran before the visit may run for hours."""
@@ -269,13 +269,6 @@ class Driver:
 
 def _has_secrets(loaded: Loaded) -> bool:
     return bool(harbor.secrets(loaded.env, loaded.task.config))
-
-
-def _acknowledged(session: Session, record: Record) -> Record:
-    """A result that was seen makes the pod ready again; the runner keeps it all the same."""
-    if record.done and not record.acknowledged:
-        session.ack(record.id)
-    return record
 
 
 def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool) -> Scope:

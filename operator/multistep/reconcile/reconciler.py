@@ -32,7 +32,7 @@ from .tally import Tally
 from .trial_pods import TrialPods
 from .turns import Key
 
-STARTING_NEWS_SECONDS = 1.0  # a node tells several times how far it is with a pod; most often it runs soon
+STARTING_NEWS_SECONDS = 1.0  # of a pod that was held back and is on its way now; most often it runs soon
 
 
 @dataclass
