@@ -1,19 +1,16 @@
-"""The operator's parts, put together: API clients, lease, queue, reconciler, and the HTTP endpoints."""
+"""Composes the operator: API clients, lease, queues, reconcilers, event router, health and endpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import random
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
 
-from aiohttp import web
-
+from .background import BackgroundTasks, insist, repeat
 from .cluster import pods
 from .cluster.client import Client
 from .cluster.fence import Fenced
@@ -21,8 +18,10 @@ from .cluster.gate import Gate
 from .cluster.lease import RENEWED, Lease, Replica
 from .cluster.resources import PODS
 from .cluster.shard import Shard
-from .errors import ClusterError, MultistepError, NotLeading
-from .health import Unwell, report
+from .endpoints import Endpoints
+from .errors import ClusterError, NotLeading
+from .event_router import EventRouter
+from .health import Health
 from .metrics import Metrics
 from .reconcile.fetches import Fetches
 from .reconcile.news import News
@@ -31,11 +30,9 @@ from .reconcile.reconciler import Reconciler
 from .reconcile.relist import Relist
 from .reconcile.sweep_tasks import SweepTasks
 from .reconcile.sweeps import Sweeps
-from .reconcile.turns import Key
 from .reconcile.workqueue import WorkQueue
 from .settings import Settings
 from .sources.remote import Remote
-from .store import server
 from .store.bucket import Bucket
 from .store.shipping import Shipping
 from .store.volume import Volume
@@ -46,7 +43,6 @@ logger = logging.getLogger(__name__)
 LOST_LEASE_EXIT_CODE = 3
 RELEASE_SECONDS = 3.0
 SWEEP_WORKERS = 4
-TRIAL_NEWS_SECONDS = 0.5  # in which the news of a sweep's trials make one look at it
 
 
 class App:
@@ -63,6 +59,8 @@ class App:
         self.sweeps: Sweeps
         self.sweep_queue: WorkQueue
         self.relist: Relist
+        self.events: EventRouter
+        self.health: Health
         self.orphans: OrphanRemoval
         self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
@@ -70,23 +68,28 @@ class App:
         self.reconciler: Reconciler
         self.traces: Traces | None = None
         self._stack = AsyncExitStack()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.tasks = BackgroundTasks()
         self._stopping = False
 
     async def start(self) -> None:
-        """Connect to the cluster and stand by; work begins when the lease is won."""
-        settings, stack = self.settings, self._stack
+        """Connect to the cluster and stand by; work starts when the lease is acquired."""
         gate = Gate(waited=self.metrics.throttled_seconds.inc)
-        if (to := exporter(settings.otlp_endpoint)) is not None:
-            self.traces = Traces(to, self.metrics)
-        self._client = client = await stack.enter_async_context(await Client.connect(gate=gate, observe=self._count_request))
+        self._client = client = await self._stack.enter_async_context(await Client.connect(gate=gate, observe=self._count_request))
         self.lease = await self._make_lease()
-        fenced = Fenced(client, self.lease.check)
+        if (to := exporter(self.settings.otlp_endpoint)) is not None:
+            self.traces = Traces(to, self.metrics)
+        self._compose(client)
+        self._show(gate)
+        await self._serve()
+        self._start_tasks()
+
+    def _compose(self, client: Client) -> None:
+        settings, metrics, fenced = self.settings, self.metrics, Fenced(client, self.lease.check)
         self.reconciler = Reconciler(
             fenced,
             self.volume,
             settings,
-            self.metrics,
+            metrics,
             wake=lambda key: self.queue.add(key),
             ended=self.traces.ended if self.traces else lambda _: None,
             shipping=self.shipping,
@@ -94,77 +97,49 @@ class App:
         self.queue = WorkQueue(
             self.reconciler.reconcile,
             workers=settings.reconcile_workers,
-            waited=self.metrics.queue_wait_seconds.observe,
-            failed=self.metrics.failed,
+            waited=metrics.queue_wait_seconds.observe,
+            failed=metrics.failed,
         )
-        self.sweeps = Sweeps(fenced, self.metrics, self._sweep_tasks(fenced), self.shard)
-        self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=self.metrics.failed)
-        self.orphans = OrphanRemoval(fenced, self.volume, settings, self.metrics, shipping=self.shipping)
-        self.relist = Relist(client, self.news, self.heard_nothing, self.metrics, shard=self.shard)
-        self._show(gate)
-        self.metrics.leading.set_function(lambda: self.lease.held)
-        self.metrics.phases.shown = self.metrics.sweeps.shown = lambda: self.lease.held
-        await self._serve()
+        self.sweeps = Sweeps(fenced, metrics, self._sweep_tasks(fenced), self.shard)
+        self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=metrics.failed)
+        self.events = EventRouter(
+            self.lease,
+            self.news,
+            metrics,
+            queue=self.queue,
+            sweep_queue=self.sweep_queue,
+            reconciler=self.reconciler,
+            sweeps=self.sweeps,
+        )
+        self.orphans = OrphanRemoval(fenced, self.volume, settings, metrics, shipping=self.shipping)
+        self.relist = Relist(client, self.news, self.events.missed, metrics, shard=self.shard)
+        self.health = Health(
+            self.tasks,
+            self.lease,
+            self.relist,
+            self.volume,
+            self.shard,
+            lease_seconds=settings.lease_seconds,
+            stopping=lambda: self._stopping,
+        )
+
+    async def _serve(self) -> None:
+        """Answer requests, until everything else is stopped: what is pushed last is stopped first."""
+        endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping), self._stack
+        await stack.enter_async_context(endpoints.served(self.settings))
         stack.push_async_callback(self._release)
-        stack.push_async_callback(self._end_tasks)
+        stack.push_async_callback(self.tasks.cancel)
         stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.sweeps.tasks.fetches.stop)
         stack.push_async_callback(self._stop_queues)
+
+    def _start_tasks(self) -> None:
         if self.traces is not None:
-            self._begin("traces", self.traces.run())
-        self._begin("lease", self._keep_lease())
-        self._begin("work", self._work())
-        pause = partial(self.relist.pause_seconds, settings.relist_seconds)
-        self._begin("relist", repeat("comparing lists with watches", pause, self.relist.compare))
-
-    def look_at(self, key: Key, seconds: float = 0.0) -> None:
-        """There is news of a trial; seconds: in which there may be more. A replica that stands by needs none: it looks at
-        everything once it leads."""
-        if self.lease.held:
-            self.queue.add_within(key, seconds)
-
-    def look_at_sweep(self, key: Key, seconds: float = 0.0) -> None:
-        """There is news of a sweep; seconds: in which there may be more."""
-        if self.lease.held:
-            self.sweep_queue.add_within(key, seconds)
-
-    def heard_nothing(self, kind: str, key: Key) -> None:
-        """The watch missed this trial (or its pod), or this sweep, or it is looked at for the first time."""
-        if kind == "sweep":
-            return self.look_at_sweep(key)
-        if kind == "trial":
-            for sweep in self.sweeps.book.doubt(key[0]):
-                self.look_at_sweep(sweep, TRIAL_NEWS_SECONDS)
-        return self.look_at(key)
-
-    def heard_of_trial(self, trial: Mapping[str, Any], type: str | None) -> None:
-        """An event of a watch. The phase is what a replica knows that has not looked at the trial, right after it took over."""
-        key = trial["metadata"]["namespace"], trial["metadata"]["name"]
-        if type == "DELETED":
-            self.metrics.phases.gone(key)
-        else:
-            self.metrics.phases.saw(key, (trial.get("status") or {}).get("phase"))
-        if (sweep := self.sweeps.book.saw(trial, gone=type == "DELETED")) is not None:
-            self.look_at_sweep(sweep, TRIAL_NEWS_SECONDS)
-        if self.news.trial(trial, type):
-            self.look_at(key)
-
-    def heard_of_sweep(self, sweep: Mapping[str, Any], type: str | None) -> None:
-        """An event of a watch."""
-        key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
-        if type == "DELETED":
-            self.metrics.sweeps.gone(key)
-        else:
-            self.metrics.sweeps.saw(key, (sweep.get("status") or {}).get("phase"))
-        if self.news.sweep(sweep, type):
-            self.look_at_sweep(key)
-
-    def heard_of_pod(self, pod: Mapping[str, Any], type: str | None) -> None:
-        """An event of a watch. If it tells something, the trial is looked at, and perhaps others may start their pods now."""
-        if (heard := self.news.pod(pod, type)) is not None:
-            seconds = self.reconciler.heard_of_pod(heard, type)
-            if seconds is not None and (type is None or not self.news.over(heard.key)):
-                self.look_at(heard.key, seconds)
+            self.tasks.start("traces", self.traces.run())
+        self.tasks.start("lease", self._keep_lease())
+        self.tasks.start("work", self._work())
+        pause = partial(self.relist.pause_seconds, self.settings.relist_seconds)
+        self.tasks.start("relist", repeat("comparing lists with watches", pause, self.relist.compare))
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""
@@ -202,10 +177,10 @@ class App:
         self.queue.start()
         self.sweep_queue.start()
         await insist("looking at every trial and sweep", self.relist.everything)
-        self._begin("orphans", self.orphans.run())
+        self.tasks.start("orphans", self.orphans.run())
 
     def _sweep_tasks(self, fenced: Fenced) -> SweepTasks:
-        fetches = Fetches(self.settings, self.look_at_sweep, beside=self.reconciler.fetches)
+        fetches = Fetches(self.settings, lambda key: self.events.enqueue_sweep(key), beside=self.reconciler.fetches)
         return SweepTasks(fenced, Remote(fetches, fenced.get_secret, self.settings.task_sources), fetches)
 
     async def _stop_queues(self) -> None:
@@ -220,17 +195,6 @@ class App:
             logger.warning("the lease could not be released, it runs out by itself: %s", error)
         else:
             logger.info("%s stopped, and holds no lease", self.lease.replica)
-
-    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks[name] = asyncio.create_task(work, name=name)
-        task.add_done_callback(_log_failure)
-
-    async def _end_tasks(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    # -- HTTP
 
     async def _count_starting_pods(self, client: Client) -> None:
         """Those that were asked for before we began count, too. Watching tells of them as well, only later."""
@@ -251,73 +215,8 @@ class App:
         metrics.waiting.labels("quota").set_function(lambda: self.reconciler.quotas.waiting)
         metrics.waiting.labels("exec").set_function(lambda: execs.waiting)
         metrics.requests_allowed.set_function(lambda: gate.allowed)
-
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
-        server.add_routes(app, self.volume, self.shipping)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=self.settings.stop_seconds)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, self.settings.http_host, self.settings.http_port).start()
-
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
-
-    async def _readyz(self, _: web.Request) -> web.Response:
-        return await report(
-            {
-                "api": self._check_api,
-                "watches": self._check_watches,
-                "results": self._check_results,
-                "lease": self._check_lease,
-                "shard": self._tell_shard,
-            }
-        )
-
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self.metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-    async def _check_tasks(self) -> str:
-        for name, task in self._tasks.items():
-            if task.done() and not self._stopping and (task.cancelled() or task.exception()):
-                raise Unwell(f"{name} ended, which it never should; see the log")
-        return f"{', '.join(self._tasks)} alive"
-
-    async def _check_not_stalled(self) -> str:
-        if self.relist.stalled:
-            raise Unwell(f"again and again, {self.relist.finding}")
-        return "not stalled"
-
-    async def _check_api(self) -> str:
-        """Each replica asks for the lease, or renews it, several times in a lease's time."""
-        silent = self.lease.silent_seconds
-        if silent > self.settings.lease_seconds:
-            raise Unwell(f"the API server did not answer: {self.lease.trouble}")
-        return f"answered {silent:.1f} s ago"
-
-    async def _check_watches(self) -> str:
-        if self.relist.finding:
-            raise Unwell(self.relist.finding)
-        return "nothing missed"
-
-    async def _check_results(self) -> str:
-        await self.volume.try_to_write()
-        return "writable"
-
-    async def _check_lease(self) -> str:
-        if self._stopping:
-            raise Unwell("stopping")
-        if self.lease.held:
-            return f"held by this replica, {self.lease.replica}"
-        if self.lease.won.is_set():
-            raise Unwell("lost")
-        return f"standing by; held by {self.lease.holder or 'nobody'}"
-
-    async def _tell_shard(self) -> str:
-        return str(self.shard)
+        metrics.leading.set_function(lambda: self.lease.held)
+        metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held
 
     def _count_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self.metrics.requests.labels(verb, resource, str(code)).inc()
@@ -329,34 +228,3 @@ def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> 
     if not settings.results_store:
         return None
     return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        logger.critical("%s ended", task.get_name(), exc_info=error)
-
-
-async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
-    """Do something every so many seconds, more or less. What fails is logged, and done again when its time comes."""
-    while True:
-        await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
-        await _attempt(name, work)
-
-
-async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
-    """Do something once, trying until it succeeds."""
-    while True:
-        if await _attempt(name, work):
-            return
-        await asyncio.sleep(pause_seconds)
-
-
-async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:
-    try:
-        await work()
-        return True
-    except MultistepError as error:
-        logger.warning("%s: %s", name, error)
-    except Exception:
-        logger.exception("%s", name)
-    return False

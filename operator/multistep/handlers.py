@@ -44,15 +44,15 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        app.heard_of_trial(body, type)
+        app.events.trial_event(body, type)
 
     @kopf.on.event(GROUP, VERSION, SWEEP_PLURAL, registry=registry)
     async def sweep_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        app.heard_of_sweep(body, type)
+        app.events.sweep_event(body, type)
 
     @kopf.on.event("v1", "pods", registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        app.heard_of_pod(body, type)
+        app.events.pod_event(body, type)
 
     return app
 

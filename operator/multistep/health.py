@@ -1,4 +1,4 @@
-"""What /healthz and /readyz say: one line for each thing that is looked at, as kube-apiserver's do."""
+"""The operator's health: what /healthz and /readyz answer, one line per check, as kube-apiserver's do."""
 
 from __future__ import annotations
 
@@ -6,25 +6,105 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from aiohttp import web
-
+from .background import BackgroundTasks
+from .cluster.lease import Lease
+from .cluster.shard import Shard
 from .errors import MultistepError
+from .reconcile.relist import Relist
+from .store.volume import Volume
 
 CHECK_SECONDS: Final = 3.0
 
-Check = Callable[[], Awaitable[str]]  # says how it is, or raises Unwell or another MultistepError
+Check = Callable[[], Awaitable[str]]  # returns what it found, or raises Unwell or another MultistepError
 
 
 class Unwell(MultistepError):
     """What is wrong, in a few words."""
 
 
-async def report(checks: Mapping[str, Check]) -> web.Response:
-    """200 if all is well, else 503."""
+class Health:
+    """The checks of /healthz (failing: the kubelet restarts the operator) and of /readyz."""
+
+    def __init__(
+        self,
+        tasks: BackgroundTasks,
+        lease: Lease,
+        relist: Relist,
+        volume: Volume,
+        shard: Shard,
+        *,
+        lease_seconds: float,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._lease = lease
+        self._relist = relist
+        self._volume = volume
+        self._shard = shard
+        self._lease_seconds = lease_seconds
+        self._stopping = stopping
+
+    async def live(self) -> tuple[bool, str]:
+        """Whether /healthz is well, and its text."""
+        return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
+
+    async def ready(self) -> tuple[bool, str]:
+        """Whether /readyz is well, and its text."""
+        return await report(
+            {
+                "api": self._check_api,
+                "watches": self._check_watches,
+                "results": self._check_results,
+                "lease": self._check_lease,
+                "shard": self._tell_shard,
+            }
+        )
+
+    async def _check_tasks(self) -> str:
+        if not self._stopping() and (name := self._tasks.failed) is not None:
+            raise Unwell(f"{name} ended, which it never should; see the log")
+        return f"{', '.join(self._tasks.names)} alive"
+
+    async def _check_not_stalled(self) -> str:
+        if self._relist.stalled:
+            raise Unwell(f"again and again, {self._relist.finding}")
+        return "not stalled"
+
+    async def _check_api(self) -> str:
+        """Each replica asks for the lease, or renews it, several times in a lease's time."""
+        silent = self._lease.silent_seconds
+        if silent > self._lease_seconds:
+            raise Unwell(f"the API server did not answer: {self._lease.trouble}")
+        return f"answered {silent:.1f} s ago"
+
+    async def _check_watches(self) -> str:
+        if self._relist.finding:
+            raise Unwell(self._relist.finding)
+        return "nothing missed"
+
+    async def _check_results(self) -> str:
+        await self._volume.try_to_write()
+        return "writable"
+
+    async def _check_lease(self) -> str:
+        if self._stopping():
+            raise Unwell("stopping")
+        if self._lease.held:
+            return f"held by this replica, {self._lease.replica}"
+        if self._lease.won.is_set():
+            raise Unwell("lost")
+        return f"standing by; held by {self._lease.holder or 'nobody'}"
+
+    async def _tell_shard(self) -> str:
+        return str(self._shard)
+
+
+async def report(checks: Mapping[str, Check]) -> tuple[bool, str]:
+    """Whether all checks pass, and a line for each."""
     outcomes = [await _outcome(name, check) for name, check in checks.items()]
     well = all(ok for ok, _ in outcomes)
     lines = [line for _, line in outcomes] + ["ok" if well else "not ok"]
-    return web.Response(text="".join(f"{line}\n" for line in lines), status=200 if well else 503)
+    return well, "".join(f"{line}\n" for line in lines)
 
 
 async def _outcome(name: str, check: Check) -> tuple[bool, str]:

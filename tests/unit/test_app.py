@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from multistep.api.trial import API_VERSION, KIND
-from multistep.app import LOST_LEASE_EXIT_CODE, App, insist, repeat
+from multistep.app import LOST_LEASE_EXIT_CODE, App
+from multistep.background import insist, repeat
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
 from multistep.handlers import Stopping
@@ -60,9 +61,8 @@ class Operator:
 
     async def ask(self, path: str) -> tuple[int, str]:
         """The answer of an endpoint, without going through the network."""
-        handler = {"/healthz": self.app._healthz, "/readyz": self.app._readyz}[path]
-        response = await handler(None)  # type: ignore[arg-type]
-        return response.status, response.text or ""
+        well, text = await {"/healthz": self.app.health.live, "/readyz": self.app.health.ready}[path]()
+        return (200 if well else 503), text
 
     async def until(self, so: Callable[[], object]) -> None:
         async with asyncio.timeout(20):
@@ -92,7 +92,7 @@ async def test_a_leader_looks_at_every_trial_and_at_news(operator: Operator) -> 
     await make_trial(operator.cluster, "default", "t")
     await operator.start()
     await operator.until(lambda: operator.worked == [("default", "t")])
-    operator.app.look_at(("default", "new"))
+    operator.app.events.enqueue(("default", "new"))
     await operator.until(lambda: operator.worked[1:] == [("default", "new")])
 
 
@@ -104,13 +104,13 @@ async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) 
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     trial: Any = {"metadata": {"namespace": "default", "name": "t", "uid": "u", "generation": 1}}
-    operator.app.heard_of_trial(trial, "ADDED")
+    operator.app.events.trial_event(trial, "ADDED")
     await operator.until(lambda: operator.worked == [("default", "t")])
     for phase, looked_at in (("Complete", ["later"]), ("Running", ["later", "t"])):
         operator.worked.clear()
-        operator.app.heard_of_trial({**trial, "status": {"phase": phase}}, "MODIFIED")
-        operator.app.heard_of_pod(POD, "DELETED")
-        operator.app.look_at(("default", "later"))
+        operator.app.events.trial_event({**trial, "status": {"phase": phase}}, "MODIFIED")
+        operator.app.events.pod_event(POD, "DELETED")
+        operator.app.events.enqueue(("default", "later"))
         await operator.until(lambda: ("default", "later") in operator.worked)
         assert sorted(name for _, name in operator.worked) == looked_at
 
@@ -122,21 +122,21 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {
 async def test_what_a_node_tells_of_a_pod_on_its_way_makes_no_look_until_it_runs(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.heard_of_pod({**POD, "status": {"phase": "Pending"}}, "ADDED")
-    operator.app.heard_of_pod({**POD, "status": CREATING}, "MODIFIED")
+    operator.app.events.pod_event({**POD, "status": {"phase": "Pending"}}, "ADDED")
+    operator.app.events.pod_event({**POD, "status": CREATING}, "MODIFIED")
     assert ("default", "t") not in operator.app.queue._timers
-    operator.app.look_at(("default", "later"))
+    operator.app.events.enqueue(("default", "later"))
     await operator.until(lambda: operator.worked == [("default", "later")])
-    operator.app.heard_of_pod({**POD, "status": RUNNING}, "MODIFIED")
+    operator.app.events.pod_event({**POD, "status": RUNNING}, "MODIFIED")
     await operator.until(lambda: operator.worked == [("default", "later"), ("default", "t")])
 
 
 async def test_that_a_pod_is_on_its_way_is_looked_at_soon_when_it_was_held_back(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.heard_of_pod({**POD, "spec": {"schedulingGates": [{"name": "x"}]}, "status": {"phase": "Pending"}}, "ADDED")
+    operator.app.events.pod_event({**POD, "spec": {"schedulingGates": [{"name": "x"}]}, "status": {"phase": "Pending"}}, "ADDED")
     await operator.until(lambda: operator.worked == [("default", "t")])
-    operator.app.heard_of_pod({**POD, "status": CREATING}, "MODIFIED")
+    operator.app.events.pod_event({**POD, "status": CREATING}, "MODIFIED")
     await operator.until(lambda: operator.worked == 2 * [("default", "t")])
 
 
@@ -145,7 +145,7 @@ async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Oper
     await leader.attempt()
     await make_trial(operator.cluster, "default", "t")
     await operator.start()
-    operator.app.look_at(("default", "t"))
+    operator.app.events.enqueue(("default", "t"))
     await operator.until(lambda: operator.app.lease.holder == str(leader.replica))
     code, told = await operator.ask("/readyz")
     assert (code, operator.worked, operator.app.queue.depth) == (200, [], 0)
@@ -187,7 +187,7 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
     async def die() -> None:
         raise RuntimeError("a bug")
 
-    operator.app._begin("something", die())
+    operator.app.tasks.start("something", die())
     await operator.until(lambda: "something ended" in caplog.text)
     code, told = await operator.ask("/healthz")
     assert code == 503
@@ -225,7 +225,7 @@ async def test_one_that_is_stopped_lets_its_look_end_and_hands_over(operator: Op
         ended.set()
 
     operator.app.queue._work = look
-    operator.app.look_at(("default", "t"))
+    operator.app.events.enqueue(("default", "t"))
     await operator.until(lambda: operator.app.queue._busy)
     stopping = asyncio.create_task(operator.app.stop())
     await asyncio.sleep(0)
@@ -250,7 +250,7 @@ async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeyp
         if (error := outcomes.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr("multistep.app.asyncio.sleep", sleep)
+    monkeypatch.setattr("multistep.background.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await repeat("a chore", lambda: 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)
@@ -294,7 +294,7 @@ async def test_a_leader_looks_at_every_sweep_and_at_one_when_there_is_news_of_it
     await operator.until(lambda: len(trials(operator)) == 1)
     [first] = trials(operator)
     assert operator.app.sweeps.book.page(("default", "s"), "sweep-uid").trials
-    operator.app.heard_of_trial(operator.cluster.put({**first, "status": ended(0)}), "MODIFIED")
+    operator.app.events.trial_event(operator.cluster.put({**first, "status": ended(0)}), "MODIFIED")
     await operator.until(lambda: len(trials(operator)) == 2)
 
 
@@ -302,15 +302,15 @@ async def test_a_sweep_that_came_or_whose_trials_were_missed_is_looked_at(operat
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     made = operator.cluster.put(sweep(parallelism=1))
-    operator.app.heard_of_sweep(made, "ADDED")
+    operator.app.events.sweep_event(made, "ADDED")
     await operator.until(lambda: len(trials(operator)) == 1)
     [first] = trials(operator)
     operator.cluster.remove("MultiStepTrial", "default", first["metadata"]["name"])
-    operator.app.heard_nothing("trial", ("default", first["metadata"]["name"]))
+    operator.app.events.missed("trial", ("default", first["metadata"]["name"]))
     await operator.until(lambda: len(trials(operator)) == 1 and trials(operator) != [first])
-    operator.app.heard_nothing("sweep", ("default", "s"))
+    operator.app.events.missed("sweep", ("default", "s"))
     operator.cluster.remove("TrialSweep", "default", "s")
-    operator.app.heard_of_sweep(made, "DELETED")
+    operator.app.events.sweep_event(made, "DELETED")
     assert 'multistep_sweeps{phase="Running"} 0.0' in operator.app.metrics.render().decode()
 
 

@@ -1,0 +1,72 @@
+"""The operator's background tasks: each runs until the operator stops; one that ends earlier makes the operator unhealthy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from .errors import MultistepError
+
+logger = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """Tasks by name. A failure of one is logged."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """In the order in which they were started."""
+        return list(self._tasks)
+
+    @property
+    def failed(self) -> str | None:
+        """The first task that was cancelled or raised an exception; None if no task did."""
+        return next((name for name, task in self._tasks.items() if task.done() and (task.cancelled() or task.exception())), None)
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run this on the event loop."""
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_failure)
+
+    async def cancel(self) -> None:
+        """Cancel all of them and wait until they ended."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        logger.critical("%s ended", task.get_name(), exc_info=error)
+
+
+async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
+    """Run this work periodically, with a jitter of 20 %. A failure is logged; the next run is due as usual."""
+    while True:
+        await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
+        await _attempt(name, work)
+
+
+async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
+    """Run this work once, retrying until it succeeds."""
+    while True:
+        if await _attempt(name, work):
+            return
+        await asyncio.sleep(pause_seconds)
+
+
+async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        await work()
+        return True
+    except MultistepError as error:
+        logger.warning("%s: %s", name, error)
+    except Exception:
+        logger.exception("%s", name)
+    return False

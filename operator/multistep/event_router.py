@@ -1,0 +1,88 @@
+"""Routes watch events: which trial or sweep is enqueued, and what is counted by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .cluster.lease import Lease
+from .metrics import Metrics
+from .reconcile.news import News
+from .reconcile.reconciler import Reconciler
+from .reconcile.sweeps import Sweeps
+from .reconcile.turns import Key
+from .reconcile.workqueue import WorkQueue
+
+BATCH_SECONDS: Final = 0.5
+"""Events of a sweep's trials within this time cause one reconcile of the sweep."""
+
+
+class EventRouter:
+    """From the events of the watches to the work queues."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        news: News,
+        metrics: Metrics,
+        *,
+        queue: WorkQueue,
+        sweep_queue: WorkQueue,
+        reconciler: Reconciler,
+        sweeps: Sweeps,
+    ) -> None:
+        self._lease = lease
+        self._news = news
+        self._metrics = metrics
+        self._queue = queue
+        self._sweep_queue = sweep_queue
+        self._reconciler = reconciler
+        self._sweeps = sweeps
+
+    def enqueue(self, key: Key, seconds: float = 0.0) -> None:
+        """Reconcile a trial, together with events of the next ``seconds``. A standby does nothing: a new leader reconciles all."""
+        if self._lease.held:
+            self._queue.add_within(key, seconds)
+
+    def enqueue_sweep(self, key: Key, seconds: float = 0.0) -> None:
+        """Reconcile a sweep, together with events of the next ``seconds``."""
+        if self._lease.held:
+            self._sweep_queue.add_within(key, seconds)
+
+    def missed(self, kind: str, key: Key) -> None:
+        """A resync found a trial (or its pod) or a sweep that no watch event told of."""
+        if kind == "sweep":
+            return self.enqueue_sweep(key)
+        if kind == "trial":
+            for sweep in self._sweeps.book.doubt(key[0]):
+                self.enqueue_sweep(sweep, BATCH_SECONDS)
+        return self.enqueue(key)
+
+    def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
+        """Count the phase, which a new leader does not know yet; enqueue the trial and its sweep if the event matters to them."""
+        key = trial["metadata"]["namespace"], trial["metadata"]["name"]
+        if type == "DELETED":
+            self._metrics.phases.gone(key)
+        else:
+            self._metrics.phases.saw(key, (trial.get("status") or {}).get("phase"))
+        if (sweep := self._sweeps.book.saw(trial, gone=type == "DELETED")) is not None:
+            self.enqueue_sweep(sweep, BATCH_SECONDS)
+        if self._news.trial(trial, type):
+            self.enqueue(key)
+
+    def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
+        """Count the phase; enqueue the sweep if the event matters to it."""
+        key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
+        if type == "DELETED":
+            self._metrics.sweeps.gone(key)
+        else:
+            self._metrics.sweeps.saw(key, (sweep.get("status") or {}).get("phase"))
+        if self._news.sweep(sweep, type):
+            self.enqueue_sweep(key)
+
+    def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
+        """Enqueue the pod's trial if the event matters to it. Trials that wait for a slot to start a pod may get one."""
+        if (heard := self._news.pod(pod, type)) is not None:
+            seconds = self._reconciler.heard_of_pod(heard, type)
+            if seconds is not None and (type is None or not self._news.over(heard.key)):
+                self.enqueue(heard.key, seconds)
