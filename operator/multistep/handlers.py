@@ -11,8 +11,9 @@ from typing import Any, cast
 import kopf
 import uvloop
 
+from .api.model import GROUP, VERSION
 from .api.sweep import SWEEP_PLURAL
-from .api.trial import GROUP, PLURAL, VERSION
+from .api.trial import PLURAL
 from .app import App
 from .cluster import pods
 from .cluster.watch import PAGE_OBJECTS

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from multistep.api.trial import API_VERSION, KIND
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND
 from multistep.cli.manifests import Manifest
 
 from .case import Case

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multistep.api.conditions import holds
-from multistep.api.trial import TrialStatus
+from multistep.api.trial_status import TrialStatus
 from multistep.engine.status import bounded_rewards
 
 from .compare import same_rewards

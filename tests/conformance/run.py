@@ -16,7 +16,8 @@ from typing import Any, Final
 import aiohttp
 
 from multistep.api.conditions import holds, is_over
-from multistep.api.trial import TrialStatus, parse_status
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import TrialStatus
 from multistep.cli.fetch import ServicePath, locate
 from multistep.cli.manifests import Manifest, bundle_config_maps, dns_label
 from multistep.cli.unpack import unpack

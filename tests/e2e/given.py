@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from multistep.api.trial import API_VERSION, KIND
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND
 from multistep.cluster import pods
 from multistep.cluster.client import Client
 from multistep.cluster.resources import TRIALS, Resource

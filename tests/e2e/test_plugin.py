@@ -12,7 +12,7 @@ import pytest
 
 from hack import python_env
 from hack.places import ROOT
-from multistep.api.trial import API_VERSION
+from multistep.api.model import API_VERSION
 from tests.e2e.given import Given, Step, trial
 
 BASH = """\

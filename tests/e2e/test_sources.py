@@ -229,7 +229,7 @@ def bad_sources(there: Outside, other: str) -> dict[str, tuple[Object, tuple[str
 
 
 async def test_a_url_with_a_password_is_refused_by_the_api_server(given: Given) -> None:
-    with pytest.raises(ClusterError, match="must not hold credentials"):
+    with pytest.raises(ClusterError, match="must not contain credentials"):
         await given.applied(trial("t", {"git": {"url": "https://me:secret@git.example/r.git"}}))
     with pytest.raises(ClusterError, match="exactly one of bundle, inline, oci, git and url"):
         await given.applied(trial("t", {"oci": {"image": "x"}, "git": {"url": "https://git.example/r.git"}}))

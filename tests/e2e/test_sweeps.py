@@ -125,7 +125,7 @@ async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given:
     await given.applied(sweep(overrides=[{"tasks": ["helt"], "spec": {}}]))
     failed = condition(await until(given, finished), "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
-    assert "overrides[0].tasks: 'helt' is none of the sweep's, which are held, known" in failed["message"]
+    assert "overrides[0].tasks: 'helt' does not exist in the sweep, which has held, known" in failed["message"]
     with pytest.raises(ClusterError, match="attempts cannot be changed: make a new sweep"):
         await changed(given, attempts=3)
 

@@ -12,7 +12,7 @@ from multistep.agents import AGENTS
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.records import Record
 from multistep.api.task import parse_task
-from multistep.api.trial import TrialSpec
+from multistep.api.trial_spec import TrialSpec
 from multistep.engine.journal import Journal
 from multistep.engine.operations import Collect, Environment, Healthcheck, Note, Operation, Release, Reset, Start
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, cast
 
-from multistep.api.trial import API_VERSION, KIND, MultiStepTrial, TrialStatus, parse_status
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND, MultiStepTrial, parse_status
+from multistep.api.trial_status import TrialStatus
 from multistep.cluster.edge import Cluster, Object
 from multistep.metrics import Metrics
 from multistep.reconcile.reconciler import Reconciler

@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from multistep.api.trial import API_VERSION, KIND
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND
 from multistep.app import LOST_LEASE_EXIT_CODE, App
 from multistep.background import insist, repeat
 from multistep.cluster.lease import Lease, Replica

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .trial import Condition
+from .trial_status import Condition
 
 
 class Told(Protocol):

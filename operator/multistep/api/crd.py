@@ -14,8 +14,11 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
+from .model import GROUP, VERSION
 from .sweep import SWEEP_KIND, SWEEP_PLURAL, SweepSpec, SweepStatus, TrialSweep
-from .trial import GROUP, KIND, PLURAL, VERSION, MultiStepTrial, TrialSpec, TrialStatus
+from .trial import KIND, PLURAL, MultiStepTrial
+from .trial_spec import TrialSpec
+from .trial_status import TrialStatus
 
 Schema = dict[str, Any]
 Column = tuple[str, str, str, int, str]  # name, type, path, 1: only with -o wide, description

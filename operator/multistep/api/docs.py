@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from . import crd, failures, sweep, task, trial
+from . import crd, failures, model, sweep, task, task_source, trial, trial_spec, trial_status
 
 PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/sweeps.md", "docs/failures.md")
 
@@ -27,6 +27,7 @@ _FAILURES = {"lost": failures.LOST, "failed": failures.FAILED, "exceptions": fai
 _COLUMNS = {"columns": crd.TRIAL.columns, "sweepColumns": crd.SWEEP.columns}
 _FIRST = {"lost": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # what sweeps and trials have in common
+MODULES = (task, sweep, trial, trial_spec, trial_status, task_source, model)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 
@@ -52,8 +53,8 @@ def table(name: str, here: Container[str]) -> str:
     if rows_of := _FAILURES.get(name):
         rows = [[f"`{row.reason}`", row.blame or "of the phase", row.what, row.do] for row in rows_of]
         return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
-    model: type[BaseModel] = next(getattr(module, name) for module in (task, sweep, trial) if hasattr(module, name))
-    rows = [_row(field.alias or key, field, here) for key, field in model.model_fields.items()]
+    shown: type[BaseModel] = next(getattr(module, name) for module in MODULES if hasattr(module, name))
+    rows = [_row(field.alias or key, field, here) for key, field in shown.model_fields.items()]
     return markdown_table(("field", "type", "default", "meaning"), rows)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .trial import FailureClass
+from .trial_status import FailureClass
 
 
 @dataclass(frozen=True)

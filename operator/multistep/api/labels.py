@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .trial import GROUP
+from .model import GROUP
 
 TRIAL: Final = f"{GROUP}/trial"
 TASK: Final = f"{GROUP}/task"

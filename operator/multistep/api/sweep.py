@@ -1,6 +1,6 @@
-"""The TrialSweep resource: many tasks with many agents, some times each. The CRD is generated from these models.
+"""The TrialSweep resource: tasks x agents x attempts. The CRD is generated from these models.
 
-Defaults are applied here, not by the CRD, as for trials. Times are seconds.
+Defaults are applied here and not by the CRD, as for trials. Times are seconds.
 """
 
 from __future__ import annotations
@@ -12,29 +12,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from .model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
 from .problems import shown
-from .trial import (
-    API_VERSION,
-    AgentSpec,
-    Condition,
-    DeadlineSeconds,
-    EnvironmentSpec,
-    FailureClass,
-    GitSource,
-    Metadata,
-    Model,
-    OCISource,
-    TaskSource,
-    TrialTemplateSpec,
-    URLSource,
-    WholeSeconds,
-    cel,
-    parsed,
-)
+from .task_source import GitSource, OCISource, TaskSource, URLSource
+from .trial_spec import AgentSpec, EnvironmentSpec, TrialTemplateSpec
+from .trial_status import Condition, FailureClass
 
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
-MOST_TRIALS = 50_000  # of a sweep: what an operator can hold of one without a thought
+MOST_TRIALS = 50_000  # of a sweep: the operator keeps 200 bytes of each in memory
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -43,9 +29,9 @@ class SweepTask(TaskSource):
     """A task of a sweep: as spec.task of a trial, with a name."""
 
     name: Name
-    """What to call it: in names of trials, overrides and reports, and as the task's name when its config has none."""
+    """Name of the task in trials, overrides and reports; also the task's name if its config has none."""
     environment: EnvironmentSpec = EnvironmentSpec()
-    """Where this task's trials run, over the template's environment."""
+    """Environment of this task's trials; overrides the template's."""
 
 
 _SOURCES = ("oci", "git", "url")
@@ -53,16 +39,16 @@ _ONE_SOURCE = "must have exactly one of oci, git and url"
 
 
 class TasksSource(Model):
-    """Where many tasks come from: exactly one of oci, git and url. Each directory right below its path with a task.toml is one."""
+    """Source of many tasks: exactly one of oci, git and url. Each directory directly under its path with a task.toml is a task."""
 
     model_config = cel(f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE)
 
     oci: OCISource | None = None
-    """An image whose path holds the tasks' directories."""
+    """An image; path is the parent of the task directories."""
     git: GitSource | None = None
-    """A git repository whose path holds the tasks' directories."""
+    """A git repository; path is the parent of the task directories."""
     url: URLSource | None = None
-    """A tar.gz whose path holds the tasks' directories."""
+    """A tar.gz; path is the parent of the task directories."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -75,13 +61,13 @@ class SweepAgent(Model):
     """An agent of a sweep."""
 
     name: Name
-    """What to call it: in names of trials, overrides and reports. Two with the same program differ in this."""
+    """Name of the agent in trials, overrides and reports."""
     agent: AgentSpec
-    """Who works on the steps."""
+    """The agent that works on the steps."""
 
 
 class TemplateMetadata(Model):
-    """What each trial gets besides the labels and annotations of its sweep."""
+    """Metadata of each trial, in addition to the sweep's own labels and annotations."""
 
     labels: Annotated[dict[str, str], Field(max_length=64)] = {}
     """Labels."""
@@ -90,23 +76,23 @@ class TemplateMetadata(Model):
 
 
 class TrialTemplate(Model):
-    """What the trials of a sweep have in common."""
+    """Template of the sweep's trials."""
 
     metadata: TemplateMetadata = TemplateMetadata()
     """Labels and annotations."""
     spec: TrialTemplateSpec = TrialTemplateSpec()
-    """As a trial's spec, without task, agent, suspend, stop and ttlSecondsAfterFinished."""
+    """A trial's spec without task, agent, suspend, stop and ttlSecondsAfterFinished."""
 
 
 class TrialOverride(Model):
-    """What some trials of a sweep have otherwise."""
+    """Changes to some trials of a sweep."""
 
     tasks: Annotated[list[Name], Field(max_length=1000)] = []
-    """Names of the tasks that it is for; empty: all."""
+    """Names of the tasks to change; empty: all."""
     agents: Annotated[list[Name], Field(max_length=64)] = []
-    """Names of the agents that it is for; empty: all."""
+    """Names of the agents to change; empty: all."""
     spec: TrialTemplateSpec
-    """Merged over the template's spec: tables field by field, anything else, lists too, as a whole."""
+    """Merged into the template's spec: objects field by field; lists and values are replaced."""
 
 
 _CLASSES = ("Agent", "Verifier", "Task", "Infrastructure", "User")
@@ -114,54 +100,54 @@ _KNOWN_CLASSES = {
     "x-kubernetes-validations": [
         {
             "rule": f"self.all(name, name in [{', '.join(f'{each!r}' for each in _CLASSES)}])",
-            "message": f"must name classes of failures: {', '.join(_CLASSES)}",
+            "message": f"must be failure classes: {', '.join(_CLASSES)}",
         }
     ]
 }
 
 
 class StopWhen(Model):
-    """When a sweep makes no more trials. Those that are live may end."""
+    """When a sweep creates no more trials. Active trials may finish."""
 
     pod_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """When its trials' pods have worked for so many hours together."""
+    """Maximum of pod hours, over all trials."""
     failures: Annotated[
         dict[FailureClass, Annotated[int, Field(ge=0)]], Field(max_length=len(_CLASSES), json_schema_extra=_KNOWN_CLASSES)
     ] = {}
-    """By class of failure, how many trials without a result are borne; one more ends the sweep."""
+    """Tolerated number of trials without a result, by failure class; one more stops the sweep."""
 
 
 class SweepSpec(Model):
-    """What to run. Immutable but for suspend, parallelism, prestart, stopWhen, activeDeadlineSeconds and the time to live."""
+    """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, activeDeadlineSeconds and the TTL."""
 
     model_config = cel("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom")
 
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
-    """The tasks, with names that differ."""
+    """Tasks, with unique names."""
     tasks_from: TasksSource | None = None
-    """All tasks of a place, in the order of their names, as they are when the sweep begins."""
+    """All tasks of one source, sorted by name, as they are when the sweep starts."""
     agents: Annotated[list[SweepAgent], Field(min_length=1, max_length=64)]
-    """Who works on each of the tasks, with names that differ."""
+    """Agents that work on each task, with unique names."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How often each agent works on each task, each time in a trial of its own."""
+    """Number of trials per task and agent."""
     parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """How many of its trials may be live at once. Lowered, it waits for as many to end."""
+    """Maximum number of active trials. Lowering it stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
-    """How many more have their pods ready, suspended before their first step, so that the next one begins at once."""
+    """Number of further trials whose pods are created early, suspended before their first step."""
     order: Literal["Attempts", "Tasks"] = "Attempts"
-    """Attempts: the first attempts of all before the second ones, for an early estimate; Tasks: one task after the other."""
+    """Attempts: first attempts of all tasks before second ones, for an early estimate; Tasks: one task after the other."""
     template: TrialTemplate = TrialTemplate()
-    """What its trials have in common."""
+    """Template of the trials."""
     overrides: Annotated[list[TrialOverride], Field(max_length=64)] = []
-    """What some of them have otherwise; where several fit, a later one wins over an earlier one."""
+    """Changes to some trials; if several match, the later one wins."""
     stop_when: StopWhen = StopWhen()
-    """When to make no more trials, though some are left; the sweep is Failed then."""
+    """When to create no more trials although some are left; the sweep is Failed then."""
     active_deadline_seconds: DeadlineSeconds | None = None
-    """Time for the whole sweep, but not while it is suspended; then its live trials are stopped, and it is Failed."""
+    """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     suspend: bool = False
-    """While true, no trial is made, and those that are live are suspended."""
+    """If true, no trial is created, and active trials are suspended."""
     ttl_seconds_after_finished: WholeSeconds | None = None
-    """Deletes the sweep, and with it its trials, this long after its end, as a Job's; unset: never."""
+    """Seconds after which a finished sweep and its trials are deleted, as for a Job; unset: never."""
 
     @model_validator(mode="after")
     def _one_kind_of_tasks(self) -> Self:
@@ -173,12 +159,12 @@ class SweepSpec(Model):
     def _names_differ(self) -> Self:
         for field, names in (("tasks", _names(self.tasks)), ("agents", _names(self.agents))):
             if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise ValueError(f"{field}: names must differ; {shown(twice[0])} is there more than once")
+                raise ValueError(f"{field}: names must be unique; {shown(twice[0])} occurs more than once")
         return self
 
     @model_validator(mode="after")
     def _overrides_fit(self) -> Self:
-        """Tasks of tasksFrom are known later."""
+        """Tasks of tasksFrom are checked when they are resolved."""
         if self.tasks:
             check_overrides(self.overrides, _names(self.tasks))
         for index, override in enumerate(self.overrides):
@@ -187,7 +173,7 @@ class SweepSpec(Model):
 
 
 def check_overrides(overrides: Sequence[TrialOverride], tasks: Iterable[str]) -> None:
-    """ValueError: one is for a task that is not there, most often a typo."""
+    """Raises ValueError if an override names an unknown task."""
     known = set(tasks)
     for index, override in enumerate(overrides):
         _check_known(f"overrides[{index}].tasks", override.tasks, known)
@@ -197,7 +183,9 @@ def _check_known(field: str, names: Iterable[str], known: Iterable[str]) -> None
     there = set(known)
     if unknown := [name for name in names if name not in there]:
         some = ", ".join(sorted(there)[:5])
-        raise ValueError(f"{field}: {shown(unknown[0])} is none of the sweep's, which are {some}{' ...' if len(there) > 5 else ''}")
+        raise ValueError(
+            f"{field}: {shown(unknown[0])} does not exist in the sweep, which has {some}{' ...' if len(there) > 5 else ''}"
+        )
 
 
 def _names(named: Sequence[SweepTask] | Sequence[SweepAgent]) -> list[str]:
@@ -205,102 +193,102 @@ def _names(named: Sequence[SweepTask] | Sequence[SweepAgent]) -> list[str]:
 
 
 class SweepTrials(Model):
-    """How many trials a sweep has, and where they are."""
+    """Number of trials by state."""
 
     total: int = 0
-    """All that it will have."""
+    """Trials that the sweep will create in total."""
     made: int = 0
-    """Made so far."""
+    """Trials created so far."""
     live: int = 0
-    """Not at their end: pending, running or suspended."""
+    """Active trials: pending, running or suspended."""
     pending: int = 0
-    """Waiting for a pod, or for it to start."""
+    """Trials that wait for a pod or for its start."""
     running: int = 0
-    """At work."""
+    """Running trials."""
     suspended: int = 0
-    """Suspended."""
+    """Suspended trials."""
     done: int = 0
-    """At their end: complete or failed."""
+    """Finished trials: complete or failed."""
     complete: int = 0
-    """Ran as specified, whatever their reward."""
+    """Complete trials, whatever their reward."""
     failed: int = 0
-    """Could not be run."""
+    """Failed trials."""
     deleted: int = 0
-    """Made, and deleted by somebody since. They are not made again."""
+    """Trials that somebody deleted. They are not created again."""
     counted: int = 0
     """Add to a mean: those with a reward, and those that an agent failed without one, as 0."""
 
 
 class SweepAgentStatus(Model):
-    """What an agent's trials have come to so far."""
+    """Results of an agent so far."""
 
     name: str
-    """The agent's."""
+    """Name of the agent."""
     counted: int = 0
-    """Trials that count."""
+    """Scored trials."""
     mean: float | None = None
-    """The mean over tasks of each task's mean reward, as reports have it; unset while no trial counts."""
+    """Mean over tasks of each task's mean reward, as in reports; unset while no trial is scored."""
 
 
 class SweepTasksStatus(Model):
-    """What spec.tasksFrom was when the sweep began, and is for all of its trials."""
+    """Resolved source of the tasks; the same for all trials."""
 
     revision: str
-    """The commit, or the digest of the image's manifest or of the file."""
+    """Commit, or digest of the image manifest or of the file."""
     count: int
-    """How many tasks were found there."""
+    """Number of tasks found."""
     config_map: str
-    """The immutable ConfigMap with their names."""
+    """Immutable ConfigMap with the names of the tasks."""
     digest: str
-    """Digest of the list of names in it."""
+    """Digest of the list of names."""
 
 
 class SweepStatus(Model):
-    """What the operator found: counts, never lists of trials."""
+    """Observed state of the sweep: counts, no lists of trials."""
 
     observed_generation: int | None = None
-    """The generation of the spec this status is about; -1 until an operator saw the sweep."""
+    """Generation of the spec that this status describes; -1 until an operator has seen the sweep."""
     phase: str | None = None
-    """For display: Pending, Running, Suspended, Halting, Complete or Failed; machines read the conditions."""
+    """For display: Pending, Running, Suspended, Halting, Complete or Failed; programs should read the conditions."""
     conditions: list[Condition] = []
-    """Complete, Failed, Ready, Reconciling, Stalled, Suspended, as a trial's."""
+    """Complete, Failed, Ready, Reconciling, Stalled, Suspended, as for a trial."""
     start_time: datetime | None = None
-    """When the sweep began."""
+    """Start time."""
     completion_time: datetime | None = None
-    """When it ended."""
+    """Completion time."""
     suspended_seconds: int | None = None
-    """How long it was suspended since it began, up to the last time it went on."""
+    """Seconds for which the sweep was suspended, until it last resumed."""
     tasks_from: SweepTasksStatus | None = None
     """What spec.tasksFrom was resolved to."""
     trials: SweepTrials = SweepTrials()
-    """How many there are, and where."""
+    """Number of trials by state."""
     not_counted: dict[FailureClass, int] = {}
     """Trials at their end that add to no mean, by the class of their failure."""
     agents: list[SweepAgentStatus] = []
-    """What each agent's trials have come to so far."""
+    """Results of each agent so far."""
     reward: str | None = None
-    """The agents' means as text, for the column."""
+    """The agents' means as text, for the printer column."""
     pod_hours: float = 0.0
-    """How long pods have worked for its trials, together: each from its first step to its end."""
+    """Total hours of its trials' pods, each from the first step to the end of the attempt."""
 
 
 class TrialSweep(Model):
-    """Many tasks with many agents, some times each: a whole benchmark."""
+    """A benchmark: tasks x agents x attempts."""
 
     api_version: str = API_VERSION
     kind: str = SWEEP_KIND
     metadata: Metadata = Metadata()
     spec: SweepSpec
-    """What to run."""
+    """Desired sweep."""
     status: SweepStatus = SweepStatus()
-    """What was found."""
+    """Observed state."""
 
 
 def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:
-    """The resource as a model. InvalidSpec: one line for each problem, beginning with the field's path."""
+    """Parse the resource. Raises InvalidSpec with one line per problem, each starting with the field's path."""
     return parsed(TrialSweep, obj)
 
 
 def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:
-    """Only the resource's status, which can be read even when its spec cannot."""
+    """Parse only the status, which is possible even if the spec is invalid."""
     return parsed(SweepStatus, obj.get("status") or {}, under="status.")

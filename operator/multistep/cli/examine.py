@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from ..api.problems import problems as schema_problems
 from ..api.task import TaskConfig, toml_table
-from ..api.trial import AgentSpec, EnvironmentSpec, TaskSource, TrialSpec, VerifierSpec
+from ..api.task_source import TaskSource
+from ..api.trial_spec import AgentSpec, EnvironmentSpec, TrialSpec, VerifierSpec
 from ..api.unknown import unknown_keys
 from ..engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from ..engine.templates import Unresolved, resolve

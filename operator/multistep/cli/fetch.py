@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from ..api.conditions import is_over
-from ..api.trial import TrialStatus
+from ..api.trial_status import TrialStatus
 from ..errors import NotFound, StoreError, Unavailable, UsageError
 from .cluster import Cluster
 from .outcome import outcome

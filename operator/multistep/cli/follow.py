@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from ..api.conditions import holds, is_over
-from ..api.trial import Durations, StepStatus, TrialStatus, parse_status
+from ..api.trial import parse_status
+from ..api.trial_status import Durations, StepStatus, TrialStatus
 from ..cluster.edge import Object
 from ..cluster.resources import SWEEPS, TRIALS, Resource
 from ..cluster.watch import WatchEvent

@@ -12,7 +12,7 @@ import click
 from .options import Target, complete_steps, kubeconfig_options, namespace_option, trial_argument
 
 if TYPE_CHECKING:
-    from ..api.trial import TrialStatus
+    from ..api.trial_status import TrialStatus
     from .cluster import Cluster
     from .pieces import Wanted
     from .printing import Form

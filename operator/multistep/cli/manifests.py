@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import yaml
 
-from ..api.trial import API_VERSION, KIND
+from ..api.model import API_VERSION
+from ..api.trial import KIND
 from ..cluster.kueue import QUEUE
 from ..errors import UsageError
 from ..sources.configmaps import split

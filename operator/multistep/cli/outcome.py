@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..api.conditions import holds
-from ..api.trial import StepStatus, TrialStatus
+from ..api.trial_status import StepStatus, TrialStatus
 from .exits import Exit
 
 

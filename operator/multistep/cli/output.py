@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..api.trial import AttemptStatus, StepStatus, TrialStatus
+from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from ..engine.lifecycle import SUSPENDED
 from .examine import Report, StepSummary
 from .outcome import outcome

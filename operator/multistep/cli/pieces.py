@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..api.trial import StepStatus, TrialStatus
+from ..api.trial_status import StepStatus, TrialStatus
 from ..engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from ..errors import UsageError
 

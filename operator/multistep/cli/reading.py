@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from ..api.conditions import is_over
-from ..api.trial import TrialStatus
+from ..api.trial_status import TrialStatus
 from ..cluster import pods
 from ..engine.journal import HEALTHCHECK, VERIFIER
 from ..errors import ClusterError, PodError, RunnerError, Unavailable, UsageError

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..api.trial import TrialStatus, parse_trial
+from ..api.trial import parse_trial
+from ..api.trial_status import TrialStatus
 from ..errors import InvalidTask, MultistepError, Unavailable, UsageError
 from . import cluster
 from .cluster import Cluster

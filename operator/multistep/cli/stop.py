@@ -10,7 +10,7 @@ import click
 from .options import Target, complete_trials, kubeconfig_options, namespace_option, output_option
 
 if TYPE_CHECKING:
-    from ..api.trial import TrialStatus
+    from ..api.trial_status import TrialStatus
     from .cluster import Cluster
 
 _EPILOG = """\b
@@ -63,7 +63,8 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
     """Write down that a trial is to stop, unless it is over; the trial that was found, and no other of its name."""
     from ..api.conditions import is_over
-    from ..api.trial import Metadata, parse_status
+    from ..api.model import Metadata
+    from ..api.trial import parse_status
     from ..cluster.resources import TRIALS
     from .outcome import outcome
     from .output import say

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
+from ..api.model import API_VERSION
 from ..api.sweep import SWEEP_KIND, parse_sweep
-from ..api.trial import API_VERSION
 from ..errors import UsageError
 from .manifests import (
     Manifest,

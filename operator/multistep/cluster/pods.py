@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from ..api import labels
+from ..api.model import API_VERSION, GROUP
 from ..api.task import EnvironmentConfig
-from ..api.trial import API_VERSION, GROUP, KIND, MultiStepTrial, VerifierStatus
+from ..api.trial import KIND, MultiStepTrial
+from ..api.trial_status import VerifierStatus
 from ..engine.decisions import PodFacts
 from ..engine.network import Network
 from ..errors import InvalidSpec

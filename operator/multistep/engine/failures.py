@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..api.failures import EXCEPTIONS, FAILED, LOST
-from ..api.trial import FailureClass
+from ..api.trial_status import FailureClass
 from .journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Journal
 
 OTHER = "Other"

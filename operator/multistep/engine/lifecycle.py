@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from ..api.conditions import holds, is_over
 from ..api.sweep import SweepStatus
-from ..api.trial import AttemptStatus, Condition, MultiStepTrial, TrialStatus
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import AttemptStatus, Condition, TrialStatus
 from .decisions import (
     Adopt,
     AdoptVerifierPod,

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..api.layout import StepLayout, TaskLayout
 from ..api.task import ArtifactConfig, CollectConfig, HealthcheckConfig, StepConfig, TaskConfig, User
-from ..api.trial import TrialSpec
+from ..api.trial_spec import TrialSpec
 from ..errors import InvalidSpec, InvalidTask
 from .artifacts import pass_entries
 from .network import Network, network, refuse_other

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ..api.trial import AttemptStatus, MultiStepTrial, StepStatus, TrialStatus
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 
 Value = str | int | float
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from ..api.trial import (
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import (
     ArtifactsSummary,
     AttemptStatus,
     Condition,
     Durations,
-    MultiStepTrial,
     StepException,
     StepStatus,
     TaskSourceStatus,

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from ..api import labels
+from ..api.model import API_VERSION, GROUP
 from ..api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
-from ..api.trial import API_VERSION, GROUP, KIND
+from ..api.trial import KIND
 from ..errors import InvalidSpec
 from .sweeps import Grid, LivePhase, State, TrialFacts
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..api.trial import FailureClass
+from ..api.trial_status import FailureClass
 
 Order = Literal["Attempts", "Tasks"]
 MOST_REWARD = 1e100

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..api.conditions import is_over
-from ..api.trial import AttemptStatus, StepStatus, TrialStatus
+from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from ..api.unknown import UnknownKey
 from ..engine.lifecycle import SUSPENDED
 from ..engine.status import bounded, reward_text

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..api.trial import Metadata
+from ..api.model import Metadata
 from ..errors import SourceError
 from ..settings import Settings
 from ..sources import child

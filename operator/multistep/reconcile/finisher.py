@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..api.trial import MultiStepTrial, TrialStatus
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import TrialStatus
 from ..engine import status as engine_status
 from ..engine.journal import Journal
 from ..engine.rewards import StepException

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..agents import AGENTS
 from ..api.conditions import is_over
-from ..api.trial import MultiStepTrial, TrialStatus, parse_trial
+from ..api.trial import MultiStepTrial, parse_trial
+from ..api.trial_status import TrialStatus
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..cluster.shard import LABEL_SHARD

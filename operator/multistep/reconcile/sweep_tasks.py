@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..api.model import API_VERSION
 from ..api.sweep import SWEEP_KIND, SweepTask, SweepTasksStatus, TrialSweep
-from ..api.trial import API_VERSION
 from ..cluster.edge import Cluster
 from ..engine.sweep_trials import tasks_at
 from ..errors import Conflict, InvalidSpec, NotFound, SourceError

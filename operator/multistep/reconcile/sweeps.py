@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from ..api import labels
 from ..api.conditions import is_over
+from ..api.model import Metadata
 from ..api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
-from ..api.trial import Metadata
 from ..cluster.edge import Cluster, Object
 from ..cluster.resources import SWEEPS
 from ..cluster.shard import Shard

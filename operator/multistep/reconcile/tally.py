@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ..api.conditions import is_over
-from ..api.trial import MultiStepTrial, StepStatus, TrialStatus
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import StepStatus, TrialStatus
 from ..engine import failures
 from ..engine.decisions import PodFacts
 from ..metrics import Metrics

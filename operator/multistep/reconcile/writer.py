@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ..api.trial import MultiStepTrial, TrialStatus
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import TrialStatus
 from ..cluster.edge import Cluster, Object
 from ..engine import status
 from ..loglines import also_about

@@ -9,7 +9,8 @@ from sys import float_info, intern
 from typing import Any, Literal
 
 from ..api.labels import AGENT, ATTEMPT, TASK
-from ..api.trial import StepStatus, TrialStatus, parse_status
+from ..api.trial import parse_status
+from ..api.trial_status import StepStatus, TrialStatus
 from ..engine.sweeps import MOST_REWARD, TrialFacts, counted_reward
 
 REWARD = "reward"  # the key of rewards that means are of

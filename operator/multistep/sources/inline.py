@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..api.trial import InlineSource
+from ..api.task_source import InlineSource
 from ..errors import InvalidSpec, SourceError
 from .bundle import Bundle, Entry, safe_path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..api.trial import TaskSource
+from ..api.task_source import TaskSource
 from ..errors import InvalidSpec
 from .bundle import Bundle
 from .configmaps import GetConfigMap, fetch

@@ -10,8 +10,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from ..api.model import Metadata
 from ..api.sweep import TrialSweep
-from ..api.trial import Metadata, MultiStepTrial, TaskSource, TaskSourceStatus
+from ..api.task_source import TaskSource
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import TaskSourceStatus
 from ..errors import NotFound, SourceError
 from .bundle import Bundle
 from .cache import Cache

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..api.trial import EnvVar, KeySelector, MultiStepTrial, TaskSourceStatus
+from ..api.model import EnvVar, KeySelector
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import TaskSourceStatus
 from ..engine.plan import TrialEnv, TrialPlan, make_plan
 from ..errors import NotFound, SourceError
 from .load import load_bundle

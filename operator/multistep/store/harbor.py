@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ..api.model import GROUP, VERSION, EnvVar
 from ..api.task import TaskConfig
-from ..api.trial import GROUP, PLURAL, VERSION, EnvVar, MultiStepTrial
+from ..api.trial import PLURAL, MultiStepTrial
 from ..engine.journal import AGENT, VERIFIER, Journal, StepRun
 from ..engine.plan import TrialEnv, TrialPlan
 from ..engine.rewards import StepException

@@ -8,7 +8,7 @@ import pytest
 from multistep.agents import AGENTS
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout
-from multistep.api.trial import AgentSpec
+from multistep.api.trial_spec import AgentSpec
 from multistep.engine.operations import Note, Start, Upload
 from multistep.engine.plan import TrialEnv
 from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play

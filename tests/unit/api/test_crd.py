@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from multistep.api.crd import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi_schema
 from multistep.api.sweep import SweepSpec, SweepStatus
-from multistep.api.trial import TrialSpec, TrialStatus
+from multistep.api.trial_spec import TrialSpec
+from multistep.api.trial_status import TrialStatus
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = {kind: openapi_schema(kind) for kind in KINDS}

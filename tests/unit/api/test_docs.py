@@ -12,9 +12,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from multistep.api import sweep, task, trial
 from multistep.api.crd import SWEEP, TRIAL, openapi_schema
-from multistep.api.docs import PAGES, with_tables
+from multistep.api.docs import MODULES, PAGES, with_tables
 from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.task import TaskConfig, parse_task
 from multistep.api.trial import MultiStepTrial, parse_trial
@@ -27,12 +26,7 @@ from tests.unit.api.test_crd import pruned
 ROOT = Path(__file__).parents[3]
 SKILL = "skills/create-task/SKILL.md"
 TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, "docs/semantics.md", SKILL)}
-MODELS = [
-    each
-    for module in (task, sweep, trial)
-    for each in vars(module).values()
-    if isinstance(each, type) and issubclass(each, BaseModel)
-]
+MODELS = [each for module in MODULES for each in vars(module).values() if isinstance(each, type) and issubclass(each, BaseModel)]
 NAMES = {name for model in MODELS for name in field_names(model)} | {"shareProcessNamespace", "podPidsLimit"}
 NAMES |= {f"{each.name}_total" for each in Metrics().registry.collect()}
 OF_TASKS, OF_RESOURCES = dict.fromkeys(TaskConfig.model_fields, TaskConfig), ("spec", "status", "metadata")

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from multistep.api.task import ArtifactConfig
-from multistep.api.trial import AgentSpec, MultiStepTrial, TrialStatus, parse_status, parse_trial
+from multistep.api.trial import MultiStepTrial, parse_status, parse_trial
+from multistep.api.trial_spec import AgentSpec
+from multistep.api.trial_status import TrialStatus
 from multistep.errors import InvalidSpec
 
 TASK: dict[str, Any] = {"inline": {"config": {}}}

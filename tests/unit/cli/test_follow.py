@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from multistep.api.conditions import is_over
-from multistep.api.trial import TrialStatus, parse_status
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import TrialStatus
 from multistep.cli import follow
 from multistep.cli.exits import Gone
 from multistep.cli.follow import describe

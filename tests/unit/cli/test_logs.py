@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import TrialStatus
+from multistep.api.trial_status import TrialStatus
 from multistep.cli import logs, printing
 from multistep.cli.pieces import Piece, Wanted, pieces
 from multistep.cli.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail

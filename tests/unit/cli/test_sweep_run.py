@@ -150,7 +150,7 @@ def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke
         (("--agent", "mine="), "--agent mine=: must be NAME=COMMAND"),
         (("--agent", "=x"), "--agent =x: must be NAME=COMMAND"),
         (("--agent", "mine='x"), "No closing quotation"),
-        (("--agent", "nop", "--agent", "nop=x"), "names must differ"),
+        (("--agent", "nop", "--agent", "nop=x"), "names must be unique"),
         (("--name", "A_B"), "--name 'A_B' must be"),
     ],
 )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from multistep.api.task import EnvironmentConfig
-from multistep.api.trial import VerifierStatus, parse_trial
+from multistep.api.trial import parse_trial
+from multistep.api.trial_status import VerifierStatus
 from multistep.cluster import pods
 from multistep.cluster.edge import Object
 from multistep.settings import Settings

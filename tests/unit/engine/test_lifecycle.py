@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import (
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.trial_status import (
     AttemptStatus,
     Condition,
-    MultiStepTrial,
     StepException,
     StepStatus,
     TrialException,
     TrialStatus,
     VerifierStatus,
-    parse_trial,
 )
 from multistep.engine import lifecycle
 from multistep.engine.decisions import (

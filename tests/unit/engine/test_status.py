@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import MultiStepTrial, TrialStatus, parse_status, parse_trial
+from multistep.api.trial import MultiStepTrial, parse_status, parse_trial
+from multistep.api.trial_status import TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException

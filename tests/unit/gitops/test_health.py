@@ -10,7 +10,8 @@ import pytest
 from multistep.api import crd
 from multistep.api.crd import openapi_schema
 from multistep.api.sweep import parse_sweep
-from multistep.api.trial import MultiStepTrial, TrialStatus, parse_trial
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.trial_status import TrialStatus
 from multistep.engine import status, sweep_status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.sweep_status import Trouble

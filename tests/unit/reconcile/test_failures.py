@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.trial import TrialFailure
+from multistep.api.trial_status import TrialFailure
 from multistep.cluster.edge import Cluster, Object
 from multistep.errors import ClusterError
 from multistep.reconcile import driver

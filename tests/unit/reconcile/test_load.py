@@ -15,7 +15,9 @@ from typing import Any, cast
 import pytest
 from kubernetes.aio.client import Configuration
 
-from multistep.api.trial import API_VERSION, KIND, TrialStatus, parse_status
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND, parse_status
+from multistep.api.trial_status import TrialStatus
 from multistep.app import App
 from multistep.cluster import pods
 from multistep.cluster.client import Client

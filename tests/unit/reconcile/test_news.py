@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from multistep.api.trial import API_VERSION, KIND
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND
 from multistep.cluster import pods
 from multistep.reconcile.news import News, PodNews
 

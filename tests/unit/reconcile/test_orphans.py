@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from multistep.api.trial import API_VERSION, KIND
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND
 from multistep.cluster.edge import Object
 from multistep.cluster.resources import TRIALS, Resource
 from multistep.errors import ClusterError, NotFound, Unavailable

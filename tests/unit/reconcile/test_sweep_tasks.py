@@ -173,7 +173,9 @@ async def test_a_secret_that_is_missing_is_told_with_its_field(place: Place) -> 
 async def test_overrides_are_checked_when_the_tasks_are_known(place: Place) -> None:
     made = world(place, overrides=[{"tasks": ["helo"], "spec": {}}])
     await looks(made, lambda made: made.status.phase == "Failed")
-    assert made.why[1] == "InvalidSpec" and "'helo' is none of the sweep's, which are t, u" in made.status.conditions[0].message
+    assert (
+        made.why[1] == "InvalidSpec" and "'helo' does not exist in the sweep, which has t, u" in made.status.conditions[0].message
+    )
 
 
 async def test_names_that_are_too_many_to_keep_are_refused(place: Place) -> None:

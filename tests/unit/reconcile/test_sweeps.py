@@ -200,7 +200,7 @@ async def test_an_api_server_that_is_away_is_no_refusal(monkeypatch: pytest.Monk
     ("spec", "message"),
     [
         ({"attempts": "many"}, "spec.attempts"),
-        ({"agents": [{"name": "a", "agent": {"name": "nop"}}] * 2}, "names must differ"),
+        ({"agents": [{"name": "a", "agent": {"name": "nop"}}] * 2}, "names must be unique"),
         ({"attempts": 1000, "agents": [{"name": f"a{n}", "agent": {"name": "nop"}} for n in range(64)]}, "a sweep may have 50000"),
     ],
 )

@@ -12,7 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import InlineSource, TaskSource, parse_trial
+from multistep.api.task_source import InlineSource, TaskSource
+from multistep.api.trial import parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources import configmaps
 from multistep.sources.bundle import Limits, digest_of, pack

@@ -1,0 +1,155 @@
+"""The spec of a MultiStepTrial.
+
+Defaults are applied here and not by the CRD, so that a GitOps tool reads back what it wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from . import names
+from .model import DeadlineSeconds, EnvVars, Model, Multiplier, Seconds, WholeSeconds, cel
+from .task import ArtifactConfig
+from .task_source import TaskSource
+
+
+class EnvironmentSpec(Model):
+    """Overrides of the task's environment."""
+
+    image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Image of the container; overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """Pull policy, as in a pod."""
+    env: EnvVars = []
+    """Variables of every phase; override the task's environment.env."""
+    pod_template: dict[str, Any] | None = None
+    """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
+    runner_in_image: bool = False
+    """The image holds /multistep/runner already, so that no init container is needed."""
+
+
+class AgentSpec(Model):
+    """The agent that works on the steps."""
+
+    model_config = cel(
+        "(self.name == 'command') == has(self.command)",
+        "command is required with name 'command' and not allowed with any other",
+    )
+
+    name: Literal["oracle", "nop", "command"]
+    """oracle runs the task's solution; nop does nothing; command runs the given command."""
+    command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
+    """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""
+    env: EnvVars = []
+    """Variables of the agent only."""
+    timeout_seconds: Seconds | None = None
+    """Agent timeout in seconds; overrides the step's and the task's. 0 or unset: no override."""
+    max_timeout_seconds: Seconds | None = None
+    """Upper bound of the timeout in seconds; 0 or unset: none."""
+    timeout_multiplier: Multiplier | None = None
+    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
+    user: str | int | None = None
+    """User name or uid of the agent; overrides the task's."""
+
+    @model_validator(mode="after")
+    def _command_is_for_command(self) -> Self:
+        if (self.name == "command") != (self.command is not None):
+            raise ValueError("command is required with name 'command' and not allowed with any other")
+        return self
+
+
+class VerifierSpec(Model):
+    """Verification of the steps."""
+
+    disable: bool = False
+    """Skip verification: no rewards, and gates are ignored."""
+    env: EnvVars = []
+    """Variables of the verifier only; override the step's and the task's."""
+    timeout_seconds: Seconds | None = None
+    """Verifier timeout in seconds; overrides the steps'. 0 or unset: no override."""
+    max_timeout_seconds: Seconds | None = None
+    """Upper bound of the timeout in seconds; 0 or unset: none."""
+    timeout_multiplier: Multiplier | None = None
+    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
+
+
+class ArtifactSpec(Model):
+    """A path to collect after each step, in addition to those of the task."""
+
+    source: Annotated[str, AfterValidator(names.artifact_source), Field(min_length=1, max_length=4096)]
+    """Path in the environment; must not contain '..'."""
+    destination: Annotated[str | None, AfterValidator(names.artifact_destination), Field(max_length=4096)] = None
+    """Relative path under the step's artifacts/; unset: the base name of the source."""
+    exclude: Annotated[list[str], Field(max_length=256)] = []
+    """Patterns of paths to exclude from a directory, as for tar --exclude."""
+
+    def config(self) -> ArtifactConfig:
+        """Return the artifact as an entry of task.toml."""
+        return ArtifactConfig(source=self.source, destination=self.destination, exclude=list(self.exclude))
+
+
+def _no_resume(value: bool) -> bool:
+    if value:
+        raise ValueError("must not be true: no agent supports resuming a trajectory")
+    return value
+
+
+class TrialTemplateSpec(Model):
+    """The part of a trial's spec that does not depend on task and agent; a sweep's template has it."""
+
+    environment: EnvironmentSpec = EnvironmentSpec()
+    """Overrides of the environment."""
+    verifier: VerifierSpec = VerifierSpec()
+    """Overrides of the verification."""
+    timeout_multiplier: Multiplier = 1.0
+    """Multiplier of every timeout of the task that has no multiplier of its own."""
+    environment_timeout_multiplier: Multiplier | None = None
+    """Multiplier of the environment's start timeout; replaces timeoutMultiplier."""
+    agent_setup_timeout_multiplier: Multiplier | None = None
+    """Multiplier of the agent's setup timeout; replaces timeoutMultiplier."""
+    artifacts: Annotated[list[ArtifactSpec], Field(max_length=256)] = []
+    """Artifacts to collect after each step, after the task's and before the step's own."""
+    variables: EnvVars = []
+    """Values of ${NAME} in the env tables of task.toml."""
+    extra_instructions: Annotated[list[str], Field(max_length=64)] = []
+    """Texts to append to the instruction of every step, each after a blank line."""
+    on_agent_error: Literal["Abort", "Continue"] = "Abort"
+    """After an agent's exception: Abort starts no further step; Continue goes on if the verifier gave a result, as Harbor does."""
+    suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
+    """Pod of a suspended trial: Pause keeps it, ReleaseAfterStep deletes it after the current step, Release at once."""
+    active_deadline_seconds: DeadlineSeconds | None = None
+    """Timeout in seconds of the whole trial, over all attempts, excluding suspended time; the trial is Failed then. Unset: none."""
+    infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
+    """How many times an infrastructure failure starts a new attempt in a new pod."""
+    pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
+    """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception.
+
+    The pod is always deleted after a stop or a deadline, because an agent may still be running in it."""
+    pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
+    """Seconds to keep the pod of a finished trial before podCleanup deletes it; unset: it is deleted immediately."""
+    resume_trajectory: Annotated[bool, AfterValidator(_no_resume)] = False
+    """Not supported: true is rejected."""
+
+
+class _TaskAndAgent(Model):
+    """Task and agent; a base class, so that these fields come first."""
+
+    task: TaskSource
+    """Source of the task."""
+    agent: AgentSpec = AgentSpec(name="oracle")
+    """The agent; the oracle if unset."""
+
+
+class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
+    """Desired trial. Immutable except suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
+
+    suspend: bool = False
+    """If true, no further step starts, and no pod is created."""
+    prestart: bool = False
+    """If true, a trial that is suspended before its first step gets its pod anyway, so that it starts at once when resumed."""
+    stop: bool = False
+    """If true, the trial is stopped for good: Failed with reason Stopped, without a reward. Cannot be set back to false."""
+    ttl_seconds_after_finished: WholeSeconds | None = None
+    """Seconds after which a finished trial is deleted, as for a Job; unset: never."""

@@ -1,0 +1,211 @@
+"""The status of a MultiStepTrial."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .model import Model
+
+Rewards = dict[str, int | float]
+FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "User"]
+
+
+class Condition(Model):
+    """A metav1.Condition."""
+
+    type: Annotated[str, Field(max_length=316)]
+    """Complete, Failed and Suspended as for a Job; Ready, Reconciling and Stalled as for kstatus."""
+    status: Literal["True", "False", "Unknown"]
+    """Status of the condition."""
+    observed_generation: int | None = None
+    """Generation of the spec that the condition describes."""
+    last_transition_time: datetime
+    """Time of the last change of status."""
+    reason: Annotated[str, Field(max_length=1024)]
+    """Machine-readable reason, one word."""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Human-readable message."""
+
+
+class TrialException(Model):
+    """An exception of the trial as a whole."""
+
+    type: str
+    """Harbor's exception class, such as HealthcheckError."""
+    message: str = ""
+    """What failed, where, and what to do."""
+
+
+class StepException(TrialException):
+    """An exception of a step."""
+
+    phase: str | None = None
+    """Phase that failed: setup, healthcheck, agent, verifier or artifacts."""
+
+
+class TrialFailure(Model):
+    """Why the trial finished early; docs/failures.md lists all reasons."""
+
+    class_: Annotated[FailureClass, Field(alias="class")]
+    """Failure class: who caused it."""
+    reason: str
+    """Reason of the condition Failed, or the exception type that ended a Complete trial."""
+    step: str | None = None
+    """Name of the step that failed."""
+
+
+class Durations(Model):
+    """Duration of each phase of a step in seconds; unset: the phase did not run."""
+
+    setup: float | None = None
+    """Seconds of workdir/setup.sh."""
+    healthcheck: float | None = None
+    """Seconds of the healthcheck with its retries."""
+    agent: float | None = None
+    """Seconds of the agent."""
+    verifier: float | None = None
+    """Seconds of the verifier, with upload and download."""
+    artifacts: float | None = None
+    """Seconds of the collection."""
+
+
+class ArtifactsSummary(Model):
+    """Files collected after a step."""
+
+    count: int = 0
+    """Number of files."""
+    bytes: int = 0
+    """Total size in bytes."""
+    uri: str | None = None
+    """URI of the files."""
+
+
+class StepStatus(Model):
+    """A started step."""
+
+    name: str
+    """Name of the step in the task."""
+    phase: str | None = None
+    """Current phase, for display."""
+    rewards: Rewards | None = None
+    """Rewards from the verifier, by key; {} is a result without keys, null is no result."""
+    exception: StepException | None = None
+    """The first exception, if any."""
+    start_time: datetime | None = None
+    """Start time."""
+    completion_time: datetime | None = None
+    """Completion time."""
+    durations: Durations | None = None
+    """Duration of each phase."""
+    artifacts: ArtifactsSummary | None = None
+    """Collected files."""
+    gate: bool | None = None
+    """Whether min_reward was met; null if there is no gate or it was not reached."""
+
+
+class AttemptStatus(Model):
+    """A failed or released attempt."""
+
+    number: int
+    """Number of the attempt, from 1."""
+    pod_name: str | None = None
+    """Name of the pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """UID of the pod."""
+    node_name: str | None = None
+    """Node of the pod."""
+    start_time: datetime | None = None
+    """Start time."""
+    end_time: datetime | None = None
+    """Completion time."""
+    reason: str | None = None
+    """Machine-readable reason why the attempt failed."""
+    message: str | None = None
+    """Human-readable message."""
+    steps: list[StepStatus] = []
+    """Steps that the attempt started."""
+
+
+class VerifierStatus(Model):
+    """Pod of the current step's separate verifier."""
+
+    pod_name: str
+    """Name of the pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """UID of the pod."""
+    image_user: str | None = None
+    """User of the image, as reported by the runner."""
+    start_time: datetime | None = None
+    """Time at which the pod was first requested."""
+
+
+class TaskSourceStatus(Model):
+    """Resolved source of a task; the same for all attempts."""
+
+    revision: str
+    """Commit, or digest of the image manifest or of the file."""
+    digest: str
+    """Digest of the unpacked task."""
+
+
+class TrialStatus(Model):
+    """Observed state of the trial."""
+
+    observed_generation: int | None = None
+    """Generation of the spec that this status describes; -1 until an operator has seen the trial."""
+    phase: str | None = None
+    """Phase, for display; programs should read the conditions."""
+    conditions: list[Condition] = []
+    """Complete, Failed, Ready, Reconciling, Stalled, Suspended."""
+    isolation: Literal["Separate", "User", "Shared"] | None = None
+    """Isolation of agent and verifier: separate pods, separate users, or none."""
+    attempt: int | None = None
+    """Number of the current or last attempt, from 1."""
+    pod_name: str | None = None
+    """Name of the pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """UID of the pod."""
+    node_name: str | None = None
+    """Node of the pod."""
+    image_user: str | None = None
+    """User of the image, as reported by the runner: the default user of phases."""
+    verifier: VerifierStatus | None = None
+    """Pod of a separate verifier, until it is deleted."""
+    task: str | None = None
+    """Name of the task."""
+    task_source: TaskSourceStatus | None = None
+    """What spec.task was resolved to; unset for bundle and inline, which cannot change."""
+    start_time: datetime | None = None
+    """Start time of the trial."""
+    completion_time: datetime | None = None
+    """Completion time."""
+    suspended_seconds: int | None = None
+    """Seconds for which the trial was suspended, or its pod gated by a queue, until it last resumed."""
+    current_step: str | None = None
+    """Name of the current step."""
+    steps: list[StepStatus] = []
+    """Started steps, in order."""
+    attempts: list[AttemptStatus] = []
+    """Earlier attempts."""
+    rewards: Rewards | None = None
+    """Rewards of the trial; {} is a result without keys, null is no result."""
+    reward: str | None = None
+    """rewards.reward as text, for the printer column."""
+    exception: TrialException | None = None
+    """Exception of the trial as a whole, if any."""
+    failure: TrialFailure | None = None
+    """Why the trial finished early, and the failure class; unset after a gate."""
+    results: str | None = None
+    """URL of the results."""
+    results_store: str | None = None
+    """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
+
+    def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
+        """Return the started steps by number of the attempt, earlier and current."""
+        found = {each.number: each.steps for each in self.attempts}
+        if self.attempt is not None:
+            found.setdefault(self.attempt, self.steps)
+        return found
