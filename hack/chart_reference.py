@@ -28,10 +28,10 @@ Schema = dict[str, Any]
 
 
 def schema(text: str) -> str:
-    """The schema with the operator's settings as they are now. A key that is not known is answered with those that are."""
+    """Return the schema with the operator's current settings, closed to unknown keys."""
     whole: Schema = json.loads(text)
     whole["properties"]["settings"] = {"type": "object", "properties": settings()}
-    _name_keys(whole)
+    _close(whole)
     return json.dumps(whole, indent=2) + "\n"
 
 
@@ -71,11 +71,13 @@ def _plain(field: Schema) -> Schema:
     return {key: one[key] for key in _KEPT if key in one}
 
 
-def _name_keys(node: Schema) -> None:
+def _close(node: Schema) -> None:
+    """Refuse unknown keys. Not by `propertyNames`, which would list the known ones: Helm's library reports it at a random place."""
+    node.pop("propertyNames", None)
     if "properties" in node:
-        node["propertyNames"] = {"enum": list(node["properties"])}  # Helm shows these, while it only refuses additionalProperties
+        node["additionalProperties"] = False
         for below in node["properties"].values():
-            _name_keys(below)
+            _close(below)
 
 
 # -- tables
