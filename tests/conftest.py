@@ -1,12 +1,51 @@
-"""For all tests: generated examples are the same each time, and what was enumerated is told at the end."""
+"""For all tests: they run on the event loop of production, generated examples are the same each time, an exception that asyncio or
+kopf only logs fails the test, and the crash enumeration's totals are printed at the end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+import uvloop
 from hypothesis import settings
 
 from tests.support.tally import crash_summary
 
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.load_profile("fixed")
+
+SWALLOWING = ("asyncio", "kopf")  # loggers of those that catch exceptions of our callbacks and handlers, log them and go on
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop}
+
+
+class _Errors(logging.Handler):
+    """Keeps the records."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture(autouse=True)
+def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
+    """Fail the test in which a callback of the event loop, a forgotten task or a kopf handler raised. A test that provokes one on
+    purpose checks the records and clears the list."""
+    errors = _Errors()
+    for name in SWALLOWING:
+        logging.getLogger(name).addHandler(errors)
+    yield errors.records
+    for name in SWALLOWING:
+        logging.getLogger(name).removeHandler(errors)
+    told = [logging.Formatter("%(name)s: %(message)s").format(each) for each in errors.records]
+    assert not told, "swallowed exceptions:\n" + "\n".join(told)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -10,6 +10,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from ..errors import MultistepError, Unavailable
 from ..loglines import about
@@ -23,6 +24,15 @@ FIRST_BACKOFF_SECONDS = 0.5
 LAST_BACKOFF_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for more is asked again all the same
 JITTER = 0.25  # what failed together does not come again together
+
+
+@dataclass(frozen=True)
+class _Timer:
+    """due: time of the event loop. It is kept here because ``call_later`` of uvloop returns a Handle without ``when()`` for delays
+    of less than half a millisecond."""
+
+    due: float
+    handle: asyncio.Handle
 
 
 class WorkQueue:
@@ -51,7 +61,7 @@ class WorkQueue:
         self._ready = Turns()
         self._busy: dict[Key, asyncio.Task[None]] = {}
         self._again: set[Key] = set()  # added while busy
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._timers: dict[Key, _Timer] = {}
         self._failures: dict[Key, int] = {}
         self._started = self._stopped = False
 
@@ -67,7 +77,7 @@ class WorkQueue:
         """
         self._stopped = True
         for timer in self._timers.values():
-            timer.cancel()
+            timer.handle.cancel()
         if tasks := list(self._busy.values()):
             await asyncio.wait(tasks, timeout=within_seconds)
             for task in tasks:
@@ -90,12 +100,13 @@ class WorkQueue:
         """Look at the key in a while, unless something else makes it sooner."""
         self._drop_timer(key)
         if not self._stopped:
-            self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
+            loop = asyncio.get_running_loop()
+            self._timers[key] = _Timer(loop.time() + seconds, loop.call_later(seconds, self.add, key))
 
     def add_within(self, key: Key, seconds: float) -> None:
         """Look at the key in a while at the latest: if it is to be looked at sooner, it stays so."""
         timer = self._timers.get(key)
-        if key not in self._ready and (timer is None or timer.when() > asyncio.get_running_loop().time() + seconds):
+        if key not in self._ready and (timer is None or timer.due > asyncio.get_running_loop().time() + seconds):
             self.add_after(key, seconds)
 
     @property
@@ -148,4 +159,4 @@ class WorkQueue:
 
     def _drop_timer(self, key: Key) -> None:
         if (timer := self._timers.pop(key, None)) is not None:
-            timer.cancel()
+            timer.handle.cancel()

@@ -155,7 +155,7 @@ async def test_a_queue_that_stops_begins_nothing_and_lets_what_goes_on_end_for_a
     await queue.stop(within_seconds=10)
     queue.add(B)
     assert (worker.calls, worker.busy, queue._busy) == ([A], 0, {})
-    assert all(timer.cancelled() for timer in queue._timers.values())
+    assert all(timer.handle.cancelled() for timer in queue._timers.values())
 
 
 @in_virtual_time
@@ -215,4 +215,19 @@ async def test_news_that_come_while_a_key_is_worked_on_are_not_put_off_by_what_i
     worker.gate.set()
     while worker.calls != [A, A]:
         await asyncio.sleep(0.001)
+    await queue.stop()
+
+
+async def test_events_at_the_same_moment_requeue_a_key_once_on_the_loop_of_production() -> None:
+    """uvloop's call_later gives a handle without a due time for tiny delays."""
+    worker = Worker()
+    queue = WorkQueue(worker, workers=1)
+    queue.start()
+    for seconds in (0.0, 0.0002, 0.0, 1000.0):
+        queue.add_within(A, seconds)
+    async with asyncio.timeout(5):
+        while not worker.calls:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert worker.calls == [A]
     await queue.stop()

@@ -1,0 +1,64 @@
+"""The tests run on the loop of production, and see what asyncio and kopf swallow."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import Any
+
+import kopf
+import uvloop
+from kopf._cogs.structs.ephemera import AnyMemo
+from kopf._cogs.structs.references import Resource
+from kopf._core.intents.causes import WatchingCause
+from kopf._core.reactor.processing import process_watching_cause
+
+
+async def test_tests_run_on_the_loop_of_production() -> None:
+    assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+
+
+async def test_an_exception_in_a_callback_is_seen(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
+    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    await asyncio.sleep(0.01)
+    (found,) = no_swallowed_exceptions
+    assert found.exc_info is not None and found.exc_info[0] is ZeroDivisionError
+    no_swallowed_exceptions.clear()
+
+
+async def test_an_exception_in_a_task_that_nobody_awaits_is_seen(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
+    async def fails() -> None:
+        raise ValueError("nobody asks")
+
+    task = asyncio.create_task(fails())
+    await asyncio.sleep(0.01)
+    del task
+    gc.collect()
+    assert [each.exc_info[0] for each in no_swallowed_exceptions if each.exc_info] == [ValueError]
+    no_swallowed_exceptions.clear()
+
+
+async def test_an_exception_in_a_kopf_handler_is_seen(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
+    """kopf logs it, and the event is lost."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.event("v1", "pods", registry=registry)
+    async def handler(**_: object) -> None:
+        raise AttributeError("when")
+
+    pods = Resource("", "v1", "pods", namespaced=True)
+    event: Any = {"type": "ADDED", "object": {"metadata": {"name": "p", "namespace": "n"}}}
+    cause = WatchingCause(
+        logger=logging.getLogger("kopf.objects"),
+        indices={},
+        memo=AnyMemo({}),
+        resource=pods,
+        patch=kopf.Patch(),
+        body=kopf.Body(event["object"]),
+        type="ADDED",
+        event=event,
+    )
+    await process_watching_cause(kopf.lifecycles.all_at_once, registry, kopf.OperatorSettings(), cause)
+    assert [each.exc_info[0] for each in no_swallowed_exceptions if each.exc_info] == [AttributeError]
+    no_swallowed_exceptions.clear()
