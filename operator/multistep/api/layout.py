@@ -18,6 +18,7 @@ class StepLayout:
     tests_dockerfile: bool = False  # tests/Dockerfile is there, for a separate verifier's image
     tests_compose: bool = False  # so is its compose file
     solution: bool = False  # solution/ is there
+    trajectory: bool = False  # trajectory.json exists: the agent's prior context
     solve_script: bool = False  # solution/solve.sh is there and not ignored
 
 

@@ -192,13 +192,13 @@ class EnvironmentConfig(_Table):
     gpus: int | None = None
     """Number of `nvidia.com/gpu`."""
     gpu_types: list[str] | None = None
-    """Read but not used; choose nodes by the trial's pod template."""
+    """Ignored with a warning. Select nodes with the trial's pod template instead."""
     tpu: TpuConfig | None = None
     """Refused here."""
     mcp_servers: list[McpServerConfig] = []
-    """For agents that can use them; those that are here cannot."""
+    """Ignored with a warning: no agent of Multistep connects to MCP servers."""
     skills_dir: str | None = None
-    """For agents that can use it; those that are here cannot."""
+    """Ignored with a warning: no agent of Multistep loads skills."""
     network_mode: NetworkMode = "public"
     """Others than `public` need an operator that was told that its cluster enforces NetworkPolicies."""
     allowed_hosts: AllowedHosts = None

@@ -6,7 +6,7 @@ The rules are the operator's own (sources.task, engine.plan); here they are only
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..api.trial_spec import AgentSpec, EnvironmentSpec, TrialSpec, VerifierSpec
 from ..api.unknown import unknown_keys
 from ..engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from ..engine.templates import Unresolved, resolve
+from ..engine.unsupported import unsupported
 from ..errors import InvalidSpec, InvalidTask
 from ..sources.bundle import Bundle
 from ..sources.links import lookup
@@ -68,8 +69,8 @@ class Report:
         return {**found, "problems": [asdict(each) for each in self.problems], "steps": steps}
 
 
-def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, oracle: bool = False) -> Report:
-    """The report on a task. verification, oracle: as in sources.task.load_task."""
+def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Collection[str] = ()) -> Report:
+    """Return the report on a task. verification: as in sources.task.load_task. agents: names of its agents, if known."""
     try:
         table = toml_table(_config_text(bundle))
     except InvalidTask as error:
@@ -84,7 +85,11 @@ def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, o
     warnings += [*_ineffective(table, config), *_limited(config), *_undeclared(bundle, config)]
     variables = dict(_variables(config))
     try:
-        task = load_task(bundle, verification=verification, oracle=oracle)
+        task = load_task(bundle, verification=verification, oracle="oracle" in agents)
+        parts = unsupported(task.config, task.layout, command_agent="command" in agents)
+        warnings += [str(each) for each in parts if not each.refused]
+        if refused := [Problem(each.path, each.message) for each in parts if each.refused]:
+            return Report(name, tuple(refused), tuple(warnings), variables=variables)
         plan = _plan(task, name, variables, verification)
     except (InvalidTask, InvalidSpec) as error:
         return Report(name, (_problem(error),), tuple(warnings), variables=variables)

@@ -49,7 +49,7 @@ class Session:
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
         given = {*values, *(each["name"] for each in request.variables)}
-        check(directory, verification=request.verify, oracle=request.agent == "oracle", given=given)
+        check(directory, verification=request.verify, agents=(request.agent,), given=given)
         request = asyncio.run(self._reserve(request))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
@@ -116,9 +116,9 @@ class Session:
         return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
 
 
-def check(directory: TaskDirectory, *, verification: bool, oracle: bool, given: Collection[str]) -> None:
+def check(directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str]) -> None:
     """Say what is odd about a task. given: names of variables. Raises InvalidTask, or UsageError where one is missing."""
-    report = examine(directory.bundle(), directory.directory_name, verification=verification, oracle=oracle)
+    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents)
     for warning in report.warnings:
         say(f"warning: {warning}")
     if not report.ok:

@@ -71,9 +71,10 @@ class SweepSession:
         tasks = find_tasks(self.sources)
         name = self.name or new_sweep_name(tasks)
         options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue)
-        sweep_of_tasks(tasks, {}, options)
+        planned = sweep_of_tasks(tasks, {}, options)
+        kinds = {each["agent"]["name"] for each in planned.sweep["spec"]["agents"]}
         for task in tasks:
-            check(task, verification=True, oracle=not self.agents or "oracle" in self.agents, given=values)
+            check(task, verification=True, agents=kinds, given=values)
         asyncio.run(self._reserve(name))
         images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
         return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))

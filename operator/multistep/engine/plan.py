@@ -18,6 +18,7 @@ from .artifacts import pass_entries
 from .network import Network, network, refuse_other
 from .templates import Unresolved, resolve
 from .timeouts import real_limit, real_pause, resolve_limit
+from .unsupported import refuse_unsupported
 from .verifier_environment import Definition, VerifierEnvironment, definition
 
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
@@ -112,7 +113,7 @@ def make_plan(
 
     policies_enforced: the cluster enforces NetworkPolicies.
     """
-    refuse_unsupported(config, layout)
+    refuse_unsupported(config, layout, command_agent=spec.agent.name == "command")
     refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
     steps = _steps(config)
     return TrialPlan(
@@ -152,37 +153,6 @@ def _refuse_verifiers_network(config: TaskConfig, layout: TaskLayout, step: Step
         refuse_other(name, verifier, defined.config if defined else config.environment)
     if defined:
         network(defined.where, defined.config, enforced=enforced)
-
-
-def refuse_unsupported(config: TaskConfig, layout: TaskLayout) -> None:
-    """Raise InvalidSpec for what cannot be run here, by name."""
-    for found, message in _unsupported(config, layout):
-        if found:
-            raise InvalidSpec(message)
-
-
-def _unsupported(config: TaskConfig, layout: TaskLayout) -> Sequence[tuple[bool, str]]:
-    steps = _steps(config)
-    own = [each.environment for each in (config.verifier, *(step.verifier for step in steps)) if each.environment]
-    environments = [config.environment, *own]
-    hooks = [hook for step in steps for hook in _hooks(config, step)]
-    artifacts = [*config.artifacts, *(entry for step in steps for entry in step.artifacts)]
-    return (
-        (
-            layout.compose is not None and not _uses_image(config),
-            f"environment/{layout.compose}: compose files are not supported; a trial is one container",
-        ),
-        (any(each.os == "windows" for each in environments), "environment.os: windows is not supported; only linux"),
-        (any(each.tpu is not None for each in environments), "environment.tpu is not supported"),
-        (
-            any(hook.service != "main" for hook in hooks),
-            "verifier.collect: service must be main; compose services are not supported",
-        ),
-        (
-            any(entry.service not in (None, "main") for entry in artifacts),
-            "artifacts: service must be main; compose services are not supported",
-        ),
-    )
 
 
 def _steps(config: TaskConfig) -> Sequence[StepConfig]:
@@ -304,13 +274,9 @@ def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
     )
 
 
-def _uses_image(config: TaskConfig) -> bool:
-    return bool(config.environment.docker_image)
-
-
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
-    """Files beside a mere image are content; beside a Dockerfile or a compose file they are what it is built from."""
-    return layout.environment_files and _uses_image(config) and not layout.dockerfile and layout.compose is None
+    """Files beside a mere image are content; beside a Dockerfile they are what the image is built from."""
+    return layout.environment_files and bool(config.environment.docker_image) and not layout.dockerfile
 
 
 def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:

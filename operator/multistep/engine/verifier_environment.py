@@ -70,10 +70,10 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> str | None:
     """The image that a level names for its verifiers."""
-    if verifier.environment is not None and verifier.environment.docker_image:
-        return verifier.environment.docker_image
     if files.tests_compose:
         raise InvalidSpec(f"{tests}/docker-compose.yaml: compose files are not supported; a verifier is one container")
+    if verifier.environment is not None and verifier.environment.docker_image:
+        return verifier.environment.docker_image
     if files.tests_dockerfile:
         raise InvalidSpec(
             f"{tests}/Dockerfile: is not built here; build it and name the image in `[{where}].docker_image` of task.toml"

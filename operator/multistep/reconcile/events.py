@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..api.conditions import is_over
 from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
-from ..api.unknown import UnknownKey
 from ..engine.lifecycle import SUSPENDED
 from ..engine.status import bounded, reward_text
+from ..engine.unsupported import ignored
+from ..sources.task import Task
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,18 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     return []
 
 
-def ignored_keys(unknown: Sequence[UnknownKey]) -> list[Transition]:
-    """A warning about keys of task.toml that have no effect, which is most often a typo; nothing if there are none."""
-    if not unknown:
-        return []
-    return [Transition("UnknownKeys", bounded(f"ignored in task.toml: {'; '.join(map(str, unknown))}"), "Warning")]
+def task_warnings(task: Task, agent: str) -> list[Transition]:
+    """Return a warning about unknown keys of task.toml, most often typos, and one about unsupported parts that are ignored."""
+    found = []
+    if task.unknown:
+        found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
+    if parts := ignored(task.config, task.layout, command_agent=agent == "command"):
+        found.append(_warning("UnsupportedFeatures", "; ".join(map(str, parts))))
+    return found
+
+
+def _warning(reason: str, message: str) -> Transition:
+    return Transition(reason, bounded(message), "Warning")
 
 
 def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:

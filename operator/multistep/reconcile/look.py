@@ -31,7 +31,7 @@ from ..sources.trial import Loaded, TrialLoader
 from ..store.volume import TrialKey, Volume
 from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
-from .events import ignored_keys
+from .events import task_warnings
 from .finisher import Finisher
 from .quotas import Quotas
 from .tally import Tally
@@ -171,7 +171,7 @@ class Look:
         match decision:
             case decisions.Begin():
                 seconds = await self._begin(decision.attempt, decision.pod_name, image_user=None)
-                await self._writer.tell(ignored_keys(self._loaded_now.task.unknown))
+                await self._writer.tell(task_warnings(self._loaded_now.task, self._trial.spec.agent.name))
                 return seconds
             case decisions.CreatePod():
                 return await self._create_pod()

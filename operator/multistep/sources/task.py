@@ -10,6 +10,7 @@ from ..api.content import Content
 from ..api.layout import StepLayout, TaskLayout
 from ..api.task import ArtifactConfig, StepConfig, TaskConfig, task_from_dict, toml_table
 from ..api.unknown import UnknownKey, unknown_keys
+from ..engine.unsupported import TRAJECTORY_FILE
 from ..errors import InvalidTask, SourceError
 from . import links
 from .bundle import Bundle, Entry, tar_chunks
@@ -130,6 +131,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
         tests_compose=links.is_file(bundle, _path(step, f"tests/{COMPOSE_FILE}")),
         solution=directory("solution"),
         solve_script=script("solution/solve.sh"),
+        trajectory=links.is_file(bundle, _path(step, TRAJECTORY_FILE)),
     )
 
 

@@ -32,7 +32,7 @@ def test_a_good_task_is_a_table(task: Path, invoke: Invoke) -> None:
             "environment/Dockerfile",
             "is missing, and so are environment.docker_image and spec.environment.image",
         ),
-        (TASK_TOML.replace("[[steps]]", "os = 'windows'\n[[steps]]"), "", "environment.os: windows is not supported; only linux"),
+        (TASK_TOML.replace("[[steps]]", "os = 'windows'\n[[steps]]"), "environment.os", "windows is not supported; only linux"),
     ],
 )
 def test_problems_name_field_and_value(task: Path, invoke: Invoke, toml: str, field: str, message: str) -> None:
@@ -64,6 +64,27 @@ def test_what_has_no_effect_is_a_warning(task: Path, invoke: Invoke, more: str, 
     result = invoke("check", task)
     assert result.exit_code == 0
     assert f"warning: {warning}\n" in result.stdout
+
+
+def test_a_compose_file_beside_an_image_is_a_problem(task: Path, invoke: Invoke) -> None:
+    (task / "environment").mkdir()
+    (task / "environment/docker-compose.yaml").write_text("services: {db: {image: postgres}}")
+    result = invoke("check", task)
+    assert result.exit_code == 2 and "ready to run" not in result.stdout
+    assert "problem: environment/docker-compose.yaml: compose files are not supported" in result.stdout
+
+
+def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invoke) -> None:
+    keys = 'gpu_types = ["H100"]\nskills_dir = "/s"\nmcp_servers = [{name = "m", url = "http://x"}]\n[[steps]]'
+    (task / "task.toml").write_text(TASK_TOML.replace("[[steps]]", keys))
+    (task / "steps/a/trajectory.json").write_text("{}")
+    warnings = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
+    assert [each.partition(": ")[0] for each in warnings] == [
+        "environment.gpu_types",
+        "environment.mcp_servers",
+        "environment.skills_dir",
+        "steps/a/trajectory.json",
+    ]
 
 
 def test_an_undeclared_step_is_a_warning(task: Path, invoke: Invoke) -> None:

@@ -106,6 +106,17 @@ def test_a_bad_task_is_refused_with_all_its_problems(task: Path, invoke: Invoke,
     assert "  artifacts: should be a valid list; got 3\n  steps[0].name: is required, but missing\n" in result.stderr
 
 
+def test_a_trajectory_is_refused_for_the_command_agent_and_a_warning_for_others(
+    task: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    (task / "steps/a/trajectory.json").write_text("{}")
+    refused = invoke("run", task, "--", "true")
+    assert refused.exit_code == 2 and cluster.objects == {}
+    assert "  steps/a/trajectory.json: is not supported: the command agent" in refused.stderr
+    warned = invoke("run", task, "--agent", "oracle")
+    assert warned.exit_code == 0 and "warning: steps/a/trajectory.json: is ignored" in warned.stderr
+
+
 def test_without_verification_tests_may_be_missing(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (task / "steps/a/tests/test.sh").unlink()
     assert invoke("run", task, "--agent", "nop").exit_code == 2

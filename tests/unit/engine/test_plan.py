@@ -274,7 +274,7 @@ def test_a_single_step_task_is_one_step_from_the_root() -> None:
     [
         (task(), {}, {}, "img"),
         (task(), {"environment": {"image": "mine"}}, {}, "mine"),
-        (task(), {}, {"dockerfile": True, "compose": "docker-compose.yaml"}, "img"),
+        (task(), {}, {"dockerfile": True}, "img"),
         ('[[steps]]\nname = "a"', {"environment": {"image": "mine"}}, {"dockerfile": True}, "mine"),
     ],
 )
@@ -299,29 +299,10 @@ def test_a_task_without_any_image_is_refused() -> None:
         ({}, False),
         ({"environment_files": True}, True),
         ({"environment_files": True, "dockerfile": True}, False),  # what an image is built from is no content
-        ({"environment_files": True, "compose": "docker-compose.yaml"}, False),
     ],
 )
 def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping[str, Any], wanted: bool) -> None:
     assert plan(task(), **layout).environment_files is wanted
-
-
-# -- refusals
-
-
-@pytest.mark.parametrize(
-    ("toml", "layout", "named"),
-    [
-        (task(environment='os = "windows"'), {}, "environment.os"),
-        (task(environment='tpu = {type = "v5", topology = "2x2"}'), {}, "environment.tpu"),
-        (task('[[verifier.collect]]\ncommand = "x"\nservice = "db"'), {}, "verifier.collect"),
-        (task("", 'artifacts = [{source = "/x", service = "db"}]'), {}, "artifacts"),
-        ('[[steps]]\nname = "a"', {"compose": "docker-compose.yaml"}, "environment/docker-compose.yaml"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_by_name(toml: str, layout: Mapping[str, Any], named: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"^{named}.*support"):
-        plan(toml, **layout)
 
 
 # -- isolation

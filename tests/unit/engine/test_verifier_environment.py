@@ -119,11 +119,13 @@ def test_without_verification_nothing_of_it_is_refused() -> None:
 def test_a_compose_file_in_tests_is_refused() -> None:
     with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
         environment(TASK_SEPARATE, root=StepLayout(tests=True, tests_compose=True))
+    with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
+        environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # its services are missing with an image, too
 
 
 @pytest.mark.parametrize("text", ['os = "windows"', 'tpu = {type = "v5", topology = "2x2"}'])
 def test_what_the_agents_environment_cannot_be_the_verifiers_cannot_either(text: str) -> None:
-    with pytest.raises(InvalidSpec, match="not supported"):
+    with pytest.raises(InvalidTask, match=r"^verifier\.environment\..*not supported"):
         environment(f"[verifier.environment]\n{text}")
 
 

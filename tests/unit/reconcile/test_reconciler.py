@@ -77,6 +77,13 @@ async def test_keys_that_nobody_reads_are_told_once() -> None:
     ]
 
 
+async def test_parts_of_a_task_that_are_ignored_are_an_event_by_name() -> None:
+    config = {**CONFIG, "environment": {**CONFIG["environment"], "gpu_types": ["H100"], "skills_dir": "/s"}}
+    world = await ran(trial=manifest(config=config))
+    (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnsupportedFeatures"]
+    assert note.startswith("environment.gpu_types: is ignored") and "; environment.skills_dir: is ignored" in note
+
+
 async def test_the_first_of_very_many_unknown_keys_are_told() -> None:
     world = await ran(trial=manifest(config={**CONFIG, **{f"x{number}": 1 for number in range(1000)}}))
     (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnknownKeys"]

@@ -26,6 +26,7 @@ def test_the_layout_says_what_is_there() -> None:
     assert (step.tests, step.test_script, step.solution, step.solve_script) == (True, True, False, False)
     assert (layout.root.tests, layout.root.test_script, layout.root.solve_script) == (True, False, True)
     assert (layout.dockerfile, layout.environment_files, layout.compose) == (True, True, None)
+    assert (step.trajectory, load_task(task({"steps/a/trajectory.json": "{}"})).layout.steps["a"].trajectory) == (False, True)
 
 
 def test_a_single_step_task_lies_at_the_root() -> None:

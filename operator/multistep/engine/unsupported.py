@@ -1,0 +1,107 @@
+"""Parts of a task that Multistep cannot honor: refused where the result would differ, else ignored with a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..api.layout import TaskLayout
+from ..api.task import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
+from ..errors import InvalidTask
+
+TRAJECTORY_FILE = "trajectory.json"
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A key or file of a task. refused: the task is invalid; otherwise the part is ignored."""
+
+    path: str
+    message: str
+    refused: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def unsupported(config: TaskConfig, layout: TaskLayout, *, command_agent: bool = False) -> list[Unsupported]:
+    """Return all unsupported parts of a task. command_agent: an agent that is neither oracle nor nop runs the task."""
+    found = [] if layout.compose is None else [_compose_file(layout.compose)]
+    for where, environment in _environments(config):
+        found += _environment(where, environment)
+    found += _services(config)
+    return found + list(_trajectory(config, layout, command_agent=command_agent))
+
+
+def refuse_unsupported(config: TaskConfig, layout: TaskLayout, *, command_agent: bool) -> None:
+    """Raise InvalidTask for the first part that changes the result."""
+    for each in unsupported(config, layout, command_agent=command_agent):
+        if each.refused:
+            raise InvalidTask(each.message, field=each.path)
+
+
+def ignored(config: TaskConfig, layout: TaskLayout, *, command_agent: bool) -> list[Unsupported]:
+    """Return the parts of a task that are ignored."""
+    return [each for each in unsupported(config, layout, command_agent=command_agent) if not each.refused]
+
+
+def _compose_file(name: str) -> Unsupported:
+    message = (
+        "compose files are not supported, with or without docker_image: a trial is one container, so services would be missing"
+    )
+    return Unsupported(f"environment/{name}", message)
+
+
+def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
+    yield "environment", config.environment
+    verifiers = [("verifier", config.verifier)]
+    verifiers += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(config.steps or [])]
+    for where, verifier in verifiers:
+        if verifier.environment is not None:
+            yield f"{where}.environment", verifier.environment
+
+
+def _environment(where: str, environment: EnvironmentConfig) -> Iterator[Unsupported]:
+    if environment.os == "windows":
+        yield Unsupported(f"{where}.os", "windows is not supported; only linux")
+    if environment.tpu is not None:
+        yield Unsupported(f"{where}.tpu", "is not supported")
+    if environment.gpu_types:
+        hint = "select nodes with spec.environment.podTemplate instead"
+        yield Unsupported(f"{where}.gpu_types", f"is ignored: the GPU may be of any type; {hint}", refused=False)
+    if environment.mcp_servers:
+        names = ", ".join(repr(each.name) for each in environment.mcp_servers)
+        message = f"is ignored: no agent is configured to use {names}, and none is started"
+        yield Unsupported(f"{where}.mcp_servers", message, refused=False)
+    if environment.skills_dir is not None:
+        yield Unsupported(
+            f"{where}.skills_dir", f"is ignored: no agent loads skills from {environment.skills_dir!r}", refused=False
+        )
+
+
+def _services(config: TaskConfig) -> Iterator[Unsupported]:
+    places: list[tuple[str, Sequence[CollectConfig | ArtifactConfig]]] = [
+        ("verifier.collect", config.verifier.collect),
+        ("artifacts", config.artifacts),
+    ]
+    for index, step in enumerate(config.steps or []):
+        places += [(f"steps[{index}].verifier.collect", step.verifier.collect), (f"steps[{index}].artifacts", step.artifacts)]
+    for where, entries in places:
+        for index, entry in enumerate(entries):
+            if entry.service not in (None, "main"):
+                message = f"compose services are not supported; must be 'main'; got {entry.service!r}"
+                yield Unsupported(f"{where}[{index}].service", message)
+
+
+def _trajectory(config: TaskConfig, layout: TaskLayout, *, command_agent: bool) -> Iterator[Unsupported]:
+    """Harbor 0.25 reads the first step's file only, ignores it for oracle and nop, and fails for an agent that cannot load it."""
+    first = config.steps[0].name if config.steps else None
+    files = layout.root if first is None else layout.steps.get(first)
+    if files is None or not files.trajectory:
+        return
+    path = TRAJECTORY_FILE if first is None else f"steps/{first}/{TRAJECTORY_FILE}"
+    if command_agent:
+        yield Unsupported(path, "is not supported: the command agent cannot start from an earlier trajectory")
+    else:
+        message = "is ignored by the oracle and nop agents; a trial with the command agent fails, as it cannot load a trajectory"
+        yield Unsupported(path, message, refused=False)

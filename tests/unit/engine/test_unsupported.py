@@ -1,0 +1,95 @@
+"""What Multistep cannot honor is refused or warned of, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.task import parse_task
+from multistep.engine.unsupported import ignored, unsupported
+from multistep.errors import InvalidTask
+from tests.support.played import COMPLETE, IMAGE, plan
+
+COMPOSE = {"compose": "docker-compose.yaml"}
+STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
+WITH_TRAJECTORY = replace(COMPLETE, trajectory=True)
+COMMAND = {"agent": {"name": "command", "command": ["x"]}}
+
+
+def in_environment(text: str) -> str:
+    return f"{IMAGE}{text}\n{STEPS}"
+
+
+@pytest.mark.parametrize(
+    ("toml", "layout", "path"),
+    [
+        (in_environment('os = "windows"'), {}, "environment.os"),
+        (in_environment('tpu = {type = "v5", topology = "2x2"}'), {}, "environment.tpu"),
+        (f'{IMAGE}[verifier.environment]\nos = "windows"\n{STEPS}', {}, "verifier.environment.os"),
+        (f'{IMAGE}{STEPS}[steps.verifier.environment]\nos = "windows"', {}, "steps[1].verifier.environment.os"),
+        (f'{IMAGE}[[verifier.collect]]\ncommand = "x"\nservice = "db"\n{STEPS}', {}, "verifier.collect[0].service"),
+        (f'{IMAGE}{STEPS}[[steps.verifier.collect]]\ncommand = "x"\nservice = "db"', {}, "steps[1].verifier.collect[0].service"),
+        (f'artifacts = ["/y", {{source = "/x", service = "db"}}]\n{IMAGE}{STEPS}', {}, "artifacts[1].service"),
+        (f'{IMAGE}{STEPS}artifacts = [{{source = "/x", service = "db"}}]', {}, "steps[1].artifacts[0].service"),
+        (STEPS, COMPOSE, "environment/docker-compose.yaml"),
+        (in_environment(""), COMPOSE, "environment/docker-compose.yaml"),  # its services are missing with a docker_image, too
+        (in_environment(""), {**COMPOSE, "dockerfile": True}, "environment/docker-compose.yaml"),
+    ],
+)
+def test_what_would_change_the_result_is_refused_by_name(toml: str, layout: Mapping[str, Any], path: str) -> None:
+    with pytest.raises(InvalidTask, match="support") as caught:
+        plan(toml, **layout)
+    assert caught.value.field == path
+
+
+def test_a_compose_file_is_refused_also_when_the_trial_names_an_image() -> None:
+    with pytest.raises(InvalidTask, match="docker-compose"):
+        plan(STEPS, {"environment": {"image": "mine"}}, compose="docker-compose.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'gpu_types = ["H100"]',
+            "gpu_types: is ignored: the GPU may be of any type; select nodes with spec.environment.podTemplate",
+        ),
+        ('skills_dir = "/skills"', "skills_dir: is ignored: no agent loads skills from '/skills'"),
+        (
+            'mcp_servers = [{name = "files", url = "http://x"}, {name = "web", url = "http://y"}]',
+            "mcp_servers: is ignored: no agent is configured to use 'files', 'web', and none is started",
+        ),
+    ],
+)
+@pytest.mark.parametrize("where", ["environment", "verifier.environment"])
+def test_what_is_ignored_is_warned_of_by_name_and_the_task_runs(where: str, text: str, message: str) -> None:
+    toml = in_environment(text) if where == "environment" else f"{IMAGE}[{where}]\n{text}\n{STEPS}"
+    (found,) = ignored(parse_task(toml), TaskLayout(), command_agent=True)
+    assert str(found).startswith(f"{where}.{message}")
+    assert plan(toml)
+
+
+@pytest.mark.parametrize(
+    ("toml", "files", "path"),
+    [
+        (IMAGE, {"root": WITH_TRAJECTORY}, "trajectory.json"),
+        (in_environment(""), {"steps": {"a": WITH_TRAJECTORY}}, "steps/a/trajectory.json"),
+    ],
+)
+def test_a_trajectory_is_refused_for_an_agent_that_should_load_it(toml: str, files: Mapping[str, Any], path: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        plan(toml, COMMAND, **files)
+    assert caught.value.field == path
+    assert plan(toml, **files)  # as in Harbor: the oracle runs the task's own solution
+    (found,) = unsupported(parse_task(toml), TaskLayout(**files))
+    assert (found.path, found.refused) == (path, False)
+
+
+def test_a_trajectory_that_harbor_does_not_read_is_no_matter() -> None:
+    config = parse_task(in_environment(""))
+    assert unsupported(config, TaskLayout(steps={"a": StepLayout(), "b": WITH_TRAJECTORY}, root=WITH_TRAJECTORY)) == []
+    assert unsupported(config, TaskLayout()) == []
