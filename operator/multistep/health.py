@@ -78,9 +78,10 @@ class Health:
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
-        if self._relist.finding:
-            raise Unwell(self._relist.finding)
-        return "nothing missed"
+        """A missed event is counted and made up for by the resync. Only a lasting stall makes the replica unready: the results server
+        goes with it."""
+        await self._check_not_stalled()
+        return self._relist.finding or "nothing missed"
 
     async def _check_results(self) -> str:
         await self._volume.try_to_write()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ async def test_readiness_says_what_was_looked_at(operator: Operator) -> None:
 async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.relist.finding = "no watch told of 2 changes"
+    operator.app.relist._findings, operator.app.relist.finding = STALLED_AFTER, "no watch told of 2 changes"
     operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
     operator.app.lease._heard_at -= 100
     operator.app.lease.trouble = "connection refused"
@@ -177,9 +178,30 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
     assert code == 503
     api, watches, results, lease, _, last = told.splitlines()
     assert api == "[-] api: the API server did not answer: connection refused"
-    assert watches == "[-] watches: no watch told of 2 changes"
+    assert watches == "[-] watches: again and again, no watch told of 2 changes"
     assert results.startswith("[-] results: results directory")
     assert (lease[:4], last) == ("[+] ", "not ok")
+
+
+async def test_one_missed_event_leaves_the_replica_ready(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    operator.app.relist._findings, operator.app.relist.finding = STALLED_AFTER - 1, "no watch told of 2 changes"
+    code, text = await operator.ask("/readyz")
+    assert (code, text.splitlines()[1]) == (200, "[+] watches: no watch told of 2 changes")
+
+
+async def test_the_results_check_does_not_queue_behind_unpacking(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+    release = threading.Event()
+    busy = [asyncio.create_task(operator.app.volume._threads.run(release.wait)) for _ in range(8)]
+    try:
+        code, text = await operator.ask("/readyz")
+    finally:
+        release.set()
+        await asyncio.gather(*busy)
+    assert (code, text.splitlines()[2]) == (200, "[+] results: writable")
 
 
 async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ class Relist:
         self.finding = ""  # of the last comparison; "" if it found nothing
 
     def pause_seconds(self, usual: float) -> float:
-        """Until the next comparison: less after a finding, as this replica is not ready until one finds nothing."""
+        """Until the next comparison: less after a finding, to learn soon whether the watch recovered."""
         return usual * SOONER if self.finding else usual
 
     @property

@@ -149,6 +149,7 @@ class Volume:
         self.root = root
         self._check = check
         self._threads = Threads(unpack_threads)
+        self._check_thread = Threads(1)  # the readiness check must not queue behind unpacking
         with as_store_error(f"results directory {root}"):
             directory.make(root)
             self._key = load_or_make_key(root / KEY_FILE)
@@ -156,6 +157,7 @@ class Volume:
     def close(self) -> None:
         """Take no more work."""
         self._threads.close()
+        self._check_thread.close()
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None) -> AsyncIterator[Spool]:
@@ -269,7 +271,7 @@ class Volume:
             with as_store_error(f"results directory {self.root}"), tempfile.TemporaryFile(dir=self.root):
                 pass
 
-        await self._threads.run(make)
+        await self._check_thread.run(make)
 
     async def tidy(self, before: float) -> int:
         """Delete what crashes before a time (seconds since the epoch) left beside the trials' directories; returns how much."""
