@@ -23,7 +23,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Multiplier = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 DeadlineSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
-ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
+DataKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -49,7 +50,7 @@ class KeySelector(Model):
 
     name: ObjectName
     """Name of the Secret or ConfigMap."""
-    key: ObjectName
+    key: DataKey
     """Key in its data."""
     optional: bool = False
     """If true, a missing object or key leaves the variable unset; otherwise the trial waits for it."""

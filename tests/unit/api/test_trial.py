@@ -63,6 +63,19 @@ def test_null_is_absent() -> None:
         ({"agent": {"name": "nop", "timeoutSeconds": "x"}}, "spec.agent.timeoutSeconds: should be a valid number"),
         ({"variables": [{"name": "1A"}]}, "spec.variables[0].name: should match pattern"),
         ({"variables": [{"name": "A", "value": "", "valueFrom": SECRET}]}, "spec.variables[0]: must have only one of"),
+        (
+            {"variables": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "../../red2/secrets/x", "key": "k"}}}]},
+            "spec.variables[0].valueFrom.secretKeyRef.name: should match pattern",
+        ),
+        (
+            {"variables": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "../k"}}}]},
+            "spec.variables[0].valueFrom.configMapKeyRef.key: should match pattern",
+        ),
+        ({"task": {"bundle": {**BUNDLE, "configMaps": ["a/b"]}}}, "spec.task.bundle.configMaps[0]: should match pattern"),
+        (
+            {"task": {"git": {"url": "https://git.example/r.git", "secretRef": {"name": "../x"}}}},
+            "spec.task.git.secretRef.name: should match pattern",
+        ),
         ({"variables": [{"name": "A", "valueFrom": {}}]}, "spec.variables[0].valueFrom: must have exactly one of"),
         ({"artifacts": [{"source": "/a/../b"}]}, "spec.artifacts[0].source: must not have a '..' in it"),
         ({"artifacts": ["/a"]}, "spec.artifacts[0]: should be a table; got '/a'"),
