@@ -78,8 +78,7 @@ class Health:
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
-        """A missed event is counted and made up for by the resync. Only a lasting stall makes the replica unready: the results server
-        goes with it."""
+        """Fail for a lasting stall only: being unready takes the results server away, and the resync repairs a missed event."""
         await self._check_not_stalled()
         return self._relist.finding or "nothing missed"
 
