@@ -64,7 +64,9 @@ class FakeCluster:
         """The kubelet started the pod."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
-        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[{"name": "main", "state": {"running": {}}}])
+        image_id = f"registry.example/{name}@sha256:{'12' * 32}"
+        running = {"name": "main", "state": {"running": {}}, "imageID": image_id}
+        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
         return runner
 
     def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:

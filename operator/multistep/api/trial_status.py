@@ -102,6 +102,8 @@ class StepStatus(Model):
     """Duration of each phase."""
     artifacts: ArtifactsSummary | None = None
     """Collected files."""
+    verifier_image_id: Annotated[str | None, Field(alias="verifierImageID")] = None
+    """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or it was not reached."""
 
@@ -117,6 +119,8 @@ class AttemptStatus(Model):
     """UID of the pod."""
     node_name: str | None = None
     """Node of the pod."""
+    image_id: Annotated[str | None, Field(alias="imageID")] = None
+    """Image of the pod, with its digest, as resolved by the kubelet."""
     start_time: datetime | None = None
     """Start time."""
     end_time: datetime | None = None
@@ -170,6 +174,8 @@ class TrialStatus(Model):
     """UID of the pod."""
     node_name: str | None = None
     """Node of the pod."""
+    image_id: Annotated[str | None, Field(alias="imageID")] = None
+    """Image of the pod, with its digest, as resolved by the kubelet."""
     image_user: str | None = None
     """User of the image, as reported by the runner: the default user of phases."""
     verifier: VerifierStatus | None = None

@@ -42,6 +42,7 @@ _ROOT = "-root"
 _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
 _EXIT_MESSAGE_CHARACTERS = 500
+_IMAGE_ID_CHARACTERS = 1024
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         exit_reason=ended.get("reason") or "",
         exit_message=(ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
         restarted=restarted,
+        image_id=str(whole.get("imageID") or "")[:_IMAGE_ID_CHARACTERS],
         memory_limit=_memory_limit(pod.get("spec") or {}),
         shard=(metadata.get("labels") or {}).get(LABEL_SHARD, ""),
     )

@@ -39,6 +39,7 @@ class PodFacts:
     exit_reason: str = ""
     exit_message: str = ""
     restarted: bool = False  # the container was started again, so that what is told of its end is about the former one
+    image_id: str = ""  # of the trial's container, with the digest, as the kubelet resolved it
     memory_limit: str = ""  # of the trial's container, as the pod's spec has it
     shard: str = ""  # of the operator that made it
 

@@ -34,6 +34,7 @@ class StepRun:
     gate_failure: str | None = None
     gate_passed: bool | None = None
     collected: Collected | None = None
+    verifier_image_id: str | None = None  # of a separate verifier
     printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of what it printed, where no file has it
 
     def fail(self, exception: StepException | None) -> None:

@@ -64,6 +64,7 @@ def begun(
         "pod_name": pod_name,
         "pod_uid": None,
         "node_name": None,
+        "image_id": None,
         "current_step": None,
         "steps": [],
         "task": task,
@@ -154,6 +155,7 @@ def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialS
         pod_name=status.pod_name,
         pod_uid=status.pod_uid,
         node_name=status.node_name,
+        image_id=status.image_id,
         start_time=_attempt_start(status),
         end_time=time(now),
         reason=reason,
@@ -188,6 +190,7 @@ def step_status(run: StepRun) -> StepStatus:
         completion_time=_optional_time(run.completed_at),
         durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
         artifacts=run.collected and ArtifactsSummary(count=run.collected.count, bytes=run.collected.bytes),
+        verifier_image_id=run.verifier_image_id,
         gate=run.gate_passed,
     )
 
@@ -207,6 +210,7 @@ def step_run(step: StepStatus) -> StepRun:
         rewards=dict(step.rewards) if step.rewards is not None else None,
         exception=_exception(step.exception),
         collected=Collected(count=artifacts.count, bytes=artifacts.bytes) if artifacts else None,
+        verifier_image_id=step.verifier_image_id,
         gate_passed=step.gate,
     )
 

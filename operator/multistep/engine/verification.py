@@ -59,7 +59,9 @@ def verify_apart(
     there = replace(scope, where="verifier")
     record = yield Environment(there.id("environment"), step.index)
     run.timed(VERIFIER, record)
-    there = replace(there, workdir=Fields(record.result, "environment").text("workdir"))
+    environment_facts = Fields(record.result, "environment")
+    run.verifier_image_id = environment_facts.optional_text("imageID")
+    there = replace(there, workdir=environment_facts.text("workdir"))
     failure = yield from _furnish(there, step, verifier, environment, run)
     if failure is not None:
         run.fail(failure)

@@ -219,7 +219,8 @@ class Driver:
             case Collect():
                 return await self._collect(ride, session, operation)
             case Environment():
-                return await session.note(operation.id, {"workdir": ride.workdir})
+                image_id = ride.pods.verifier.image_id if ride.pods.verifier else ""
+                return await session.note(operation.id, {"workdir": ride.workdir, **({"imageID": image_id} if image_id else {})})
             case Transfer():
                 step = ride.step(operation.step)
                 chunks = self._volume.collected(ride.key, attempt=ride.scope.attempt, step=step, entry=operation.entry)

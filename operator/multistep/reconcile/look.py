@@ -431,13 +431,20 @@ class Look:
 
     async def _write_running(self, journal: Journal, **changes: Any) -> None:
         first, pod = self._trial.status.node_name is None, self._pod
-        await self._write(status.running(self._trial, journal, self._t.clock(), node_name=pod.node if pod else None, **changes))
+        where = {"node_name": pod.node if pod else None, **self._image_fields()}
+        await self._write(status.running(self._trial, journal, self._t.clock(), **where, **changes))
         if first and pod is not None:
             self._t.tally.pod_ran(self._trial, pod)
+
+    def _image_fields(self) -> dict[str, str]:
+        """The image of the agent's pod, for the status; nothing while the kubelet has not reported it."""
+        return {"image_id": self._pod.image_id} if self._pod is not None and self._pod.image_id else {}
 
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
         await self._writer.require_current()
+        known = self._trial.status.model_copy(update=self._image_fields())
+        self._writer.trial = self._trial.model_copy(update={"status": known})
         kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
             reason = "EnvironmentFailed"

@@ -37,7 +37,7 @@ def files(
     texts = {
         "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
         "config.json": _dump(config_json(plan, trial)),
-        "lock.json": _dump(lock_json(plan, trial)),
+        "lock.json": _dump(lock_json(plan, trial, journal)),
         "trial.log": trial_log(plan, trial, journal, now, failure=failure),
         "exception.txt": exception_txt(journal, failure=failure),
     }
@@ -106,8 +106,8 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     }
 
 
-def lock_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """lock.json: what exactly was run, as Harbor's TrialLock."""
+def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """lock.json: what exactly was run, as Harbor's TrialLock. environment.kwargs has the images as the kubelet resolved them."""
     config = config_json(plan, trial)
     same = [key for key in config if key.endswith("multiplier")]
     return {
@@ -116,7 +116,7 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
         **{key: config[key] for key in same},
         "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
         "agent": config["agent"],
-        "environment": config["environment"],
+        "environment": _locked_environment(config["environment"], trial, journal),
         "verifier": {**config["verifier"], "environment_mode": _mode(plan) if plan.single else None},
     }
 
@@ -263,6 +263,13 @@ def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     return {"import_path": f"{GROUP}/{VERSION}", "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
 
 
+def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Add the images that ran: of the agent's pod, and of each separate verifier by its step's name."""
+    verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
+    images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
+    return {**environment, "kwargs": {**environment["kwargs"], **images}}
+
+
 def _verifier(trial: MultiStepTrial) -> dict[str, Any]:
     verifier = trial.spec.verifier
     return {
@@ -299,11 +306,14 @@ def _uri(trial: MultiStepTrial) -> str:
 
 
 def _digest(trial: MultiStepTrial) -> str:
-    """The bundle's digest; of an inline task that of its text."""
-    task = trial.spec.task
+    """Return the digest of the task that ran: the bundle's, that of a resolved remote source, or that of an inline task's text."""
+    task, source = trial.spec.task, trial.status.task_source
     if task.bundle is not None:
         return task.bundle.digest
-    return _sha256(json.dumps(task.inline.model_dump(mode="json") if task.inline else None, sort_keys=True))
+    if source is not None:
+        return source.digest
+    text = task.inline or task  # a remote task has a digest before its pod exists; its address is the best that is left otherwise
+    return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
 
 
 def _sha256(text: str) -> str:

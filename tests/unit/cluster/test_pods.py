@@ -54,3 +54,9 @@ def test_the_containers_limit_is_as_the_manifest_has_it() -> None:
     limited = {"containers": [{"name": "main", "resources": {"limits": {"memory": "64Mi"}}}]}
     assert facts(pod(limited)).memory_limit == "64Mi"
     assert facts(pod({"containers": [{"name": "main"}]})).memory_limit == ""
+
+
+def test_the_image_is_the_one_that_the_kubelet_resolved() -> None:
+    resolved = "docker.io/library/debian@sha256:" + "12" * 32
+    assert facts(pod(containerStatuses=main({"running": {}}, imageID=resolved))).image_id == resolved
+    assert facts(pod(containerStatuses=main({"waiting": {}}, imageID=""))).image_id == ""

@@ -303,3 +303,24 @@ async def test_limits_are_refused_where_nobody_enforces_them() -> None:
     world = await ran(LIMITED)
     assert world.condition[:2] == ("Failed", "InvalidSpec")
     assert "MULTISTEP_NETWORK_POLICIES_ENFORCED" in world.condition[2]
+
+
+async def test_status_and_lock_name_the_images_that_ran_as_the_kubelet_resolved_them() -> None:
+    world = await ran()
+    assert world.status.image_id == image_of("t-1")
+    assert [step.verifier_image_id for step in world.status.steps] == [image_of(f"t-1-v{index}") for index in range(3)]
+    kwargs = json.loads(world.kept.files["lock.json"])["environment"]["kwargs"]
+    assert kwargs["image_id"] == image_of("t-1")
+    assert kwargs["verifier_image_ids"] == {name: image_of(f"t-1-v{index}") for index, name in enumerate("abc")}
+
+
+async def test_a_lost_attempt_keeps_the_image_that_it_ran() -> None:
+    world = await verifying()
+    world.cluster.remove("Pod", "default", "t-1")
+    await world.run()
+    assert [each.image_id for each in world.status.attempts] == [image_of("t-1")]
+    assert world.status.image_id == image_of("t-2")
+
+
+def image_of(pod: str) -> str:
+    return f"registry.example/{pod}@sha256:{'12' * 32}"

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from multistep.api.task import TaskConfig, VerifierConfig
+from multistep.api.trial_status import TaskSourceStatus
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv
 from multistep.engine.rewards import StepException
@@ -112,3 +113,32 @@ def test_the_log_tells_in_order_what_happened() -> None:
     assert lines == sorted(lines, key=lambda line: line.split()[0])
     assert any("the gate was not passed: reward is 0" in line for line in lines)
     assert lines[-1].endswith('the trial ended; rewards: {"reward": 0}')
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"oci": {"image": "registry.example/tasks/greet:latest"}},
+        {"git": {"url": "https://example.com/tasks.git", "ref": "main"}},
+        {"url": {"url": "https://example.com/greet.tar.gz", "digest": "sha256:" + "01" * 32}},
+    ],
+)
+def test_checksum_and_lock_name_the_task_that_a_remote_source_was_resolved_to(source: dict[str, object]) -> None:
+    resolved = "sha256:" + "cd" * 32
+    sample = Sample("s", Journal(), spec={**SPEC, "task": source})
+    trial = sample.trial()
+    trial.status.task_source = TaskSourceStatus(revision="r", digest=resolved)
+    assert harbor.result_json(sample.plan(), trial, Journal(), BEGIN)["task_checksum"] == resolved
+    assert harbor.lock_json(sample.plan(), trial, Journal())["task"]["digest"] == resolved
+
+
+def test_the_lock_has_the_images_as_the_kubelet_resolved_them() -> None:
+    sample = BY_NAME["rewards"]
+    trial = sample.trial()
+    trial.status.image_id = "docker.io/library/debian@sha256:" + "12" * 32
+    apart = StepRun(name="scaffold", verifier_image_id="docker.io/library/python@sha256:" + "34" * 32)
+    kwargs = harbor.lock_json(sample.plan(), trial, journal(apart))["environment"]["kwargs"]
+    assert kwargs["image"] == "i" and kwargs["image_id"] == trial.status.image_id
+    assert kwargs["verifier_image_ids"] == {"scaffold": apart.verifier_image_id}
+    without = harbor.lock_json(sample.plan(), sample.trial(), journal(StepRun(name="scaffold")))["environment"]["kwargs"]
+    assert without == {"image": "i", "image_id": None}
