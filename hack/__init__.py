@@ -5,5 +5,6 @@ stages      one line per stage with its seconds
 python_env  .venv from locked packages       tools  Go, Helm, a C compiler
 peers       programs of others, for tests
 image       the operator's image             deployment  the chart in the cluster
+generate    files generated from code; the only part that needs `.venv`
 checks      lint and tests                   trials  demo, run and the programs that need a deployed operator
 """

@@ -70,17 +70,17 @@ def everything() -> None:
 
 
 def generate() -> None:
-    """Write what is made of the models: the CRDs, the chart's copies, the tables of the references in docs/."""
+    """Generate the CRDs, the chart's copies and the tables of the references in docs/ from the models."""
     python_env.ensure()
     _write_crds(_CRDS, _CHART_CRDS)
     say("wrote the CRDs, and the chart's copies")
-    for writer in ("multistep.api.docs", "multistep.metrics_docs", "multistep.cli.docs", "hack.chart_reference"):
-        capture([str(VENV / "bin" / "python"), "-m", writer], cwd=ROOT)
+    for writer in ("reference", "metrics_page", "cli_page", "chart"):
+        capture([str(VENV / "bin" / "python"), "-m", f"hack.generate.{writer}"], cwd=ROOT)
     say("wrote the tables of the references in docs/, and the chart's schema")
 
 
 def _write_crds(*directories: Path) -> None:
-    capture([str(VENV / "bin" / "python"), "-m", "multistep.api.crd", *map(str, directories)], cwd=ROOT)
+    capture([str(VENV / "bin" / "python"), "-m", "hack.generate.crds", *map(str, directories)], cwd=ROOT)
 
 
 def _crds_are_current() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hack.generate.metrics_page import PAGE, with_table
 from multistep.metrics import MAX_VALUE_CHARACTERS, OTHER, Metrics
-from multistep.metrics_docs import PAGE, with_table
 from multistep.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from multistep.api.crd import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi_schema
+from hack.generate.crds import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi_schema
 from multistep.api.sweep import SweepSpec, SweepStatus
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import TrialStatus

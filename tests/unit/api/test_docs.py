@@ -12,8 +12,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from multistep.api.crd import SWEEP, TRIAL, openapi_schema
-from multistep.api.docs import MODULES, PAGES, with_tables
+from hack.generate.crds import SWEEP, TRIAL, openapi_schema
+from hack.generate.reference import MODULES, PAGES, with_tables
 from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.task import TaskConfig, parse_task
 from multistep.api.trial import MultiStepTrial, parse_trial

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack import chart_reference
+from hack.generate import chart as chart_reference
 from multistep.api.trial import parse_trial
 from multistep.cluster import pods
 from multistep.settings import Settings

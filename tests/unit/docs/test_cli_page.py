@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.cli.docs import PAGE, page
+from hack.generate.cli_page import PAGE, page
 from multistep.cli.main import COMMANDS, program_name
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multistep.api import crd
-from multistep.api.crd import openapi_schema
+from hack.generate import crds as crd
+from hack.generate.crds import openapi_schema
 from multistep.api.sweep import parse_sweep
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import TrialStatus

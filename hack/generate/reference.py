@@ -1,4 +1,4 @@
-"""Writes the tables of the references in docs/ from the models: ``python -m multistep.api.docs``.
+"""Generates the tables of the references in docs/ from the models: ``python -m hack.generate.reference``.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, "columns" or "sweepColumns" for
 kubectl's, or that of a table of failures. A model whose table is on another page is linked to there.
@@ -18,13 +18,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from . import crd, failures, model, sweep, task, task_source, trial, trial_spec, trial_status
+from multistep.api import failures, model, sweep, task, task_source, trial, trial_spec, trial_status
+
+from . import crds
 
 PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/sweeps.md", "docs/failures.md")
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FAILURES = {"lost": failures.LOST, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
-_COLUMNS = {"columns": crd.TRIAL.columns, "sweepColumns": crd.SWEEP.columns}
+_COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"lost": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # what sweeps and trials have in common
 MODULES = (task, sweep, trial, trial_spec, trial_status, task_source, model)

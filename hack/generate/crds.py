@@ -1,6 +1,6 @@
-"""Makes the CustomResourceDefinitions from the models: ``python -m multistep.api.crd DIRECTORY...`` writes them.
+"""Generates the CustomResourceDefinitions from the models: ``python -m hack.generate.crds DIRECTORY...``.
 
-A structural schema allows less than pydantic writes: no $ref, no unions, no defaults (those are applied in code).
+A structural schema allows less than pydantic generates: no $ref, no unions, no defaults (those are applied in code).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from .model import GROUP, VERSION
-from .sweep import SWEEP_KIND, SWEEP_PLURAL, SweepSpec, SweepStatus, TrialSweep
-from .trial import KIND, PLURAL, MultiStepTrial
-from .trial_spec import TrialSpec
-from .trial_status import TrialStatus
+from multistep.api.model import GROUP, VERSION
+from multistep.api.sweep import SWEEP_KIND, SWEEP_PLURAL, SweepSpec, SweepStatus, TrialSweep
+from multistep.api.trial import KIND, PLURAL, MultiStepTrial
+from multistep.api.trial_spec import TrialSpec
+from multistep.api.trial_status import TrialStatus
 
 Schema = dict[str, Any]
 Column = tuple[str, str, str, int, str]  # name, type, path, 1: only with -o wide, description

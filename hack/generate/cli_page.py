@@ -1,4 +1,4 @@
-"""``python -m multistep.cli.docs`` writes docs/cli.md from the commands themselves; a test keeps it current."""
+"""Generates docs/cli.md from the commands: ``python -m hack.generate.cli_page``. A test keeps it current."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from .main import COMMANDS, cli
+from multistep.cli.main import COMMANDS, cli
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 _WIDTH = 110
 _HEAD = """# Command line
 

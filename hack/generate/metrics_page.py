@@ -1,12 +1,13 @@
-"""Writes the table of docs/metrics.md from the metrics: ``python -m multistep.metrics_docs``."""
+"""Generates the table of docs/metrics.md from the metrics: ``python -m hack.generate.metrics_page``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from .api.docs import between_marks, markdown_table
-from .metrics import Description, Metrics
+from multistep.metrics import Description, Metrics
+
+from .reference import between_marks, markdown_table
 
 PAGE: Final = "docs/metrics.md"
 

@@ -1,6 +1,6 @@
 """What is made of the chart's values and the operator's settings: names in values.schema.json, the tables of docs/chart.md.
 
-Run it in the checkout's Python environment: ``python -m hack.chart_reference``.
+Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
 """
 
 import json
@@ -13,7 +13,7 @@ import yaml
 
 from multistep.settings import Settings
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "multistep"
 SCHEMA = CHART / "values.schema.json"
 DOCS = ROOT / "docs" / "chart.md"

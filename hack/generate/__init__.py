@@ -1,0 +1,7 @@
+"""Writes the files that are generated from code: CRDs, reference tables of docs/, the chart's schema. Runs in `.venv`.
+
+crds          crds/ and the chart's copies, from the API models
+reference     tables of the task format, the trial and sweep references, failures
+metrics_page  table of docs/metrics.md       cli_page  docs/cli.md
+chart         values.schema.json and the tables of docs/chart.md
+"""
