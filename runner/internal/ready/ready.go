@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -17,9 +19,10 @@ const (
 	maxAtOnce      = 64
 )
 
-// Serve answers until the listener is closed.
+// Serve answers until the listener is closed. A connection beyond maxAtOnce closes the oldest one of the address that has
+// the most: who floods the port, or keeps connections idle, loses its own, and the kubelet's probe is answered at once.
 func Serve(listener net.Listener, ready func() bool) error {
-	slots := make(chan struct{}, maxAtOnce)
+	open := connections{byAddress: map[string][]net.Conn{}}
 	for {
 		conn, err := listener.Accept()
 		if ne, ok := err.(net.Error); ok && ne.Timeout() {
@@ -32,12 +35,70 @@ func Serve(listener net.Listener, ready func() bool) error {
 			}
 			return err
 		}
-		slots <- struct{}{} // the kernel keeps the others waiting
+		open.add(conn)
 		go func() {
-			defer func() { <-slots }()
+			defer open.remove(conn)
 			answer(conn, ready)
 		}()
 	}
+}
+
+// connections are those that are open, by remote address, oldest first.
+type connections struct {
+	mutex     sync.Mutex
+	count     int
+	byAddress map[string][]net.Conn
+}
+
+func (c *connections) add(conn net.Conn) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.count >= maxAtOnce {
+		c.drop()
+	}
+	address := addressOf(conn)
+	c.byAddress[address] = append(c.byAddress[address], conn)
+	c.count++
+}
+
+// drop closes the oldest connection of the address that has the most.
+func (c *connections) drop() {
+	busiest := ""
+	for address, conns := range c.byAddress {
+		if len(conns) > len(c.byAddress[busiest]) {
+			busiest = address
+		}
+	}
+	oldest := c.byAddress[busiest][0]
+	oldest.Close()
+	c.forget(busiest, oldest)
+}
+
+func (c *connections) remove(conn net.Conn) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.forget(addressOf(conn), conn)
+}
+
+// forget does nothing for a connection that was dropped before.
+func (c *connections) forget(address string, conn net.Conn) {
+	conns := c.byAddress[address]
+	at := slices.Index(conns, conn)
+	if at < 0 {
+		return
+	}
+	c.count--
+	if c.byAddress[address] = slices.Delete(conns, at, at+1); len(conns) == 1 {
+		delete(c.byAddress, address)
+	}
+}
+
+func addressOf(conn net.Conn) string {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		return ""
+	}
+	return host
 }
 
 func answer(conn net.Conn, ready func() bool) {
