@@ -76,6 +76,8 @@ type setup struct {
 	Root  string            // to chroot to
 	UID   int
 	Dir   string
+
+	UsualCapabilities bool
 }
 
 func startContainer(t *testing.T, with setup) *container {
@@ -120,7 +122,9 @@ func (c *container) end() {
 }
 
 // helpers are what this test program can be instead of a test, inside a container.
-var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder}
+var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder,
+	"exec": beExec, "spy": beSpy,
+}
 
 // helper is the command line for one of them, with a marker to find it by.
 func helper(name, marker string) []string {
@@ -144,6 +148,9 @@ func beInit() {
 		check(syscall.Chroot(with.Root))
 	}
 	check(os.Chdir(with.Dir))
+	if with.UsualCapabilities {
+		limitCapabilities()
+	}
 	if with.UID != 0 {
 		check(syscall.Setgroups([]int{with.UID}))
 		check(syscall.Setgid(with.UID))

@@ -2,13 +2,16 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"multistep.dev/runner/internal/frames"
 )
@@ -305,8 +308,32 @@ func copyProgram(t *testing.T, directory string) {
 		t.Fatalf("%v: %s", err, output)
 	}
 	info, err := os.Stat(filepath.Join(directory, "runner"))
-	if err != nil || info.Mode() != 0o755 {
+	if err != nil || info.Mode() != 0o111 {
 		t.Fatal(info, err)
+	}
+}
+
+func TestNobodyOpensTheDescriptorsOfARunnerCall(t *testing.T) {
+	c := launch(t, func(with *setup) { with.UsualCapabilities = true })
+	s := c.connectBy(c.call(program))
+	s.ask(object{"op": "hello", "protocols": []int{2}})
+	spies := []string{s.begin(helper("spy", "-"), nil), s.begin(helper("spy", "-"), nil)}
+	for began := time.Now(); time.Since(began) < 3*time.Second; {
+		relay := exec.Command("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "--",
+			"/usr/bin/env", helperVariable+"=exec", hostile, "-", program, "call")
+		if output, err := relay.CombinedOutput(); err != nil {
+			t.Fatal(err, string(output))
+		}
+	}
+	for _, spy := range spies {
+		var saw, opened int
+		tail := s.result(spy)["tail"].(string)
+		if n, _ := fmt.Sscanf(tail, "saw %d opened %d", &saw, &opened); n != 2 || saw == 0 || opened != 0 {
+			t.Errorf("%q", tail)
+		}
+	}
+	if tail := s.shell("grep CapBnd /proc/self/status", nil)["tail"]; tail != "CapBnd:\t00000000a80424fb\n" {
+		t.Errorf("a phase has capabilities %q", tail)
 	}
 }
 

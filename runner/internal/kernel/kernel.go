@@ -16,13 +16,44 @@ const SelfExe = "/proc/self/exe"
 
 const (
 	prSetDumpable       = 4
+	prCapbsetDrop       = 24
 	prSetChildSubreaper = 36
+
+	capSetpcap   = 8
+	capVersion3  = 0x20080522
+	bitsPerWord  = 32
+	setpcapWord  = capSetpcap / bitsPerWord
+	setpcapMask  = uint32(1) << (capSetpcap % bitsPerWord)
+	capabilities = 2 // words of each set
 )
 
 // Undumpable keeps processes of the same user from reading or tracing this one.
 func Undumpable() {
 	// A kernel that refuses has no dumping either; there is nothing better to do.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
+}
+
+// DropSetpcap takes CAP_SETPCAP from all that this process will execute, for good. The kernel lets no process look into one
+// that has a capability which it lacks itself: so a phase, root or not, cannot open the descriptors of a `runner call` (which
+// has what the container has) in the moment between its execve and Undumpable. Without the capability there is nothing to drop,
+// and no DAC_OVERRIDE either in the usual sets: then a file that nobody may read (see install) does the same.
+func DropSetpcap() error {
+	syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, capSetpcap, 0) // EPERM: we do not have it
+	header := struct {
+		version uint32
+		pid     int32
+	}{version: capVersion3}
+	var sets [capabilities]struct{ effective, permitted, inheritable uint32 }
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
+		return fmt.Errorf("capget: %w", errno)
+	}
+	sets[setpcapWord].effective &^= setpcapMask
+	sets[setpcapWord].permitted &^= setpcapMask
+	sets[setpcapWord].inheritable &^= setpcapMask
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
+		return fmt.Errorf("capset: %w", errno)
+	}
+	return nil
 }
 
 // BecomeSubreaper makes orphans below this process its children instead of PID 1's.

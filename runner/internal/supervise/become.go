@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
 )
@@ -22,6 +23,9 @@ func become() error {
 	}
 	syscall.CloseOnExec(SpecFD)
 	syscall.CloseOnExec(ReportFD)
+	if err := kernel.DropSetpcap(); err != nil {
+		fail(wire.Errorf("Permission", "cannot drop CAP_SETPCAP: %v", err))
+	}
 	if err := becomeUser(spec.User); err != nil {
 		fail(wire.Errorf("Permission", "cannot become user %d:%d: %v", spec.User.UID, spec.User.GID, err))
 	}
