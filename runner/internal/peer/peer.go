@@ -31,7 +31,7 @@ const (
 
 // Caller is a process that may talk to us.
 type Caller struct {
-	pid   int
+	PID   int
 	start uint64
 }
 
@@ -81,10 +81,10 @@ func (c Caller) Challenge(conn *net.UnixConn) error {
 	if !bytes.Equal(answer[:n], question) {
 		return errors.New("the caller did not give back the challenge")
 	}
-	if sender := sender(control[:controlled]); sender != c.pid {
-		return fmt.Errorf("process %d answered for %d", sender, c.pid)
+	if sender := sender(control[:controlled]); sender != c.PID {
+		return fmt.Errorf("process %d answered for %d", sender, c.PID)
 	}
-	if now, err := outside(c.pid); err != nil || now.Start != c.start {
+	if now, err := outside(c.PID); err != nil || now.Start != c.start {
 		return errors.New("the caller is gone")
 	}
 	return nil

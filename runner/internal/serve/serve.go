@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/signal"
@@ -146,5 +147,7 @@ func talk(runner *session.Runner, caller peer.Caller, conn *net.UnixConn) {
 		session.Refuse(conn, err)
 		return
 	}
-	runner.Serve(conn)
+	if err := runner.Serve(conn); err != nil { // on stderr, which is the container's log
+		log.Printf("session of process %d broke: %v", caller.PID, err)
+	}
 }

@@ -20,8 +20,6 @@ import (
 const (
 	idle     = 15 * time.Minute // then the caller is taken for gone
 	stalled  = 5 * time.Minute  // that nothing of an answer was taken
-	maxID    = 1024
-	maxNote  = 64 << 10
 	maxWait  = time.Hour
 	answerOK = true
 )
@@ -109,35 +107,14 @@ func (s *Session) dispatch(op wire.Op, payload []byte) error {
 	if s.protocol == 0 && op.Op != "hello" {
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%q before hello", wire.Cut(op.Op, 100)))
 	}
-	switch op.Op {
-	case "hello":
+	if op.Op == "hello" {
 		return s.hello(payload)
-	case "start":
-		return s.start(payload)
-	case "healthcheck":
-		return s.healthcheck(payload)
-	case "wait":
-		return s.wait(payload)
-	case "output":
-		if s.protocol >= 2 {
-			return s.output(payload)
-		}
-	case "ack":
-		return s.ack(payload)
-	case "note":
-		return s.note(payload)
-	case "reset":
-		return s.reset(payload)
-	case "upload":
-		return s.upload(payload)
-	case "download":
-		return s.download(payload)
-	case "survey":
-		return s.survey(payload)
-	case "send":
-		return s.sendFile(payload)
 	}
-	return s.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
+	operation, known := operations[op.Op]
+	if !known || s.protocol < operation.since {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
+	}
+	return operation.run(s, payload)
 }
 
 func (s *Session) answer(value any) error {
@@ -171,17 +148,6 @@ func (s *Session) answerRecord(record records.Record, refusal *wire.Error) error
 		OK     bool           `json:"ok"`
 		Record records.Record `json:"record"`
 	}{answerOK, record})
-}
-
-// decode reads a request that has an id; false if it was refused, with what became of telling so.
-func (s *Session) decode(payload []byte, request interface{ Identity() string }) (ok bool, err error) {
-	if err := wire.Decode(payload, request); err != nil {
-		return false, s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-	}
-	if id := request.Identity(); id == "" || len(id) > maxID {
-		return false, s.refuse(wire.Errorf(wire.CodeProtocol, "an id of %d bytes (1 to %d)", len(id), maxID))
-	}
-	return true, nil
 }
 
 func (s *Session) hello(payload []byte) error {
@@ -227,25 +193,11 @@ func (s *Session) known() []records.Record {
 	return all
 }
 
-func (s *Session) start(payload []byte) error {
-	var request wire.Start
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
-	if err := request.Check(); err != nil {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-	}
+func (s *Session) start(request wire.Start) error {
 	return s.begin(request.Op, func() any { return s.Host.Run(request) })
 }
 
-func (s *Session) healthcheck(payload []byte) error {
-	request := wire.NewHealthcheck()
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
-	if err := request.Check(); err != nil {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-	}
+func (s *Session) healthcheck(request wire.Healthcheck) error {
 	return s.begin(request.Op, func() any { return healthcheck.Run(request, s.Host.Run, healthcheck.Real) })
 }
 
@@ -258,11 +210,7 @@ func (s *Session) begin(op wire.Op, do func() any) error {
 	return s.answerRecord(record, refusal)
 }
 
-func (s *Session) wait(payload []byte) error {
-	var request wire.Wait
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
+func (s *Session) wait(request wire.Wait) error {
 	limit := min(wire.Seconds(request.TimeoutSeconds), maxWait)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -270,14 +218,7 @@ func (s *Session) wait(payload []byte) error {
 }
 
 // output tells what a phase printed. The state is looked at first: of a phase that is done then, the answer has the end.
-func (s *Session) output(payload []byte) error {
-	var request wire.Output
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
-	if err := request.Check(); err != nil {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-	}
+func (s *Session) output(request wire.Output) error {
 	record, refusal := s.Store.Get(request.ID)
 	if refusal != nil {
 		return s.refuse(refusal)
@@ -304,22 +245,11 @@ func ending(result any, request wire.Output) wire.Printed {
 	return wire.Printed{Base64: []byte{}}
 }
 
-func (s *Session) ack(payload []byte) error {
-	var request wire.Op
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
+func (s *Session) ack(request wire.Ack) error {
 	record, refusal := s.Store.Acknowledge(request.ID)
 	return s.answerRecord(record, refusal)
 }
 
-func (s *Session) note(payload []byte) error {
-	var request wire.Note
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
-	if len(request.Data) == 0 || len(request.Data) > maxNote {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "data of %d bytes (1 to %d)", len(request.Data), maxNote))
-	}
+func (s *Session) note(request wire.Note) error {
 	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return request.Data, nil }))
 }

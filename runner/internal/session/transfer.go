@@ -16,16 +16,7 @@ import (
 // runtimePrefix of a target stands for the runtime directory.
 const runtimePrefix = "$RUNTIME/"
 
-func (s *Session) reset(payload []byte) error {
-	var request wire.Reset
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
-	for _, directory := range request.Directories {
-		if directory.Path == "" || wire.CheckPaths([]string{directory.Path}) != nil || directory.Mode > 0o7777 {
-			return s.refuse(wire.Errorf(wire.CodeProtocol, "no directory can be %.200q with mode %o", directory.Path, directory.Mode))
-		}
-	}
+func (s *Session) reset(request wire.Reset) error {
 	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) {
 		return wire.ResetResult{Error: s.resetAll(request.Directories)}, nil
 	}))
@@ -44,11 +35,7 @@ func (s *Session) resetAll(directories []wire.Directory) *wire.Error {
 	return nil
 }
 
-func (s *Session) upload(payload []byte) error {
-	var request wire.Upload
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
+func (s *Session) upload(request wire.Upload) error {
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found {
 		return s.answerRecord(record, refusal)
 	}
@@ -116,14 +103,7 @@ func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Bo
 	})
 }
 
-func (s *Session) download(payload []byte) error {
-	var request wire.Download
-	if err := wire.Decode(payload, &request); err != nil {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-	}
-	if refusal := checkSources(request.Sources); refusal != nil {
-		return s.refuse(refusal)
-	}
+func (s *Session) download(request wire.Download) error {
 	download := files.OpenDownload(request.Sources)
 	defer download.Close()
 	if err := s.answer(struct {
@@ -135,37 +115,14 @@ func (s *Session) download(payload []byte) error {
 	return s.sendBody(download)
 }
 
-func checkSources(sources []wire.Source) *wire.Error {
-	for _, source := range sources {
-		if source.Path == "" || wire.CheckPaths([]string{source.Path}) != nil {
-			return wire.Errorf(wire.CodeProtocol, "the source %.200q is no absolute path", source.Path)
-		}
-	}
-	return nil
-}
-
-func (s *Session) survey(payload []byte) error {
-	var request wire.Survey
-	if err := wire.Decode(payload, &request); err != nil {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-	}
-	if refusal := checkSources(request.Sources); refusal != nil {
-		return s.refuse(refusal)
-	}
+func (s *Session) survey(request wire.Survey) error {
 	return s.answer(struct {
 		OK    bool             `json:"ok"`
 		Files []wire.LargeFile `json:"files"`
 	}{answerOK, files.Large(request.Sources, request.MinBytes, request.Limit)})
 }
 
-func (s *Session) sendFile(payload []byte) error {
-	var request wire.Send
-	if ok, err := s.decode(payload, &request); !ok {
-		return err
-	}
-	if refusal := checkSources([]wire.Source{{Path: request.Source}}); refusal != nil || request.Size < 0 {
-		return s.refuse(wire.Errorf(wire.CodeProtocol, "nothing of %d bytes can be sent from %.200q", request.Size, request.Source))
-	}
+func (s *Session) sendFile(request wire.Send) error {
 	return s.begin(request.Op, func() any {
 		file, err := files.OpenOne(request.Source, request.Path)
 		if err != nil {

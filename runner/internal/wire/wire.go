@@ -96,8 +96,21 @@ type Op struct {
 	ID string `json:"id"`
 }
 
-// Identity is the id.
-func (o Op) Identity() string { return o.ID }
+const maxID = 1024
+
+// CheckID refuses what is no id.
+func (o Op) CheckID() error {
+	if o.ID == "" || len(o.ID) > maxID {
+		return fmt.Errorf("an id of %d bytes (1 to %d)", len(o.ID), maxID)
+	}
+	return nil
+}
+
+// Ack is the request of that name.
+type Ack struct{ Op }
+
+// Check has nothing to refuse.
+func (a Ack) Check() error { return nil }
 
 // Command is what start and healthcheck have in common.
 type Command struct {
@@ -231,6 +244,9 @@ type Wait struct {
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
 }
 
+// Check has nothing to refuse.
+func (w Wait) Check() error { return nil }
+
 // Output is the request of that name.
 type Output struct {
 	Op
@@ -262,6 +278,16 @@ type Note struct {
 	Data json.RawMessage `json:"data"`
 }
 
+const maxNote = 64 << 10
+
+// Check refuses what is too large to be kept.
+func (n Note) Check() error {
+	if len(n.Data) == 0 || len(n.Data) > maxNote {
+		return fmt.Errorf("data of %d bytes (1 to %d)", len(n.Data), maxNote)
+	}
+	return nil
+}
+
 // Directory is one of a reset.
 type Directory struct {
 	Path string `json:"path"`
@@ -276,6 +302,16 @@ type Reset struct {
 	Directories []Directory `json:"directories"`
 }
 
+// Check refuses what can be no directory.
+func (r Reset) Check() error {
+	for _, directory := range r.Directories {
+		if directory.Path == "" || CheckPaths([]string{directory.Path}) != nil || directory.Mode > 0o7777 {
+			return fmt.Errorf("no directory can be %.200q with mode %o", directory.Path, directory.Mode)
+		}
+	}
+	return nil
+}
+
 // ResetResult is its result.
 type ResetResult struct {
 	Error *Error `json:"error"`
@@ -287,6 +323,9 @@ type Upload struct {
 	Target string `json:"target"`
 	User   string `json:"user"`
 }
+
+// Check has nothing to refuse: what the target means, the session knows.
+func (u Upload) Check() error { return nil }
 
 // UploadResult is its result.
 type UploadResult struct {
@@ -309,6 +348,9 @@ type Survey struct {
 	Limit    int      `json:"limit"`
 }
 
+// Check refuses sources without a path.
+func (s Survey) Check() error { return checkSources(s.Sources) }
+
 // LargeFile is one that a survey found. Binary: it has a NUL in its beginning.
 type LargeFile struct {
 	Source int    `json:"source"`
@@ -329,6 +371,14 @@ type Send struct {
 	TimeoutSeconds float64           `json:"timeoutSeconds"`
 }
 
+// Check refuses what can be no file.
+func (s Send) Check() error {
+	if s.Source == "" || CheckPaths([]string{s.Source}) != nil || s.Size < 0 {
+		return fmt.Errorf("nothing of %d bytes can be sent from %.200q", s.Size, s.Source)
+	}
+	return nil
+}
+
 // SendResult is its result.
 type SendResult struct {
 	Size    int64  `json:"size"`
@@ -341,6 +391,18 @@ type SendResult struct {
 type Download struct {
 	Op
 	Sources []Source `json:"sources"`
+}
+
+// Check refuses sources without a path.
+func (d Download) Check() error { return checkSources(d.Sources) }
+
+func checkSources(sources []Source) error {
+	for _, source := range sources {
+		if source.Path == "" || CheckPaths([]string{source.Path}) != nil {
+			return fmt.Errorf("the source %.200q is no absolute path", source.Path)
+		}
+	}
+	return nil
 }
 
 // SourceType is what a source turned out to be: file, directory, missing or other.
