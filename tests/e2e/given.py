@@ -28,7 +28,9 @@ REWARD_ONE = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
 SOLVE_NOTHING = "#!/bin/sh\n"
 # Agents that are seen at work however slow the machine is.
 WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n"  # for Given.go
-STAYS_IN_FIRST_POD = "#!/bin/sh\ncase $(hostname) in *-1) sleep 600 ;; esac\n"
+STAYS_IN_FIRST_POD = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
+# Nothing tells an agent which attempt it is: a pod template of the user's may. `trial` and `named_pods` have it.
+NAMED: dict[str, Any] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
 @dataclass
@@ -52,11 +54,20 @@ class Step:
         return {f"steps/{self.name}/{path}": text for path, text in found.items() if text is not None}
 
 
+def named_pods(environment: Mapping[str, Any]) -> Object:
+    """The environment with a variable POD_NAME in its pods."""
+    template = environment.get("podTemplate") or {}
+    containers = [{"name": pods.CONTAINER, "env": [NAMED]}]
+    return {**environment, "podTemplate": {**template, "spec": {"containers": containers, **(template.get("spec") or {})}}}
+
+
 def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None, **spec: Any) -> Object:
     """A trial of an inline task. config: the rest of task.toml; spec: the rest of the spec."""
     files: dict[str, str] = {}
     for step in steps:
         files |= step.files()
+    if any("$POD_NAME" in text for text in files.values()):
+        spec["environment"] = named_pods(spec.get("environment") or {"image": IMAGE})
     table = {**(config or {}), "steps": [{"name": step.name, **step.config} for step in steps]}
     return {
         "apiVersion": API_VERSION,

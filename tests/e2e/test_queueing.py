@@ -8,7 +8,7 @@ from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, fi
 from tests.support.kueue import PRIORITY, QUEUE, kueue
 
 # The agent of a first attempt works until its pod is taken away.
-FIRST_STAYS = "#!/bin/sh\ncase $(cat /etc/hostname) in *-1) sleep 600 ;; esac\n"
+FIRST_STAYS = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
 
 
 def queued(manifest: Object, **labels: str) -> Object:

@@ -19,7 +19,7 @@ from playwright.async_api import Page
 
 from multistep.cluster.resources import SWEEPS, TRIALS
 from tests.e2e.browser import chromium, opened, overflow, walk
-from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, named_pods
 from tests.e2e.operators import SYSTEM, kubectl, require_alone
 from tests.e2e.test_cli import multistep
 
@@ -47,12 +47,12 @@ def verifier() -> str:
         for attempt, outcome in enumerate(those, 1)
         if not isinstance(outcome, str)
     ]
-    return "\n".join(["#!/bin/sh", 'case "$(hostname)" in', *cases, "esac", ""])
+    return "\n".join(["#!/bin/sh", 'case "$POD_NAME" in', *cases, "esac", ""])
 
 
 def sweep(name: str) -> dict[str, Any]:
     """t4 has two steps, of which the second is reached with a full reward only."""
-    agent = 'case "$(hostname)" in *-t2-poor-2-*) exit 3 ;; esac'
+    agent = 'case "$POD_NAME" in *-t2-poor-2-*) exit 3 ;; esac'
 
     def task(name: str, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         scripts = {"instruction.md": "Do it.\n", "tests/test.sh": verifier()}
@@ -73,7 +73,7 @@ def sweep(name: str) -> dict[str, Any]:
             "agents": [{"name": each, "agent": {"name": "nop"} if each == "idle" else command} for each in AGENTS],
             "attempts": ATTEMPTS,
             "parallelism": 10,
-            "template": {"spec": {"environment": {"image": IMAGE}}},
+            "template": {"spec": {"environment": named_pods({"image": IMAGE})}},
             "overrides": [
                 {
                     "tasks": ["t4"],

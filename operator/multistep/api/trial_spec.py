@@ -27,7 +27,7 @@ class EnvironmentSpec(Model):
     pod_template: dict[str, Any] | None = None
     """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
     runner_in_image: bool = False
-    """The image holds /multistep/runner already, so that no init container is needed."""
+    """The image holds /multistep/runner: the init container takes it from there, and the operator's image is not pulled."""
 
 
 class AgentSpec(Model):

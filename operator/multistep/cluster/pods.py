@@ -43,6 +43,8 @@ _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
 _EXIT_MESSAGE_CHARACTERS = 500
 _IMAGE_ID_CHARACTERS = 1024
+# The pod's name has the trial's name and the attempt's number: an agent that knew them could act by them.
+_HOSTNAME = "multistep"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
 
 
 def pod_name(trial_name: str, attempt: int, *, as_root: bool) -> str:
-    """The name of an attempt's pod: at most 63 characters, so that it is a host name too."""
+    """The name of an attempt's pod: at most 63 characters, so that it is a label's value, too."""
     suffix = f"-{attempt}{_ROOT if as_root else ''}"
     return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
@@ -114,7 +116,7 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     given = template.get("metadata") or {}
     queued = kueue.labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
     metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
-    pod = _merge({"metadata": metadata, "spec": template.get("spec") or {}}, own)
+    pod = _merge({"metadata": metadata, "spec": {"hostname": _HOSTNAME, **(template.get("spec") or {})}}, own)
     pod["spec"]["containers"] = _containers(template, own)
     return pod
 
@@ -305,16 +307,18 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
-    """What brings the runner into the container; nothing if the image has it."""
+    """A volume for the runner that the container cannot write, also where its image has a runner: root could replace that one."""
+    settings, spec = request.settings, request.trial.spec.environment
+    image, policy = settings.operator_image, settings.operator_image_pull_policy
     if request.runner_in_image:
-        return {}
+        image, policy = request.image, spec.image_pull_policy or ""
     return {
         "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}],
         "initContainers": [
             {
                 "name": "install-runner",
-                "image": request.settings.operator_image,
-                "imagePullPolicy": request.settings.operator_image_pull_policy,
+                "image": image,
+                **({"imagePullPolicy": policy} if policy else {}),
                 "command": [RUNNER, "install", _INSTALL_DIR],
                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -332,6 +336,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
         "image": request.image,
         "command": [RUNNER, "serve", "--port", str(request.settings.runner_port)],
         "env": env,
+        "volumeMounts": [{"name": _VOLUME, "mountPath": "/multistep", "readOnly": True}],
         "resources": _resources(request.environment),
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": request.settings.runner_port},
@@ -344,8 +349,6 @@ def _container(request: PodRequest) -> dict[str, Any]:
         container["imagePullPolicy"] = spec.image_pull_policy
     if request.environment.workdir:
         container["workingDir"] = request.environment.workdir
-    if not request.runner_in_image:
-        container["volumeMounts"] = [{"name": _VOLUME, "mountPath": "/multistep", "readOnly": True}]
     if request.image_user:
         container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
         container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}

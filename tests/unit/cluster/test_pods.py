@@ -1,4 +1,4 @@
-"""What is read of a pod, in the shapes that kubelets write."""
+"""What is read of a pod, in the shapes that kubelets write, and what a pod is made of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from multistep.api.task import EnvironmentConfig
+from multistep.api.trial import parse_trial
 from multistep.cluster.edge import Object
-from multistep.cluster.pods import facts
+from multistep.cluster.pods import PodRequest, facts, manifest
+from multistep.settings import Settings
+from tests.support import world
 
 
 def pod(spec: Object | None = None, **status: Any) -> Object:
@@ -60,3 +64,43 @@ def test_the_image_is_the_one_that_the_kubelet_resolved() -> None:
     resolved = "docker.io/library/debian@sha256:" + "12" * 32
     assert facts(pod(containerStatuses=main({"running": {}}, imageID=resolved))).image_id == resolved
     assert facts(pod(containerStatuses=main({"waiting": {}}, imageID=""))).image_id == ""
+
+
+def created(environment: Object) -> Object:
+    """The pod of a trial's third attempt."""
+    trial = world.manifest({"environment": environment})
+    status = {"attempt": 3, "podName": "t-3"}
+    request = PodRequest(
+        parse_trial({**trial, "status": status}), EnvironmentConfig(), "img:1", "task", Settings(operator_image="op:1")
+    )
+    return manifest(request)
+
+
+@pytest.mark.parametrize(
+    ("environment", "installs"),
+    [
+        ({}, {"image": "op:1", "imagePullPolicy": "IfNotPresent"}),
+        ({"runnerInImage": True}, {"image": "img:1"}),
+        ({"runnerInImage": True, "imagePullPolicy": "Never"}, {"image": "img:1", "imagePullPolicy": "Never"}),
+    ],
+)
+def test_the_runner_is_executed_from_a_mount_that_the_container_cannot_write(environment: Object, installs: Object) -> None:
+    spec = created(environment)["spec"]
+    (container,), (init,) = spec["containers"], spec["initContainers"]
+    (mount,) = container["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/multistep", True) and container["command"][0] == "/multistep/runner"
+    assert {name: init.get(name) for name in installs} == installs and ("imagePullPolicy" in init) == (
+        "imagePullPolicy" in installs
+    )
+    assert [each["name"] for each in spec["volumes"]] == [mount["name"]] == [init["volumeMounts"][0]["name"]]
+
+
+def test_the_container_is_not_told_which_trial_or_attempt_it_is() -> None:
+    spec = created({})["spec"]
+    (container,) = spec["containers"]
+    assert spec["hostname"] == "multistep" and "t-3" not in str(spec)
+    assert container["env"] == [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+
+
+def test_a_pod_template_may_choose_the_host_name() -> None:
+    assert created({"podTemplate": {"spec": {"hostname": "box"}}})["spec"]["hostname"] == "box"
