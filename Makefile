@@ -6,11 +6,13 @@ MAKEFLAGS += --no-print-directory
 # `bench`: the program `harbor` of another Python.
 export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR
 
-TARGETS := setup lock demo test lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
-.PHONY: help $(TARGETS)
+TARGETS := setup lock demo test test-long lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
+.PHONY: help test-all $(TARGETS)
 
 demo:         ## from nothing to a finished trial: cluster, image, operator, an example task
-test:         ## everything that CI checks: lint, unit tests, end-to-end tests on a real cluster
+test:         ## lint, unit tests, end-to-end tests on a real cluster
+test-long:    ## the end-to-end tests that take so long that `test` leaves them out
+test-all: test test-long  ## everything that CI checks: test, then test-long
 cluster:      ## start the cluster or use the one that runs; prints `export KUBECONFIG=...`
 cluster-down: ## stop the cluster and remove it
 image:        ## build the operator's image if it changed; prints its name
@@ -30,4 +32,4 @@ $(TARGETS):
 	@hack/dev $@
 
 help:         ## this
-	@sed -n 's/^\([a-z0-9-]*\): *## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):[a-z -]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hack import deployment, end_to_end, image, lanes, python_env
+from hack import deployment, end_to_end, image, lanes, load, python_env
+from hack.lanes import Ended, Run
 from hack.places import CACHE, ROOT, VENV, files_below
+from hack.report import report
 from hack.stages import Failure, say, stage
 from hack.tools import c_compiler, go, go_environment, helm
 from localkube.commands import capture
@@ -20,7 +22,7 @@ _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "localkube", "hack", "tests")
 _CORE = ("tests/unit/engine", "tests/unit/api")
-_LONG = ("tests/unit/reconcile", "tests/unit/hostile")
+_SIDE_BY_SIDE_BYTES = 4 << 30  # of free memory; with less, the compilers of the Go tests run before pytest and not beside it
 
 
 def lint() -> None:
@@ -46,20 +48,28 @@ def unit() -> None:
     helm()
     image.ensure_runner()
     c_compiler()
-    env = lanes.environment(os.environ)
-    with stage("Go tests"):
-        _go_test(ROOT / "runner", "./...")
-        # Not the tests in containers: there, the detector's own threads and signals are what they see.
-        _go_test(ROOT / "runner", "-race", "./internal/...")
-    with stage("Python tests of the core, which cover every branch of it"):
-        coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
-        _run([*lanes.PYTEST, *_CORE, *coverage], env=env)
-    with stage("Python tests, in two halves side by side"):
-        others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE, *_LONG)]
-        halves = {"reconcile": _LONG, "others": (*others, "tests")}
-        runs = [lanes.Run(name, arguments, env) for name, arguments in halves.items()]
-        with ThreadPoolExecutor(len(runs)) as threads:
-            lanes.report(list(threads.map(lanes.execute, runs)))
+    with stage("Go tests; Python tests, those of the core with every branch of it"), ThreadPoolExecutor(1) as thread:
+        go_tests = thread.submit(_go_tests)
+        if load.free_bytes() < _SIDE_BY_SIDE_BYTES:
+            go_tests.result()
+        ended = _python_tests(lanes.environment(os.environ))
+    report(ended)
+    go_tests.result()
+
+
+def _go_tests() -> None:
+    _go_test(ROOT / "runner", "./...")
+    # Not the tests in containers: there, the detector's own threads and signals are what they see.
+    _go_test(ROOT / "runner", "-race", "./internal/...")
+
+
+def _python_tests(env: dict[str, str]) -> list[Ended]:
+    """On all cores. worksteal: a few of them take as long as hundreds of others."""
+    cores = ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
+    coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
+    others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE)]
+    runs = [Run("core", [*_CORE, *cores, *coverage], env), Run("others", ["tests", *cores, *others], env)]
+    return [lanes.execute(each) for each in runs]
 
 
 def everything() -> None:

@@ -47,6 +47,7 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "lock": python_env.lock,
     "demo": _with_python(trials.demo),
     "test": _with_python(checks.everything),
+    "test-long": _with_python(end_to_end.run_long),
     "lint": _with_python(checks.lint),
     "unit": _with_python(checks.unit),
     "e2e": _with_python(end_to_end.run),

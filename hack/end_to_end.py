@@ -1,6 +1,8 @@
 """The end-to-end tests, on one cluster or two, as many side by side as disturb each other not.
 
 Tests with the mark `alone` have a cluster to themselves: they stop or change what other tests use, or count what is in all of it.
+A test that fails is run once more when all others have finished (hack.flaky).
+Tests with the mark `long` are left to `make test-all`.
 """
 
 import os
@@ -11,16 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from hack import deployment
-from hack.lanes import PYTEST, Ended, Run, environment, execute, report
+from hack import deployment, load
+from hack.flaky import Again, run_again
+from hack.history import History
+from hack.lanes import PYTEST, Ended, Run, environment, execute
 from hack.places import ROOT
+from hack.report import report
 from hack.stages import say, stage, summary
 from localkube import targets
 from localkube.commands import capture
 from localkube.config import load_config, second_cluster
 
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
-_AT_ONCE = 4  # tests that wait most of their time
+_CASES_AT_ONCE = 2  # of the conformance run, for each worker of pytest-xdist: they wait even more
 _FIRST = "tests/e2e/test_nodes.py"  # a node gets all images of its cluster: in the second one, and early, these are few
 
 
@@ -29,8 +34,18 @@ def run() -> None:
     first = deployment.deploy()
     say(f"stages so far:\n{summary()}")
     with stage("end-to-end tests"):
-        ended = _Stage(first).ended()
-    report(ended)
+        tests = _Stage(first)
+        ended = tests.ended()
+    report(ended, tests.again)
+
+
+def run_long() -> None:
+    """The tests that `make test` leaves out, one after another; the totals are those of both."""
+    env = environment(deployment.deploy().environment)
+    with stage("long end-to-end tests"):
+        ended = [execute(Run("long", ["tests/e2e", "-m", "long", "-v"], env))]
+        again = run_again(ended, env, execute)
+    report(ended, again, History(continued=True))
 
 
 class _Stage:
@@ -39,9 +54,12 @@ class _Stage:
     def __init__(self, first: deployment.Cluster) -> None:
         self._first = first
         self._ours = isinstance(first.target, targets.Local)
+        self._workers = load.workers()
+        say(f"{self._workers} workers of pytest-xdist")
         self._since = datetime.now(UTC).isoformat()
         self._alone = deque(_files_of_tests_alone(environment(first.environment)))
         self._ended: list[Ended] = []
+        self.again: list[Again] = []
         self._keeping = threading.Lock()
 
     def ended(self) -> list[Ended]:
@@ -49,14 +67,16 @@ class _Stage:
         with ThreadPoolExecutor(len(clusters)) as threads:
             for lane in [threads.submit(cluster) for cluster in clusters]:
                 lane.result()
+        self.again = run_again(self._ended, environment(self._first.environment), execute)
         if self._ours:
             self._prove_rights()
         return self._ended
 
     def _on_first(self) -> None:
         env = environment(self._first.environment)
-        side_by_side = ("-n", str(_AT_ONCE), "--dist", "loadgroup", "-m", "not alone", "-v")
-        runs = [Run("conformance", ["tests/conformance"], env), Run("side by side", ["tests/e2e", *side_by_side], env)]
+        side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", "not alone and not long", "-v")
+        cases = {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)}
+        runs = [Run("conformance", ["tests/conformance"], env | cases), Run("side by side", ["tests/e2e", *side_by_side], env)]
         with ThreadPoolExecutor(len(runs)) as threads:
             list(threads.map(self._execute, runs))
         self._those_alone(env)
@@ -68,7 +88,7 @@ class _Stage:
         """One after another, as long as the other cluster has not taken them."""
         while file := self._next():
             name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
-            self._execute(Run(name, [file, "-m", "alone", "-v"], env))
+            self._execute(Run(name, [file, "-m", "alone and not long", "-v"], env))
 
     def _prove_rights(self) -> None:
         """By the audit logs of what was done: other clusters keep theirs to themselves."""
@@ -88,6 +108,6 @@ class _Stage:
 
 
 def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
-    listed = capture([*PYTEST, "--collect-only", "-q", "-m", "alone", "tests/e2e"], env=dict(env), cwd=ROOT)
+    listed = capture([*PYTEST, "--collect-only", "-q", "-m", "alone and not long", "tests/e2e"], env=dict(env), cwd=ROOT)
     files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
     return sorted(files, key=lambda file: file != _FIRST)

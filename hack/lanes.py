@@ -1,21 +1,24 @@
-"""Runs of pytest side by side: each line is shown as it comes, with its run's name before it; how the runs ended comes last."""
+"""Runs of pytest side by side: each line is shown as it comes, with its run's name before it (hack.report: how they ended)."""
 
 import os
 import re
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from hack import deployment, image, peers
+from hack import deployment, image, outcomes, peers
+from hack.outcomes import Outcomes
 from hack.places import ROOT, VENV
-from hack.stages import Failure
 
-PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips")
+PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
 _HEADING = re.compile(r"=+ (?!test session starts)\S.* =+")  # of the failures, or of the totals where all is well
 _TOTAL = re.compile(r"(\d+) (\w+)")
-_NAME_WIDTH = 14
+_SINGULAR = {"errors": "error", "warnings": "warning"}
+NAME_WIDTH = 14
 _screen = threading.Lock()
 
 
@@ -35,6 +38,14 @@ class Ended:
     run: Run
     code: int
     words: Sequence[str]
+    outcomes: Outcomes
+
+    @property
+    def totals(self) -> Counter[str]:
+        """The counts of its line of totals, without what was deselected."""
+        last = self.words[-1].strip("= ").partition(" in ")[0] if self.words else ""
+        found = {what: int(number) for number, what in _TOTAL.findall(last)}
+        return Counter({_SINGULAR.get(what, what): number for what, number in found.items() if what != "deselected"})
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -50,8 +61,18 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def execute(run: Run) -> Ended:
     """Run it to its end; its progress is shown meanwhile. May be called by several threads at once."""
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "outcomes"
+        code, words = _follow(run, [*PYTEST, f"--outcomes={file}", *run.arguments])
+        found = outcomes.read(file)
+    for line in words[-1:] if code else words:
+        _show(f"{run.name:<{NAME_WIDTH}}| {line}")
+    return Ended(run, code, words, found)
+
+
+def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str]]:
+    """The exit code, and the lines from the first heading of the summary on."""
     words: list[str] = []
-    command = [*PYTEST, *run.arguments]
     with subprocess.Popen(
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
@@ -60,29 +81,8 @@ def execute(run: Run) -> Ended:
             if words or _HEADING.fullmatch(line.rstrip()):
                 words.append(line.rstrip())
             elif line.strip():
-                _show(f"{run.name:<{_NAME_WIDTH}}| {line.rstrip()}")
-    for line in words[-1:] if process.returncode else words:
-        _show(f"{run.name:<{_NAME_WIDTH}}| {line}")
-    return Ended(run, process.returncode, words)
-
-
-def report(ended: Sequence[Ended]) -> None:
-    """Tell how they ended: what failed, then the totals. Raises Failure if one of them was no success."""
-    bad = [each for each in ended if each.code]
-    for each in bad:
-        print(f"\n-- {each.run.name}: pytest {' '.join(each.run.arguments)}", *each.words, sep="\n")
-    print(*_table(ended), sep="\n", flush=True)
-    if bad:
-        raise Failure(f"pytest failed: {', '.join(f'{each.run.name} (exit code {each.code})' for each in bad)}")
-
-
-def _table(ended: Sequence[Ended]) -> Iterable[str]:
-    totals: Counter[str] = Counter()
-    for each in ended:
-        last = each.words[-1].strip("= ") if each.words else f"exit code {each.code}"
-        totals.update({what: int(number) for number, what in _TOTAL.findall(last.partition(" in ")[0]) if what != "deselected"})
-        yield f"    {each.run.name:<{_NAME_WIDTH}}  {last}"
-    yield f"==== {', '.join(f'{number} {what}' for what, number in sorted(totals.items()))} ===="
+                _show(f"{run.name:<{NAME_WIDTH}}| {line.rstrip()}")
+    return process.returncode, words
 
 
 def _show(line: str) -> None:

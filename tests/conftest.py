@@ -3,13 +3,14 @@ kopf only logs fails the test, and the crash enumeration's totals are printed at
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import uvloop
 from hypothesis import settings
 
-from tests.support.tally import crash_summary
+from tests.support.tally import crash_summary, crashes
 
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.load_profile("fixed")
@@ -46,6 +47,27 @@ def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
         logging.getLogger(name).removeHandler(errors)
     told = [logging.Formatter("%(name)s: %(message)s").format(each) for each in errors.records]
     assert not told, "swallowed exceptions:\n" + "\n".join(told)
+
+
+_COUNTS = "crash_counts"  # that each worker of pytest-xdist sends
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    sent = getattr(session.config, "workeroutput", None)
+    if sent is not None:
+        sent[_COUNTS] = dict(crashes)
+
+
+class _FromWorkers:
+    """Adds the workers' counts to those of this process."""
+
+    def pytest_testnodedown(self, node: object) -> None:
+        crashes.update(Counter(getattr(node, "workeroutput", {}).get(_COUNTS, {})))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.has_plugin("xdist"):
+        config.pluginmanager.register(_FromWorkers())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.course import Options, run
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(1500)]  # storm and calm take their time
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(1500)]  # storm and calm take their time
 
 
 async def test_trials_survive_everything_at_once(tmp_path: Path) -> None:

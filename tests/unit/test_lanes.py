@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hack.lanes import Ended, Run, execute, report
+from hack.history import History
+from hack.lanes import Ended, Run, execute
+from hack.report import report
 from hack.stages import Failure
 
 GOOD = "def test_good():\n    print('never shown')\n"
@@ -25,7 +27,7 @@ def ended(directory: Path, name: str, text: str) -> Ended:
 def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runs = [ended(tmp_path, "good", GOOD), ended(tmp_path, "bad", BAD)]
     with pytest.raises(Failure, match=r"^pytest failed: bad \(exit code 1\)$"):
-        report(runs)
+        report(runs, past=History(tmp_path / "history.json"))
     progress, _, end = capfd.readouterr().out.partition("\n-- bad: pytest ")
     assert "good          | " in progress and "bad           | " in progress and "'that'" not in progress
     assert "assert 'this' == 'that'" in end
@@ -35,4 +37,4 @@ def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: P
 @pytest.mark.parametrize(("text", "code"), [(SKIPPED, 1), ("", 5), ("syntax error", 2)], ids=["skipped", "no tests", "broken"])
 def test_a_run_that_proves_nothing_has_failed(tmp_path: Path, text: str, code: int) -> None:
     with pytest.raises(Failure, match=rf"none \(exit code {code}\)"):
-        report([ended(tmp_path, "none", text)])
+        report([ended(tmp_path, "none", text)], past=History(tmp_path / "history.json"))

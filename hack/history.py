@@ -1,0 +1,76 @@
+"""Which tests failed in the last runs on this machine, kept in the cache."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hack.places import CACHE, ROOT
+from localkube.locking import exclusive
+
+FILE = CACHE / "test-history.json"
+RUNS = 20
+_STARTED = datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass
+class TestRun:
+    """One run of a target. failed: "failed" or "flaky" by the test's id; totals: as pytest counts, with "flaky"."""
+
+    started: str
+    checkout: str
+    failed: dict[str, str] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class History:
+    """The last runs. continued: what is added belongs to the newest run of this checkout, though another process began it."""
+
+    file: Path = FILE
+    checkout: str = str(ROOT)
+    started: str = _STARTED
+    continued: bool = False
+
+    def add(self, failed: Mapping[str, str], totals: Mapping[str, int]) -> TestRun:
+        """Add a stage's outcome to the run of this process; return the whole run."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.file.with_suffix(".lock")):
+            runs = self.runs()
+            mine = next((each for each in reversed(runs) if self._is_mine(each)), None)
+            if mine is None:
+                runs.append(mine := TestRun(self.started, self.checkout))
+            mine.failed |= failed
+            mine.totals = dict(Counter(mine.totals) + Counter(totals))
+            self._write(runs[-RUNS:])
+        return mine
+
+    def runs(self) -> list[TestRun]:
+        """Oldest first. A file that is damaged is none."""
+        try:
+            return [TestRun(**each) for each in json.loads(self.file.read_text())]
+        except (FileNotFoundError, ValueError, TypeError):
+            return []
+
+    def _is_mine(self, run: TestRun) -> bool:
+        return run.checkout == self.checkout and (self.continued or run.started == self.started)
+
+    def _write(self, runs: Sequence[TestRun]) -> None:
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps([asdict(each) for each in runs], indent=1))
+        new.replace(self.file)
+
+
+def table(runs: Sequence[TestRun]) -> list[str]:
+    """Lines: each test that failed in the last runs, how often, and when last; most failures first."""
+    failures = Counter(test for run in runs for test in run.failed)
+    if not failures:
+        return [f"    no test failed in the last {len(runs)} runs"]
+    lines = [f"    {'failed':>6}  {'flaky':>5}  {'last':<10}  in the last {len(runs)} runs"]
+    for test, _ in failures.most_common():
+        mine = [run for run in runs if test in run.failed]
+        kinds = Counter(run.failed[test] for run in mine)
+        lines.append(f"    {kinds['failed']:>6}  {kinds['flaky']:>5}  {mine[-1].started[:10]}  {test}")
+    return lines

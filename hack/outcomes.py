@@ -1,0 +1,65 @@
+"""The outcomes of tests, as the plugin hack.pytest_outcomes writes them."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends the group of a test to its id
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one phase of a test. outcome: passed, failed or skipped; output: of a phase that did not pass."""
+
+    test: str
+    phase: str
+    outcome: str
+    seconds: float = 0.0
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Of one run of pytest."""
+
+    all: tuple[Outcome, ...] = ()
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The output of each test that failed, by its id."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for each in self._that("failed"):
+            found[each.test].append(f"-- {each.phase}\n{each.output}")
+        return {test: "\n".join(outputs) for test, outputs in found.items() if not test.endswith("::")}
+
+    @property
+    def is_decided_by_tests(self) -> bool:
+        """Whether nothing went wrong but tests: no test was skipped, each file was collected."""
+        return not any(self._that("skipped")) and not any(each.phase == "collect" for each in self._that("failed"))
+
+    @property
+    def seconds(self) -> Counter[str]:
+        """The seconds of each test, with its fixtures."""
+        found: Counter[str] = Counter()
+        for each in self.all:
+            found[each.test] += each.seconds  # type: ignore[assignment]
+        return found
+
+    def words_of(self, tests: Iterable[str]) -> Counter[str]:
+        """How pytest counts the failures of these tests in its line of totals."""
+        chosen = set(tests)
+        return Counter("failed" if each.phase == "call" else "error" for each in self._that("failed") if each.test in chosen)
+
+    def _that(self, outcome: str) -> Iterable[Outcome]:
+        return (each for each in self.all if each.outcome == outcome)
+
+
+def read(file: Path) -> Outcomes:
+    """The outcomes in a file; none if pytest did not even write it."""
+    if not file.exists():
+        return Outcomes()
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
+    return Outcomes(tuple(Outcome(**{**line, "test": _GROUP.sub("", line["test"])}) for line in lines))

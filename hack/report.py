@@ -1,0 +1,65 @@
+"""How runs of pytest ended: what failed, what is flaky, what failed before, the totals last."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from hack import flaky, history
+from hack.flaky import MOST_FLAKY, Again
+from hack.history import History
+from hack.lanes import NAME_WIDTH, Ended
+from hack.stages import Failure
+
+_SLOWEST = 10
+
+
+def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | None = None) -> None:
+    """Print it. Raises Failure if a run failed for more than a few flaky tests."""
+    forgiven = flaky.flaky_tests(again)
+    bad = [each for each in ended if each.code and not flaky.is_forgiven(each, forgiven)]
+    for each in bad:
+        print(f"\n-- {each.run.name}: pytest {' '.join(each.run.arguments)}", *each.words, sep="\n")
+    print(*flaky.described(again), sep="\n", end="\n" if again else "")
+    totals = _totals(ended, forgiven)
+    run = (past or History()).add(_kinds(ended, forgiven), totals)
+    print(*_slowest(ended), *history.table((past or History()).runs()), *_table(ended), _line(run.totals), sep="\n", flush=True)
+    _judge(bad, forgiven)
+
+
+def _judge(bad: Sequence[Ended], forgiven: Mapping[str, Again]) -> None:
+    if bad:
+        raise Failure(f"pytest failed: {', '.join(f'{each.run.name} (exit code {each.code})' for each in bad)}")
+    if len(forgiven) > MOST_FLAKY:
+        raise Failure(f"{len(forgiven)} tests are flaky, at most {MOST_FLAKY} may be: {', '.join(forgiven)}")
+
+
+def _kinds(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> dict[str, str]:
+    return {test: "flaky" if test in forgiven else "failed" for each in ended for test in each.outcomes.failed}
+
+
+def _totals(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> Counter[str]:
+    """A flaky test counts as flaky, not as failed."""
+    totals: Counter[str] = Counter()
+    for each in ended:
+        totals += each.totals
+        totals -= each.outcomes.words_of(forgiven)
+    totals["flaky"] += len(forgiven)
+    return +totals
+
+
+def _slowest(ended: Iterable[Ended]) -> Iterable[str]:
+    seconds: Counter[str] = Counter()
+    for each in ended:
+        seconds.update(each.outcomes.seconds)
+    yield "    the slowest tests"
+    for test, number in seconds.most_common(_SLOWEST):
+        yield f"    {number:6.1f} s  {test}"
+
+
+def _table(ended: Iterable[Ended]) -> Iterable[str]:
+    for each in ended:
+        last = each.words[-1].strip("= ") if each.words else f"exit code {each.code}"
+        yield f"    {each.run.name:<{NAME_WIDTH}}  {last}"
+
+
+def _line(totals: Mapping[str, int]) -> str:
+    return f"==== {', '.join(f'{number} {what}' for what, number in sorted(totals.items()))} ===="
