@@ -197,7 +197,11 @@ class Metrics:
         )
 
         # traces
-        self.traces = counter("traces", "Trials whose trace was sent, could not be sent yet, or was left out.", "outcome")
+        self.traces = counter(
+            "traces",
+            "Traces of trials: sent, failed (retried later), rejected by the receiver, or dropped because too many wait.",
+            "outcome",
+        )
 
         # results
         self.collected_bytes = counter("collected_bytes", "Bytes of logs and artifacts that went to the results store.")

@@ -1,7 +1,8 @@
-"""Traces of trials, sent by OTLP over HTTP where that was asked for: a trial is sent once it is over, and no trial waits for it.
+"""Traces of trials, sent by OTLP over HTTP if that is configured: after the trial has finished; no trial waits for it.
 
-At least once: what could not be sent is tried again, and an operator that begins sends anew what ended shortly before. The
-spans' ids are made of the trial's uid, so a receiver sees them once.
+At least once: a trace that could not be sent is retried, and an operator that starts sends again what finished shortly before. The
+spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (any 4xx but 408
+and 429) is dropped, logged and counted: a retry cannot succeed, and later traces must not wait for it.
 """
 
 from __future__ import annotations
@@ -10,31 +11,33 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from .api.trial import MultiStepTrial
 from .engine.spans import Span, spans, trace_id
 from .errors import UsageError
+from .loglines import about
 from .metrics import Metrics
 
 if TYPE_CHECKING:
+    import requests
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 logger = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 1000
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
+_RETRYABLE = frozenset({408, 429})
 _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 class Traces:
-    """Trials that are to be sent. exporter: where to."""
+    """Trials whose traces are to be sent to the receiver."""
 
     def __init__(
-        self, exporter: SpanExporter, metrics: Metrics, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+        self, receiver: Receiver, metrics: Metrics, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     ) -> None:
-        self._exporter = exporter
+        self._receiver = receiver
         self._metrics = metrics
         self._sleep = sleep
         self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MOST_WAITING)
@@ -47,38 +50,64 @@ class Traces:
             self._metrics.traces.labels("dropped").inc()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send traces until it is cancelled."""
         while True:
             trial = await self._waiting.get()
-            await self._send([_readable(trial, each) for each in spans(trial)])
+            with about(namespace=trial.metadata.namespace, trial=trial.metadata.name, uid=trial.metadata.uid):
+                outcome = await self._send([_readable(trial, each) for each in spans(trial)])
+            self._metrics.traces.labels(outcome).inc()
 
-    async def _send(self, batch: Sequence[ReadableSpan]) -> None:
+    async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
+        """Retry with back-off until the receiver accepts or rejects the trace."""
         pause = FIRST_PAUSE_SECONDS
-        while not await asyncio.to_thread(self._export, batch):
+        while not await asyncio.to_thread(self._receiver.take, batch):
+            if (status := self._receiver.status) is not None and 400 <= status < 500 and status not in _RETRYABLE:
+                logger.error("the receiver of traces rejects this trial's trace with HTTP status %d; it is dropped", status)
+                return "rejected"
             self._metrics.traces.labels("failed").inc()
             await self._sleep(pause)
             pause = min(LAST_PAUSE_SECONDS, 2 * pause)
-        self._metrics.traces.labels("sent").inc()
+        return "sent"
 
-    def _export(self, batch: Sequence[ReadableSpan]) -> bool:
+
+class Receiver:
+    """Where traces go. endpoint: empty if OpenTelemetry's variables name it. status: of the last HTTP answer; None: no answer.
+
+    Raises ImportError without the extra.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        import requests
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        self.status: int | None = None
+        session = requests.Session()
+        session.hooks["response"].append(self._note)
+        self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None, session=session)
+
+    def take(self, batch: Sequence[ReadableSpan]) -> bool:
+        """Send these spans, with a few quick retries. Returns whether the receiver has them."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
+        self.status = None
         try:
             return self._exporter.export(batch) is SpanExportResult.SUCCESS
         except Exception:
             logger.exception("sending a trace")
             return False
 
+    def _note(self, response: requests.Response, *_: object, **__: object) -> None:
+        self.status = response.status_code
 
-def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> SpanExporter | None:
+
+def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
     """Where traces go: by the setting, else by OpenTelemetry's variables; None: nowhere. UsageError if the extra is missing."""
     if not endpoint and not any(environment.get(each) for each in _VARIABLES):
         return None
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        return Receiver(endpoint)
     except ImportError:
         raise UsageError("traces were asked for (otlpEndpoint), but they need the extra: pip install 'multistep[otel]'") from None
-    return OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces") if endpoint else OTLPSpanExporter()
 
 
 def _readable(trial: MultiStepTrial, span: Span) -> ReadableSpan:

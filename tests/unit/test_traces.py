@@ -22,16 +22,17 @@ from tests.support.world import REWARDS, World
 
 @dataclass
 class Receiver:
-    """An OTLP receiver. refuse: how many requests it refuses first, for good."""
+    """An OTLP receiver. refuse: how many requests it refuses first; how: with which HTTP status."""
 
     url: str = ""
     refuse: int = 0
+    how: int = 400
     requests: list[ExportTraceServiceRequest] = field(default_factory=list)
 
     async def take(self, request: web.Request) -> web.Response:
         if self.refuse:
             self.refuse -= 1
-            return web.Response(status=400)
+            return web.Response(status=self.how)
         self.requests.append(ExportTraceServiceRequest.FromString(await request.read()))
         return web.Response()
 
@@ -66,6 +67,10 @@ async def until(done: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+def counted(metrics: Metrics, outcome: str) -> float:
+    return metrics.registry.get_sample_value("multistep_traces_total", {"outcome": outcome}) or 0.0
+
+
 async def no_pause(_: float) -> None:
     """Time does not matter here."""
 
@@ -94,17 +99,34 @@ async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) 
     assert resource["service.name"] == "multistep"
 
 
-async def test_what_is_refused_is_sent_again(receiver: Receiver) -> None:
-    receiver.refuse, metrics, world = 2, Metrics(), await ended()
+@pytest.mark.parametrize("status", [408, 500])
+async def test_a_trace_that_the_receiver_cannot_take_now_is_retried(receiver: Receiver, status: int) -> None:
+    receiver.refuse, receiver.how, metrics, world = 2, status, Metrics(), await ended()
     to = exporter(receiver.url)
     assert to is not None
     traces = Traces(to, metrics, sleep=no_pause)
     traces.ended(parse_trial(world.object))
     task = asyncio.create_task(traces.run())
-    await until(lambda: metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "sent"}))
+    await until(lambda: counted(metrics, "sent"))
     task.cancel()
-    assert metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "failed"}) == 2
-    assert len(receiver.requests) == 1
+    assert (counted(metrics, "failed"), counted(metrics, "rejected"), len(receiver.requests)) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("status", [400, 401, 413])
+async def test_a_trace_that_the_receiver_rejects_is_dropped_and_later_ones_are_sent(
+    receiver: Receiver, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.refuse, receiver.how, metrics, world = 1, status, Metrics(), await ended()
+    to = exporter(receiver.url)
+    assert to is not None
+    traces = Traces(to, metrics, sleep=no_pause)
+    for _ in range(2):
+        traces.ended(parse_trial(world.object))
+    task = asyncio.create_task(traces.run())
+    await until(lambda: counted(metrics, "sent"))
+    task.cancel()
+    assert (counted(metrics, "failed"), counted(metrics, "rejected"), len(receiver.requests)) == (0, 1, 1)
+    assert f"the receiver of traces rejects this trial's trace with HTTP status {status}; it is dropped" in caplog.text
 
 
 async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_out_and_counted() -> None:
