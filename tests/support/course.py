@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -92,13 +93,13 @@ class Course:
 
     options: Mapping[str, Any]
     states: list[bytes] = field(default_factory=list)
-    looks: list[tuple[int, bytes, dict[str, float]]] = field(default_factory=list)
+    looks: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
     async def record(self) -> Self:
         """Let the trial run to its end."""
         self.world = world = World(**self.options)
         world.faults.at_point = lambda: self.states.append(world.save())
-        world.at_look = lambda: self.looks.append((len(self.states), world.save(), dict(world.reconciler.quiet_until)))
+        world.at_look = lambda: self.looks.append((len(self.states), world.save(), pickle.dumps(world.reconciler.hints)))
         await world.run()
         self.trace = world.faults.trace
         self.end = end_of(world)
@@ -118,9 +119,9 @@ class Course:
 
     def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
         """An operator that lives on when something happens at a point (from 0); it looks next at what it looked at then."""
-        start, saved, quiet_until = next(each for each in reversed(self.looks) if each[0] <= at)
+        start, saved, hints = next(each for each in reversed(self.looks) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans).restore(saved)
-        world.reconciler.quiet_until.update(quiet_until)
+        world.reconciler.hints._by_trial.update(pickle.loads(hints)._by_trial)
         world.faults.fail(at - start + 1, what if isinstance(what, BaseException) else lambda: what(world))
         return world
 

@@ -33,6 +33,7 @@ from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
 from .events import task_warnings
 from .finisher import Finisher
+from .pod_hints import PodHint, PodHints
 from .quotas import Quotas
 from .tally import Tally
 from .trial_pods import QUOTA_EXCEEDED, TrialPods, former, named_verifiers
@@ -48,8 +49,7 @@ TELL_SECONDS = 30.0  # a turn that comes sooner is not worth a write of the stat
 
 @dataclass(frozen=True)
 class Tools:
-    """What a look works with. quiet_until: by pod uid, when one that was left with a phase running is visited unless something is
-    heard of it; nonsense: by pod uid, as in Situation; clock: seconds since the epoch."""
+    """What a look works with. hints: of pods, by trial; clock: seconds since the epoch."""
 
     cluster: Cluster
     pods: TrialPods
@@ -61,8 +61,7 @@ class Tools:
     metrics: Metrics
     tally: Tally
     clock: Callable[[], float]
-    quiet_until: dict[str, float]
-    nonsense: dict[str, Nonsense]
+    hints: PodHints
     starts: PodStarts
     quotas: Quotas
     execs: Bound
@@ -162,7 +161,7 @@ class Look:
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
-            nonsense=self._t.nonsense.get(trial.status.pod_uid or ""),
+            nonsense=self._t.hints.of(self._key, trial.status.pod_uid).nonsense,
         )
 
     # -- acting
@@ -372,7 +371,8 @@ class Look:
     async def _drive(self) -> float | None:
         """Go on in the pods; not while a phase is known to run there and no result waits (both are ready)."""
         assert self._pod is not None
-        quiet = self._t.quiet_until.get(self._pod.uid, 0.0) - self._t.clock()
+        hint = self._t.hints.of(self._key, self._pod.uid)
+        quiet = hint.quiet_until - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
         if ready and quiet > 0:
             await self._write(status.retold(self._trial, self._t.clock()))
@@ -381,9 +381,9 @@ class Look:
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
         if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
             return self._sooner(None)
-        self._t.quiet_until.pop(self._pod.uid, None)  # if this visit fails, the next one must not wait for the poll
+        hint.quiet_until = 0.0  # if this visit fails, the next one must not wait for the poll
         try:
-            left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), self._pod.uid)
+            left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), hint)
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         finally:
@@ -402,7 +402,7 @@ class Look:
         if left.journal is not None and left.journal.finished:
             return await self._finish(left.journal)
         poll = self._until_poll()
-        self._t.quiet_until[self._pod.uid] = self._t.clock() + poll
+        hint.quiet_until = self._t.clock() + poll
         return self._sooner(poll)
 
     def _until_poll(self) -> float:
@@ -413,7 +413,7 @@ class Look:
         least = self._t.settings.poll_seconds
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
-    async def _visit(self, visit: Awaitable[Left], uid: str) -> Left:
+    async def _visit(self, visit: Awaitable[Left], hint: PodHint) -> Left:
         """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that, nor does a runner
         of another release."""
         try:
@@ -421,9 +421,9 @@ class Look:
         except (StreamLost, NoCommonProtocol):
             raise
         except PodError as error:
-            self._t.nonsense[uid] = Nonsense.after(self._t.nonsense.get(uid), str(error), self._t.clock())
+            hint.nonsense = Nonsense.after(hint.nonsense, str(error), self._t.clock())
             raise
-        self._t.nonsense.pop(uid, None)
+        hint.nonsense = None
         return left
 
     async def _write_reached(self, journal: Journal, isolation: str) -> None:
@@ -488,9 +488,7 @@ class Look:
 
     def _forget_pod(self) -> None:
         """The pod is done with, and so are the hints about it."""
-        uid = self._trial.status.pod_uid or ""
-        self._t.quiet_until.pop(uid, None)
-        self._t.nonsense.pop(uid, None)
+        self._t.hints.forget(self._key)
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         await self._writer.write(new, before=before)

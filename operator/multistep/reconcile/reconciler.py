@@ -27,6 +27,7 @@ from .fetches import Fetches
 from .finisher import Finisher
 from .look import SOON_SECONDS, Look, Tools
 from .news import PodNews
+from .pod_hints import PodHints
 from .quotas import Quotas
 from .tally import Tally
 from .trial_pods import TrialPods
@@ -52,7 +53,7 @@ class Reconciler:
     def __post_init__(self) -> None:
         enforced = self.settings.network_policies_enforced
         self.shard = Shard(self.settings.shard, self.settings.namespaces)
-        self.quiet_until: dict[str, float] = {}
+        self.hints = PodHints()
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
         self.quotas = Quotas(self.wake, self.clock)
         self.execs = Bound(self.settings.open_execs, self.wake)
@@ -71,8 +72,7 @@ class Reconciler:
             metrics=self.metrics,
             tally=Tally(self.metrics, self.clock, ended=self.ended),
             clock=self.clock,
-            quiet_until=self.quiet_until,
-            nonsense={},
+            hints=self.hints,
             starts=self.starts,
             quotas=self.quotas,
             execs=self.execs,
@@ -105,10 +105,10 @@ class Reconciler:
         try:
             trial = await self.cluster.get_trial(*key)
         except NotFound:
-            self._tools.tally.gone(key)
+            self._forget(key)
             return None
         if not self.shard.has(trial["metadata"]):  # it was given to another operator, which sees it by its label
-            self._tools.tally.gone(key)
+            self._forget(key)
             return None
         try:
             return await Look(self._tools, trial).run()
@@ -118,3 +118,8 @@ class Reconciler:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
             self.metrics.exec_failures.labels(cause).inc()
             raise
+
+    def _forget(self, key: Key) -> None:
+        """The trial does not exist any more, or it is another operator's."""
+        self._tools.tally.gone(key)
+        self.hints.forget(key)
