@@ -20,6 +20,8 @@ from multistep.errors import ClusterError, Unavailable
 PAGE_OBJECTS: Final = 500
 WATCH_SECONDS: Final = 290  # asked of the server; load balancers tend to cut at 300
 MAX_FAILURES: Final = 8  # one after another, about half a minute
+SHORT_SECONDS: Final = 5.0  # a watch that ends sooner, for whatever reason, is followed by a pause
+MAX_SHORT: Final = 8  # pauses grow no further: by then pause_seconds is at its maximum
 GONE: Final = 410
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -63,10 +65,11 @@ async def _list(
 async def watch_objects(
     http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
 ) -> AsyncGenerator[WatchEvent, None]:
-    """See Client.watch."""
+    """See Client.watch. Watches that end at once, and a 410 that repeats, are retried with back-off and jitter."""
     known: dict[str, Object] = {}  # by uid: identity and resourceVersion only
-    version, failures = "", 0
+    version, failures, short, loop = "", 0, 0, asyncio.get_running_loop()
     while True:
+        started = loop.time()
         try:
             if not version:
                 objects, version = await list_objects(http, resource, namespace, selectors)
@@ -79,11 +82,13 @@ async def watch_objects(
         except Unavailable:
             if (failures := failures + 1) >= MAX_FAILURES:
                 raise
-            await asyncio.sleep(pause_seconds(failures))
         except ClusterError as error:
             if error.status != GONE:
                 raise
             version = ""
+        short = min(short + 1, MAX_SHORT) if loop.time() - started < SHORT_SECONDS else 0
+        if short:
+            await asyncio.sleep(pause_seconds(short))
 
 
 async def _list_pages(

@@ -341,6 +341,36 @@ async def test_a_watch_survives_cuts_and_large_objects() -> None:
         assert [type for type, *_ in await follow(client, 2)] == ["ADDED", "DELETED"]
 
 
+def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The attempts for which a watch asked how long to pause."""
+    pauses: list[int] = []
+
+    def pause(attempt: int) -> float:
+        pauses.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr("multistep.cluster.watch.pause_seconds", pause)
+    return pauses
+
+
+@pytest.mark.parametrize("answers", [[stream()], [stream(("ERROR", {"code": 410})), page([])]])
+async def test_watches_that_end_at_once_and_a_repeated_410_are_retried_with_back_off(
+    answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = recorded_pauses(monkeypatch)
+    async with client_of(page([]), *answers * 10, stream(("ADDED", pod("a", "10")))) as (client, _):
+        await follow(client, 1)
+    assert pauses == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+
+
+async def test_after_a_watch_that_lasted_the_next_one_starts_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = recorded_pauses(monkeypatch)
+    monkeypatch.setattr("multistep.cluster.watch.SHORT_SECONDS", 0.0)
+    async with client_of(page([]), stream(), stream(), stream(("ADDED", pod("a", "10")))) as (client, _):
+        await follow(client, 1)
+    assert pauses == []
+
+
 async def test_a_watch_of_a_server_that_stays_away_ends() -> None:
     async with client_of(page([]), status(503)) as (client, _):
         with pytest.raises(Unavailable):
