@@ -114,7 +114,21 @@ class StopWhen(Model):
     failures: Annotated[
         dict[FailureClass, Annotated[int, Field(ge=0)]], Field(max_length=len(_CLASSES), json_schema_extra=_KNOWN_CLASSES)
     ] = {}
-    """Tolerated number of trials without a result, by failure class; one more stops the sweep."""
+    """Tolerated number of failed trials, scored or excluded, by failure class; one more stops the sweep."""
+
+
+ScoringChoice = Literal["Score", "Exclude"]
+
+
+class Scoring(Model):
+    """How failures that an agent may have caused count. What only the infrastructure, task or user can cause is always excluded."""
+
+    agent_errors: ScoringChoice = "Score"
+    """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
+    without a verdict counts 0. Exclude: they do not count, as Harbor has it; an agent can then avoid a 0 by crashing."""
+    environment_errors: ScoringChoice = "Score"
+    """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
+    Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
 
 
 class SweepSpec(Model):
@@ -142,6 +156,8 @@ class SweepSpec(Model):
     """Changes to some trials; if several match, the later one wins."""
     stop_when: StopWhen = StopWhen()
     """When to create no more trials although some are left; the sweep is Failed then."""
+    scoring: Scoring = Scoring()
+    """How failures that an agent may have caused count."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     suspend: bool = False
@@ -216,7 +232,7 @@ class SweepTrials(Model):
     deleted: int = 0
     """Trials that somebody deleted. They are not created again."""
     counted: int = 0
-    """Add to a mean: those with a reward, and those that an agent failed without one, as 0."""
+    """Scored trials: those with a reward, and those with a failure that their agent may have caused."""
 
 
 class SweepAgentStatus(Model):
@@ -226,6 +242,8 @@ class SweepAgentStatus(Model):
     """Name of the agent."""
     counted: int = 0
     """Scored trials."""
+    finished: int = 0
+    """Finished trials: scored or excluded."""
     mean: float | None = None
     """Mean over tasks of each task's mean reward, as in reports; unset while no trial is scored."""
 
@@ -263,7 +281,9 @@ class SweepStatus(Model):
     trials: SweepTrials = SweepTrials()
     """Number of trials by state."""
     not_counted: dict[FailureClass, int] = {}
-    """Trials at their end that add to no mean, by the class of their failure."""
+    """Excluded trials, by failure class."""
+    scored_failures: dict[FailureClass, int] = {}
+    """Trials that are scored although a failure ended them, as their agent may have caused it, by failure class."""
     agents: list[SweepAgentStatus] = []
     """Results of each agent so far."""
     reward: str | None = None

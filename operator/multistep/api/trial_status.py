@@ -55,6 +55,9 @@ class TrialFailure(Model):
     """Reason of the condition Failed, or the exception type that ended a Complete trial."""
     step: str | None = None
     """Name of the step that failed."""
+    score: float | None = None
+    """What the trial counts in a sweep, if its agent may have caused the failure: its reward with 0 for each step that has no
+    verdict. Unset: no agent can have caused it, and the trial is excluded."""
 
 
 class Durations(Model):

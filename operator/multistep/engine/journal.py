@@ -35,6 +35,7 @@ class StepRun:
     gate_passed: bool | None = None
     collected: Collected | None = None
     verifier_image_id: str | None = None  # of a separate verifier
+    untouched: bool = False  # what runs is in a verifier's own pod, which has nothing of the agent's yet
     printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of what it printed, where no file has it
 
     def fail(self, exception: StepException | None) -> None:
@@ -57,6 +58,7 @@ class Journal:
     """A trial so far.
 
     exception: the trial's own; rewards: the trial's, once finished; broken: the environment ended it; all_steps: none was left out.
+    score: what the trial counts if its agent may have caused the failure that ended it.
     """
 
     steps: list[StepRun] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Journal:
     completed_at: float | None = None
     exception: StepException | None = None
     rewards: dict[str, Number] | None = None
+    score: float = 0.0
     finished: bool = False
     broken: bool = False
     all_steps: bool = False

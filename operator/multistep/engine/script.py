@@ -31,6 +31,7 @@ from .operations import (
 from .plan import StepPlan, TrialPlan
 from .rewards import StepException, gate_failure, trial_rewards
 from .scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
+from .scoring import score_of
 from .verification import verify, verify_apart
 
 
@@ -200,7 +201,8 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:
-    """The trial's rewards from those of its steps."""
+    """The trial's rewards from those of its steps, and its score should its agent have caused the failure that ended it."""
+    journal.score = score_of(plan, journal)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])
     except OverflowError as error:

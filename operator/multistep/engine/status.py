@@ -27,7 +27,8 @@ from ..api.trial_status import (
 )
 from . import failures, rewards
 from .journal import Collected, Journal, StepRun
-from .lifecycle import POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
+from .lifecycle import DEADLINE_EXCEEDED, POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
+from .scoring import agent_may_have_caused, agent_used_deadline
 
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
@@ -141,7 +142,10 @@ def failed(
     )
     ended["rewards"] = ended["reward"] = None
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
-    ended["failure"] = TrialFailure(class_=failures.of_failed(reason, journal), reason=reason, step=step)
+    class_ = failures.of_failed(reason, journal)
+    slow = reason == DEADLINE_EXCEEDED and agent_used_deadline(trial.status, trial.spec.active_deadline_seconds, now)
+    score = 0.0 if class_ == "Agent" or slow else None
+    ended["failure"] = TrialFailure(class_=class_, reason=reason, step=step, score=score)
     if exception:
         ended["exception"] = TrialException(type=exception, message=bounded(message))
     return _with(trial, "Failed", reason, message, now, **ended)
@@ -350,7 +354,9 @@ def _failure(journal: Journal) -> TrialFailure | None:
     exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
     if exception is None:
         return None
-    return TrialFailure(class_=failures.of_exception(exception.type, exception.phase), reason=exception.type, step=step)
+    class_ = failures.of_exception(exception.type, exception.phase)
+    score = journal.score if agent_may_have_caused(exception, journal) else None
+    return TrialFailure(class_=class_, reason=exception.type, step=step, score=score)
 
 
 def _with(

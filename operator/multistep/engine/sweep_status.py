@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def decide(
     sweep: TrialSweep, plan: Plan, made: int, trials: Collection[TrialFacts], now: float, trouble: Trouble | None = None
 ) -> Next:
     """For a sweep that has begun, and is not at its end."""
-    counts = tally(plan.grid, made, trials, now)
+    counts = tally(plan.grid, made, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now)
     halted = halt(counts, limits, now)
     held = halted is not None or sweep.spec.suspend
@@ -132,16 +132,17 @@ def _reached(sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, 
         reason, message = trouble.reason, trouble.message
     ended: dict[str, Any] = {"completion_time": time(now)} if phase in ("Complete", "Failed") else {}
     agents = [
-        SweepAgentStatus(name=name, counted=each.counted, mean=each.mean)
+        SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, mean=each.mean)
         for name, each in zip(plan.grid.agents, counts.agents, strict=True)
     ]
     return _with(
         sweep, phase, reason, message, now,
         stalled=trouble is not None and phase == "Running",
         trials=_trials(counts),
-        not_counted=dict(sorted(counts.blames.items())),
+        not_counted=dict(sorted(counts.excluded.items())),
+        scored_failures=dict(sorted(counts.scored.items())),
         agents=agents,
-        reward=_column({each.name: each.mean for each in agents}),
+        reward=_column(agents),
         pod_hours=round(counts.pod_hours, 4),
         **ended,
     )  # fmt: skip
@@ -181,13 +182,17 @@ def _counted(counts: Tally) -> int:
     return sum(each.counted for each in counts.agents)
 
 
-def _column(means: Mapping[str, float | None]) -> str | None:
-    """Means as text: of a single agent without its name."""
-    shown = {name: f"{mean:.4g}" for name, mean in means.items() if mean is not None}
+def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
+    """Means as text, with how many trials count where some are excluded; of a single agent without its name."""
+    shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
     if not shown:
         return None
-    text = ", ".join(shown.values() if len(means) == 1 else (f"{name} {mean}" for name, mean in shown.items()))
+    text = ", ".join(mean if len(agents) == 1 else f"{name} {mean}" for name, mean in shown)
     return text if len(text) <= MAX_COLUMN_CHARACTERS else f"{text[: MAX_COLUMN_CHARACTERS - 3]}..."
+
+
+def _coverage(agent: SweepAgentStatus) -> str:
+    return "" if agent.counted == agent.finished else f" ({agent.counted} of {agent.finished})"
 
 
 def _with(

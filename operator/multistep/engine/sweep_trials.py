@@ -12,11 +12,11 @@ from ..api.model import API_VERSION, GROUP
 from ..api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
 from ..api.trial import KIND
 from ..errors import InvalidSpec
-from .sweeps import Grid, LivePhase, State, TrialFacts
+from .journal import AGENT
+from .scoring import AGENT_ERRORS, REWARD, State
+from .sweeps import Grid, LivePhase, TrialFacts
 
 Object = Mapping[str, Any]
-
-REWARD: Final = "reward"  # the key that means are of
 _LIVE_PHASES: Final[Mapping[str, LivePhase]] = {"Running": "Running", "Suspended": "Suspended"}
 
 
@@ -125,6 +125,7 @@ def owner_of(trial: Object) -> tuple[str, str] | None:
 def facts(trial: Object) -> TrialFacts:
     """What a sweep needs to know of a trial, of which the API server has checked that it has the shape of one."""
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
+    failure: Object = status.get("failure") or {}
     state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
     since = _first_step(status.get("steps"))
     worked = sum(_worked(each) for each in status.get("attempts") or [])
@@ -134,7 +135,9 @@ def facts(trial: Object) -> TrialFacts:
         number=int(number) if number.isdecimal() else -1,
         state=state,
         reward=(status.get("rewards") or {}).get(REWARD),
-        blame=(status.get("failure") or {}).get("class"),
+        blame=failure.get("class"),
+        score=failure.get("score"),
+        agent_error=any(map(_is_agent_error, status.get("steps") or [])),
         pod_seconds=worked,
         since=since,
         phase=_LIVE_PHASES.get(status.get("phase") or "", "Pending"),
@@ -142,6 +145,11 @@ def facts(trial: Object) -> TrialFacts:
         by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
         stop=bool(spec.get("stop")),
     )
+
+
+def _is_agent_error(step: Object) -> bool:
+    exception = step.get("exception") or {}
+    return exception.get("phase") == AGENT and exception.get("type") in AGENT_ERRORS
 
 
 def _state(status: Object) -> State:

@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..api.sweep import Scoring
 from ..api.trial_status import FailureClass
+from .scoring import State, blamed, counted_reward
 
 Order = Literal["Attempts", "Tasks"]
-MOST_REWARD = 1e100
-State = Literal["Live", "Complete", "Failed"]
 LivePhase = Literal["Pending", "Running", "Suspended"]
 MAKE_AT_ONCE = 100  # trials, between two writes of the status
 
@@ -75,7 +75,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """What a sweep needs to know of one of its trials. phase: of one that is live; blame: of one that did not give what it should.
+    """What a sweep needs to know of one of its trials. phase: of one that is live; blame, score, agent_error: as in scoring.Ended.
 
     pod_seconds: what its pods have worked; since: when the one that works now began (seconds since the epoch). suspend, stop: of
     its spec; by_sweep: it was the sweep that suspended it.
@@ -91,6 +91,8 @@ class TrialFacts:
     suspend: bool = False
     by_sweep: bool = False
     stop: bool = False
+    score: float | None = None
+    agent_error: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class AgentTally:
-    """An agent's trials that count, and the mean over tasks of each task's mean reward, as reports have it."""
+    """An agent's trials that count, of those that are finished, and the mean over tasks of each task's mean, as in reports."""
 
     counted: int
+    finished: int
     mean: float | None
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What the trials come to. deleted: made, and gone; blames: of those that do not count; agents: by index; stopped: there is
-    one that was stopped."""
+    """What the trials come to. deleted: made, and gone; agents: by index; stopped: there is one that was stopped.
+
+    excluded: finished trials that do not count, by class; scored: those that count though a failure ended them, by class.
+    """
 
     total: int
     made: int
@@ -126,7 +131,8 @@ class Tally:
     complete: int
     failed: int
     deleted: int
-    blames: Mapping[FailureClass, int]
+    excluded: Mapping[FailureClass, int]
+    scored: Mapping[FailureClass, int]
     pod_hours: float
     agents: Sequence[AgentTally]
     stopped: bool
@@ -135,6 +141,10 @@ class Tally:
     def live(self) -> int:
         """Trials that are not at their end."""
         return sum(self.phases.values())
+
+    def failures(self, blame: FailureClass) -> int:
+        """How many trials a failure of this class ended, whether they count or not."""
+        return self.excluded.get(blame, 0) + self.scored.get(blame, 0)
 
     @property
     def over(self) -> bool:
@@ -150,38 +160,30 @@ class Halt:
     message: str
 
 
-def counted_reward(trial: TrialFacts) -> float | None:
-    """What a trial adds to the mean; None: it does not count.
-
-    An agent that leaves no reward by its own doing has failed, which is 0: else the mean would be of what it did not break.
-    Nothing else that went wrong says anything about the agent, not even with a reward: one of three steps, say, of which a
-    broken verifier ended the second, is the mean of the first alone. A reward that sums cannot hold is no evidence either.
-    """
-    if trial.state == "Live" or trial.blame not in (None, "Agent"):
-        return None
-    if trial.reward is None:
-        return 0.0 if trial.blame == "Agent" else None
-    return float(trial.reward) if trial.state == "Complete" and abs(trial.reward) <= MOST_REWARD else None
-
-
-def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float) -> Tally:
+def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
     """Count. made: how many numbers are known to have been made; trials: those that are there. now: seconds since the epoch."""
+    scoring = scoring or Scoring()
     states, phases = Counter[State](), Counter[LivePhase]()
-    blames = Counter[FailureClass]()
+    excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
     rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # by task
+    finished = [0 for _ in grid.agents]
     pod_seconds, there, highest, stopped = 0.0, 0, -1, False
     for each in trials:
         there, highest = there + 1, max(highest, each.number)
         states[each.state] += 1
         stopped = stopped or each.stop
         pod_seconds += each.pod_seconds + (max(0.0, now - each.since) if each.since is not None else 0.0)
-        if (reward := counted_reward(each)) is not None:
-            cell = grid.cell(each.number)
-            rewards[cell.agent][cell.task].append(reward)
-        elif each.state == "Live":
+        if each.state == "Live":
             phases[each.phase] += 1
-        else:
-            blames[each.blame or "Task"] += 1
+            continue
+        cell, reward = grid.cell(each.number), counted_reward(each, scoring)
+        finished[cell.agent] += 1
+        if reward is None:
+            excluded[blamed(each) or "Agent"] += 1
+            continue
+        rewards[cell.agent][cell.task].append(reward)
+        if (blame := blamed(each)) is not None:
+            scored[blame] += 1
     made = max(made, highest + 1)
     return Tally(
         total=len(grid),
@@ -190,16 +192,17 @@ def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float) -> Ta
         complete=states["Complete"],
         failed=states["Failed"],
         deleted=made - there,
-        blames=blames,
+        excluded=excluded,
+        scored=scored,
         pod_hours=pod_seconds / 3600,
-        agents=[_agent(each.values()) for each in rewards],
+        agents=[_agent(each.values(), count) for each, count in zip(rewards, finished, strict=True)],
         stopped=stopped,
     )
 
 
-def _agent(by_task: Collection[Sequence[float]]) -> AgentTally:
+def _agent(by_task: Collection[Sequence[float]], finished: int) -> AgentTally:
     means = [math.fsum(each) / len(each) for each in by_task]
-    return AgentTally(sum(map(len, by_task)), math.fsum(means) / len(means) if means else None)
+    return AgentTally(sum(map(len, by_task)), finished, math.fsum(means) / len(means) if means else None)
 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
@@ -209,8 +212,9 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:
         return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
     for blame, borne in limits.failures.items():
-        if (found := counts.blames.get(blame, 0)) > borne:
-            return Halt("TooManyFailures", f"{found} trials failed by the class {blame}, and {borne} are borne")
+        if (found := counts.failures(blame)) > borne:
+            text = f"{found} trials had a failure of class {blame}; spec.stopWhen.failures tolerates {borne}"
+            return Halt("TooManyFailures", text)
     return None
 
 

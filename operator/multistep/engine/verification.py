@@ -57,6 +57,7 @@ def verify_apart(
 ) -> Script[None]:
     """In an environment of its own, where nothing of the agent's is but what was collected. Its errors are the step's."""
     there = replace(scope, where="verifier")
+    run.untouched = True
     record = yield Environment(there.id("environment"), step.index)
     run.timed(VERIFIER, record)
     environment_facts = Fields(record.result, "environment")
@@ -95,6 +96,7 @@ def _furnish(
         run.timed(VERIFIER, record)
         if unhealthy := healthcheck_failure(record):
             return StepException("HealthcheckError", f"verifier.environment.healthcheck: {unhealthy}", VERIFIER)
+    run.untouched = False
     failure = yield from _hand_over(there, step, run)
     return failure or (yield from _upload_tests(there, step, verifier, run))
 

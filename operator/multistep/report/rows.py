@@ -9,11 +9,12 @@ from sys import float_info, intern
 from typing import Any, Literal
 
 from ..api.labels import AGENT, ATTEMPT, TASK
+from ..api.sweep import Scoring
 from ..api.trial import parse_status
 from ..api.trial_status import StepStatus, TrialStatus
-from ..engine.sweeps import MOST_REWARD, TrialFacts, counted_reward
+from ..engine.scoring import REWARD, blamed, counted_reward, is_too_large
+from ..engine.sweep_trials import facts
 
-REWARD = "reward"  # the key of rewards that means are of
 PASS = 1.0  # the least reward that is a pass
 
 
@@ -30,7 +31,8 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. counts: what it adds to the mean, None: it does not count; blame, reason: what kept it from that, or from its end.
+    """A trial. counts: what it adds to the mean, None: it is excluded, or has not finished; blame, reason: what kept it from its
+    reward, or from its end; program: what the agent runs, as oracle.
 
     seconds: from its start to its end, None before; lost_attempts: pods that were lost before the last one;
     content: digest of the task, as far as it is known; results: where its files are in an object store.
@@ -40,6 +42,7 @@ class Row:
     trial: str
     task: str
     agent: str
+    program: str
     attempt: int
     state: Literal["Live", "Complete", "Failed"]
     reward: float | None
@@ -54,31 +57,36 @@ class Row:
 
     @property
     def lost(self) -> bool:
-        """Whether it is over, and does not count."""
+        """Whether it is excluded: it has finished, and does not count."""
         return self.state != "Live" and self.counts is None
 
+    @property
+    def scored_failure(self) -> bool:
+        """Whether it counts though a failure kept it from its reward."""
+        return self.counts is not None and self.blame != ""
 
-def row(trial: Mapping[str, Any]) -> Row:
-    """Of a MultiStepTrial. InvalidSpec: its status cannot be read."""
+
+def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
+    """Return the row of a MultiStepTrial. scoring: of its sweep. InvalidSpec: its status cannot be read."""
     status, metadata = parse_status(trial), trial["metadata"]
     noted = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
-    state, reward = _state(status), _float((status.rewards or {}).get(REWARD))
-    blame = status.failure.class_ if status.failure else None
-    counts = counted_reward(TrialFacts(0, state, reward, blame))
-    if state == "Complete" and counts is None:
-        blame = blame or "Task"  # it gave no reward that counts
+    known, reward = facts(trial), _float((status.rewards or {}).get(REWARD))
+    counts = counted_reward(known, scoring or Scoring())
+    blame = blamed(known) or ("Agent" if counts is None and known.state != "Live" else "")
+    program = ((trial.get("spec") or {}).get("agent") or {}).get("name") or "oracle"
     return Row(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],
         task=noted.get(TASK) or task.get("name") or status.task or metadata["name"],
-        agent=noted.get(AGENT) or ((trial.get("spec") or {}).get("agent") or {}).get("name") or "oracle",
+        agent=noted.get(AGENT) or program,
+        program=program,
         attempt=_whole(noted.get(ATTEMPT)),
-        state=state,
+        state=known.state,
         reward=reward,
         counts=counts,
-        blame=blame or "",
-        reason=_reason(status, reward),
+        blame=blame,
+        reason=_reason(status, reward) if blame else "",
         seconds=_between(status.start_time, status.completion_time),
         lost_attempts=len(status.attempts),
         content=status.task_source.digest if status.task_source else (task.get("bundle") or {}).get("digest") or "",
@@ -93,23 +101,17 @@ def in_order(found: Row) -> tuple[str, str, int, str]:
 
 
 def _reason(status: TrialStatus, reward: float | None) -> str:
+    """Why a trial has a class of failure. AgentError: an earlier step's, for which the sweep excludes the trial."""
     if status.failure:
         return status.failure.reason
-    if _state(status) != "Complete":
-        return ""
-    return "NoReward" if reward is None else "RewardTooLarge" if abs(reward) > MOST_REWARD else ""
-
-
-def _state(status: TrialStatus) -> Literal["Live", "Complete", "Failed"]:
-    holding = {each.type for each in status.conditions if each.status == "True"}
-    return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Live"
+    return "NoReward" if reward is None else "RewardTooLarge" if is_too_large(reward) else "AgentError"
 
 
 def _step(step: StepStatus) -> StepRow:
     reward = _float((step.rewards or {}).get(REWARD))
     passed = step.gate if step.gate is not None else reward is not None and reward >= PASS
     seconds = step.durations.model_dump(exclude_none=True) if step.durations else {}
-    sensible = reward if reward is not None and abs(reward) <= MOST_REWARD else None
+    sensible = None if is_too_large(reward) else reward
     return StepRow(intern(step.name), sensible, passed, step.exception.type if step.exception else "", seconds)
 
 

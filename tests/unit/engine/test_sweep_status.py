@@ -85,7 +85,7 @@ def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
     assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
     assert holding(status) == {"Complete", "Ready"}
     assert [(each.name, each.counted, each.mean) for each in status.agents] == [("a", 1, 1.0), ("b", 2, 0.375)]
-    assert (status.reward, status.not_counted, status.pod_hours) == ("a 1, b 0.375", {"Infrastructure": 1}, 2.0)
+    assert (status.reward, status.not_counted, status.pod_hours) == ("a 1 (1 of 2), b 0.375", {"Infrastructure": 1}, 2.0)
     assert status.completion_time is not None and is_over(status)
 
 

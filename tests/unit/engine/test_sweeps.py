@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, counted_reward, halt, tally, to_make
+from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, halt, tally, to_make
 
 NOW = 1_700_000_000.0
 GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)
@@ -53,49 +53,22 @@ def test_names_of_trials_can_be_read() -> None:
     assert GRID.trial_name("nightly", 5).startswith("nightly-world-mine-1-")
 
 
-def test_what_an_agent_broke_counts_as_nothing_earned() -> None:
-    broken = TrialFacts(0, "Failed", blame="Agent")
-    assert counted_reward(broken) == 0
-    assert counted_reward(replace(broken, state="Complete")) == 0
-
-
-@pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
-def test_what_others_broke_counts_for_nobody(blame: str) -> None:
-    assert counted_reward(TrialFacts(0, "Failed", blame=blame)) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
-def test_a_reward_of_the_steps_before_a_verifier_broke_is_not_the_trials(blame: str) -> None:
-    assert counted_reward(TrialFacts(0, "Complete", reward=1.0, blame=blame)) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("reward", [1e300, -1e300, 10**400])
-def test_a_reward_that_no_mean_can_be_made_of_does_not_count(reward: float) -> None:
-    assert counted_reward(TrialFacts(0, "Complete", reward=reward)) is None
-
-
-def test_a_reward_counts_when_its_trial_is_complete() -> None:
-    assert counted_reward(TrialFacts(0, "Complete", reward=0.5)) == 0.5
-    assert counted_reward(TrialFacts(0, "Complete", reward=0.5, blame="Agent")) == 0.5
-    assert counted_reward(TrialFacts(0, "Live", reward=0.5)) is None
-    assert counted_reward(TrialFacts(0, "Live", blame="Agent")) is None
-
-
 def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
     trials = [
         TrialFacts(0, "Complete", reward=1.0, pod_seconds=1800),
         TrialFacts(3, "Complete", reward=0.0, pod_seconds=1800),
         TrialFacts(1, "Failed", blame="Infrastructure"),
-        TrialFacts(2, "Failed", blame="Agent"),
+        TrialFacts(2, "Failed", blame="Agent", score=0.0),
         TrialFacts(5, "Complete"),
         TrialFacts(4, "Live", pod_seconds=1800, since=NOW - 1800, phase="Running", stop=True),
     ]
     found = tally(GRID, 8, trials, NOW)
     assert (found.total, found.made, found.live, found.complete, found.failed, found.deleted) == (12, 8, 1, 3, 2, 2)
     assert found.phases == {"Running": 1} and found.stopped
-    assert found.blames == {"Infrastructure": 1, "Task": 1}
+    assert (found.excluded, found.scored) == ({"Infrastructure": 1, "Task": 1}, {"Agent": 1})
+    assert [found.failures(each) for each in ("Infrastructure", "Agent", "Verifier")] == [1, 1, 0]
     assert found.pod_hours == 2
-    assert [(each.counted, each.mean) for each in found.agents] == [(2, 0.5), (0, None), (1, 0.0)]
+    assert [(each.counted, each.finished, each.mean) for each in found.agents] == [(2, 2, 0.5), (0, 1, None), (1, 2, 0.0)]
     assert not found.over
 
 
@@ -128,7 +101,7 @@ def test_each_limit_halts_the_sweep_with_its_reason() -> None:
         "BudgetSpent", "the trials have used 3.00 pod-hours, and the budget is 3"
     )
     assert halt(counts, replace(fine, failures={"Task": 0, "Infrastructure": 2}), 99) == Halt(
-        "TooManyFailures", "3 trials failed by the class Infrastructure, and 2 are borne"
+        "TooManyFailures", "3 trials had a failure of class Infrastructure; spec.stopWhen.failures tolerates 2"
     )
     assert halt(counts, fine, 100) == Halt("DeadlineExceeded", "the sweep's activeDeadlineSeconds are over")
 

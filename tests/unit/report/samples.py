@@ -28,7 +28,7 @@ def trial(
     steps: list[dict[str, Any]] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """A sweep's trial. ended: the condition that holds, None while it runs; failure: class and reason."""
+    """A sweep's trial. ended: the condition that holds, None while it runs; failure: class and reason; an agent's scores 0."""
     over = {"completionTime": (START + timedelta(seconds=seconds)).isoformat()} if ended else {}
     conditions = [{"type": ended, "status": "True", "reason": "Because", "lastTransitionTime": START.isoformat()}] if ended else []
     return {
@@ -44,11 +44,15 @@ def trial(
             "attempt": 1,
             "steps": steps or [],
             **({} if reward is None else {"rewards": {"reward": reward}}),
-            **({"failure": {"class": failure[0], "reason": failure[1]}} if failure else {}),
+            **({"failure": _failure(*failure)} if failure else {}),
             **over,
             **status,
         },
     }
+
+
+def _failure(class_: str, reason: str) -> dict[str, Any]:
+    return {"class": class_, "reason": reason, **({"score": 0.0} if class_ == "Agent" else {})}
 
 
 def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from multistep.api.sweep import Scoring
 from multistep.errors import InvalidSpec
 from multistep.report.rows import row
 from tests.unit.report.samples import step, trial
@@ -46,10 +47,34 @@ def test_a_trial_at_work_is_neither() -> None:
     assert (found.state, found.counts, found.lost, found.seconds) == ("Live", None, False, None)
 
 
-@pytest.mark.parametrize(("reward", "reason"), [(None, "NoReward"), (1e200, "RewardTooLarge"), (10**400, "RewardTooLarge")])
-def test_a_complete_trial_without_a_reward_that_counts_says_so(reward: float | None, reason: str) -> None:
+def test_a_complete_trial_without_a_reward_is_excluded_and_says_so() -> None:
+    found = row(trial())
+    assert (found.counts, found.lost, found.scored_failure, found.blame, found.reason) == (None, True, False, "Task", "NoReward")
+
+
+@pytest.mark.parametrize("reward", [1e200, -1e200, 10**400])
+def test_a_reward_that_no_sum_can_hold_counts_0_and_says_so(reward: float) -> None:
     found = row(trial(reward=reward))
-    assert (found.counts, found.lost, found.blame, found.reason) == (None, True, "Task", reason)
+    assert (found.counts, found.lost, found.scored_failure, found.blame, found.reason) == (
+        0.0, False, True, "Verifier", "RewardTooLarge",
+    )  # fmt: skip
+
+
+def test_a_row_counts_what_its_sweep_chose() -> None:
+    crashed = step("a", 1.0, exception={"type": "NonZeroAgentExitCodeError", "message": "", "phase": "agent"})
+    made = trial(reward=1.0, steps=[crashed, step("b", 1.0)])
+    assert row(made).counts == 1.0 and row(made).blame == ""
+    found = row(made, Scoring(agent_errors="Exclude"))
+    assert (found.counts, found.lost, found.blame, found.reason) == (None, True, "Agent", "AgentError")
+
+
+def test_a_failure_that_an_agent_may_have_caused_counts_as_the_operator_scored_it() -> None:
+    made = trial(reward=1.0, failure=("Verifier", "VerifierTimeoutError"))
+    assert row(made).lost
+    made["status"]["failure"]["score"] = 0.5
+    found = row(made)
+    assert (found.counts, found.lost, found.scored_failure, found.blame) == (0.5, False, True, "Verifier")
+    assert row(made, Scoring(environment_errors="Exclude")).lost
 
 
 def test_a_step_is_passed_by_its_gate_and_without_one_by_a_full_reward() -> None:

@@ -1,0 +1,121 @@
+"""What a trial counts in a sweep: the one place that decides it, for status, report and comparison.
+
+A failure's class says where it happened, its score whether an agent may have caused it. Once an agent has run in an environment, it
+may have broken everything that runs there later. A step without a verdict then counts 0: an agent must not avoid a 0 by crashing or
+by breaking its verifier. What only the infrastructure, the task or a user can cause is excluded.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Protocol
+
+from ..api.sweep import Scoring
+from ..api.trial_status import FailureClass, TrialStatus
+from .journal import AGENT, HEALTHCHECK, SETUP, Journal
+from .plan import TrialPlan
+from .rewards import Rewards, StepException, gate_failure, trial_rewards
+
+State = Literal["Live", "Complete", "Failed"]
+REWARD: Final = "reward"  # the key that means are of
+MOST_REWARD: Final = 1e100
+
+AGENT_ERRORS: Final = frozenset({"NonZeroAgentExitCodeError", "OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"})
+"""Failures of the agent's phase after which Harbor calls a reward not valid; spec.scoring.agentErrors decides about them.
+AgentTimeoutError is none of them: Harbor, too, calls the reward of an agent that used up its time valid."""
+
+_BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # what the task lacks, whatever its agent did
+_BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step
+_DEADLINE_SHARE: Final = 0.5  # of activeDeadlineSeconds, that an agent must have used for the deadline to count against it
+
+
+class Ended(Protocol):
+    """A trial, as far as its score needs it.
+
+    blame, score: of status.failure; agent_error: whether any of its steps has one of AGENT_ERRORS.
+    """
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def reward(self) -> float | None: ...
+    @property
+    def blame(self) -> FailureClass | None: ...
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def agent_error(self) -> bool: ...
+
+
+def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
+    """Return what a trial adds to its agent's mean, or None if it has not finished or is excluded."""
+    if trial.state == "Live":
+        return None
+    if trial.agent_error and scoring.agent_errors == "Exclude":
+        return None
+    if (trial.blame in ("Verifier", "Task") or is_too_large(trial.reward)) and scoring.environment_errors == "Exclude":
+        return None
+    found = trial.reward if trial.blame is None else trial.score
+    return 0.0 if is_too_large(found) else None if found is None else float(found)
+
+
+def blamed(trial: Ended) -> FailureClass | None:
+    """Return the class of what kept a finished trial from its reward, or None if nothing did."""
+    if trial.state == "Live" or trial.blame is not None:
+        return trial.blame
+    if is_too_large(trial.reward):
+        return "Verifier"
+    return "Task" if trial.reward is None else None
+
+
+def is_too_large(reward: float | None) -> bool:
+    """Whether a sum cannot hold the reward. It then counts 0: a verifier that divides by what an agent made may return it."""
+    return reward is not None and abs(reward) > MOST_REWARD
+
+
+def score_of(plan: TrialPlan, journal: Journal) -> float:
+    """Return the trial's reward with 0 for each step that was to have a verdict and has none.
+
+    Steps after a gate that was not passed are left out, as they are of the reward.
+    """
+    given = {run.name: run.rewards for run in journal.steps}
+    verdicts: list[Rewards | None] = []
+    for step in plan.steps[: len(given)] if _ends_at_gate(plan, journal) else plan.steps:
+        found = given.get(step.name)
+        verdicts.append({REWARD: 0} if found is None and step.verifier is not None else found)
+    try:
+        return float((trial_rewards(plan.strategy, verdicts) or {}).get(REWARD, 0))
+    except OverflowError:
+        return 0.0
+
+
+def _ends_at_gate(plan: TrialPlan, journal: Journal) -> bool:
+    last = len(journal.steps) - 1
+    if last < 0 or journal.steps[last].rewards is None:
+        return False
+    return gate_failure(plan.steps[last].min_reward, journal.steps[last].rewards) is not None
+
+
+def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
+    """Whether an agent may have caused the failure that ended a trial which is Complete."""
+    last = journal.steps[-1] if journal.steps else None
+    if last is None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
+        return False
+    return len(journal.steps) > 1 or (exception.phase or last.phase) not in _BEFORE_THE_AGENT
+
+
+def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
+    """Whether the agent's phases of the current attempt took at least half of the trial's deadline (seconds).
+
+    Else it waited for the cluster, or for a verifier's pod, for longer than it let the agent work.
+    """
+    return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
+
+
+def _agent_seconds(status: TrialStatus, now: float) -> float:
+    seconds = 0.0
+    for step in status.steps:
+        if step.durations is not None and step.durations.agent is not None:
+            seconds += step.durations.agent
+        elif (step.phase or "").lower() == AGENT and step.start_time is not None:
+            seconds += max(0.0, now - step.start_time.timestamp())
+    return seconds

@@ -1,0 +1,242 @@
+"""What a trial counts in a sweep, from what its steps came to: an agent gains nothing by preventing a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from multistep.api.sweep import Scoring
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.trial_status import Durations, StepStatus, TrialStatus
+from multistep.engine import status
+from multistep.engine.journal import Journal, StepRun
+from multistep.engine.rewards import StepException
+from multistep.engine.scoring import AGENT_ERRORS, agent_may_have_caused, agent_used_deadline, blamed, counted_reward
+from multistep.engine.script import aggregate
+from multistep.engine.sweep_trials import facts
+from multistep.engine.sweeps import Grid, TrialFacts, tally
+from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, plan, play, rewarded
+
+NOW = 1_700_000_000.0
+START = datetime.fromtimestamp(NOW, UTC)
+ZERO = rewarded(txt="0")
+EXIT_1 = {"exitCode": 1}
+TIMED_OUT = rewarded(txt="1", timedOut=True, exitCode=None)
+UNHEALTHY = {"healthy": False, "attempts": 3, "exitCode": 1}
+KILLED: dict[str, Any] = {"oomKills": 1, "signal": 9, "exitCode": None}
+WITH_SETUP = {name: replace(COMPLETE, workdir=True, setup=True) for name in "abc"}
+CHECKED = IMAGE + "".join(f'[[steps]]\nname = "{name}"\n[steps.healthcheck]\ncommand = "up"\n' for name in "abc")
+APART = 'artifacts = ["/out"]\n' + IMAGE + '[[steps]]\nname = "a"\n[steps.verifier]\nenvironment_mode = "separate"\n'
+EXCLUDE = Scoring(agent_errors="Exclude", environment_errors="Exclude")
+
+
+def resource(trial_status: TrialStatus, number: int = 0) -> dict[str, Any]:
+    """A finished trial as a sweep reads it."""
+    labels = {"multistep.dev/number": str(number)}
+    return {"metadata": {"name": "t", "labels": labels}, "spec": {}, "status": status.to_json(trial_status)}
+
+
+def trial(**spec: Any) -> MultiStepTrial:
+    return parse_trial({"metadata": {"name": "t", "uid": "u"}, "spec": {"task": {"inline": {"config": {}}}, **spec}})
+
+
+def finished(journal: Journal) -> TrialStatus:
+    if journal.broken:
+        return status.failed(trial(), "EnvironmentFailed", "broken", NOW, journal=journal)
+    return status.complete(trial(), journal, None, NOW)
+
+
+def known(played: Played, number: int = 0) -> TrialFacts:
+    return facts(resource(finished(played.journal), number))
+
+
+def score(played: Played, scoring: Scoring | None = None) -> float | None:
+    return counted_reward(known(played), scoring or Scoring())
+
+
+# Ways to get no verdict for the second step (or the only one), with the verdicts of an honest agent that cannot solve it.
+DROPS: Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
+    "the verifier times out": (THREE, {"b/verifier": TIMED_OUT}),
+    "the verifier writes no reward": (THREE, {"b/verifier": rewarded()}),
+    "the verifier writes an empty reward": (THREE, {"b/verifier": rewarded(txt="")}),
+    "the verifier writes no number": (THREE, {"b/verifier": rewarded(json='{"reward": "x"}')}),
+    "the verifier is out of memory": (THREE, {"b/verifier": rewarded(**KILLED)}),
+    "tests/ cannot be uploaded": (THREE, {"b/step-tests": FAULT}),
+    "the disk is full": (THREE, {"b/verify": NO_SPACE}),
+    "a later setup.sh fails": (THREE, {"b/setup": EXIT_1}),
+    "a later healthcheck fails": (CHECKED, {"b/healthcheck": UNHEALTHY}),
+    "a later step finds no space": (THREE, {"b/begin": NO_SPACE}),
+    "a later step cannot begin": (THREE, {"c/begin": FAULT}),
+}
+
+
+@pytest.mark.parametrize("way", DROPS)
+def test_an_agent_that_prevents_its_verdicts_does_not_beat_an_honest_one(way: str) -> None:
+    toml, results = DROPS[way]
+    task = plan(toml, steps=WITH_SETUP)
+    solved, failed, dropped = play(task), play(task, {"b/verifier": ZERO, "c/verifier": ZERO}), play(task, results)
+
+    honest = [known(solved if number < 2 else failed, 2 * number) for number in range(6)]
+    dropper = [known(solved if number < 2 else dropped, 2 * number + 1) for number in range(6)]
+    grid = Grid(["task"], ["honest", "dropper"], 6)
+    found = tally(grid, 12, [*honest, *dropper], NOW).agents
+    assert [each.counted for each in found] == [6, 6]
+    assert found[0].mean is not None and found[1].mean is not None
+    assert found[1].mean <= found[0].mean
+
+
+@pytest.mark.parametrize("result", [TIMED_OUT, rewarded(), rewarded(txt=""), rewarded(txt="x"), rewarded(**KILLED)])
+@pytest.mark.parametrize("toml", [IMAGE, APART])
+def test_a_verifier_that_fails_after_an_agent_counts_0_in_a_shared_and_in_a_separate_pod(
+    toml: str, result: Mapping[str, Any]
+) -> None:
+    name = "task/verifier" if toml == IMAGE else "a/verifier/verifier"
+    ended = play(plan(toml), {name: result, "a/verifier": result})
+    assert ended.journal.exception is not None or ended.journal.steps[0].exception is not None
+    assert (known(ended).blame, score(ended), score(ended, EXCLUDE)) == ("Verifier", 0, None)
+
+
+def test_a_verifiers_pod_that_fails_before_it_has_anything_of_the_agents_says_nothing_about_the_agent() -> None:
+    judge = '[steps.verifier.environment]\ndocker_image = "judge"\n'
+    toml = APART + judge + '[steps.verifier.environment.healthcheck]\ncommand = "up"\n'
+    for name, result in (("a/verifier/healthcheck", UNHEALTHY), ("a/verifier/prepare", FAULT)):
+        ended = play(plan(toml), {name: result})
+        assert ended.journal.steps[0].exception is not None
+        assert score(ended) is None
+    handed_over = play(plan(toml), {"a/verifier/artifact-0": NO_SPACE})
+    assert (known(handed_over).blame, score(handed_over)) == ("Verifier", 0)
+
+
+@pytest.mark.parametrize("results", [{"a/setup": EXIT_1}, {"a/healthcheck": UNHEALTHY}, {"a/begin": NO_SPACE}, {"a/begin": FAULT}])
+def test_what_fails_before_any_agent_ran_is_the_tasks_and_excluded(results: Mapping[str, Any]) -> None:
+    ended = play(plan(CHECKED, steps=WITH_SETUP), results)
+    assert (known(ended).blame, score(ended)) == ("Task", None)
+
+
+def test_what_the_task_lacks_is_excluded_though_an_agent_has_run() -> None:
+    env = play(plan(IMAGE + '[verifier.env]\nKEY = "${NOWHERE}"\n'))
+    assert env.journal.exception is not None and env.journal.exception.type == "ValueError"
+    assert (known(env).blame, score(env)) == ("Task", None)
+    missing = play(plan(spec={"agent": {"name": "oracle"}}, steps={"b": replace(COMPLETE, solution=False, solve_script=False)}))
+    assert missing.journal.steps[-1].exception is not None and missing.journal.steps[-1].exception.type == "FileNotFoundError"
+    assert score(missing) is None
+
+
+def test_steps_without_a_verdict_count_0_and_steps_that_were_never_to_have_one_do_not() -> None:
+    ended = play(plan(THREE), {"b/verifier": rewarded()})
+    assert ended.journal.rewards == {"reward": 1.0}
+    assert score(ended) == pytest.approx(1 / 3)
+    assert score(play(plan('multi_step_reward_strategy = "final"\n' + THREE), {"b/verifier": rewarded()})) == 0
+    unverified = plan(THREE, {"verifier": {"disable": True}})
+    journal = Journal(steps=[StepRun("a", phase="agent", exception=StepException("ContainerKilledError", "", "agent"))])
+    aggregate(unverified, journal)
+    assert journal.score == 0
+
+
+def test_a_gate_ends_a_trial_with_its_reward_whatever_the_agent_ended_with() -> None:
+    toml = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 1.0\n')
+    agent = {"agent": {"name": "command", "command": ["x"]}}
+    ended = play(plan(toml, agent), {"b/agent": EXIT_1, "b/verifier": ZERO})
+    assert (len(ended.journal.steps), score(ended)) == (2, 0.5)
+    assert score(ended, EXCLUDE) is None
+
+
+def test_an_agent_that_kills_its_container_after_a_solved_step_is_not_paid_for_the_others() -> None:
+    task = plan(THREE)
+    journal = Journal(
+        steps=[
+            StepRun("a", rewards={"reward": 1.0}, completed_at=20.0),
+            StepRun("b", phase="agent", exception=StepException("ContainerKilledError", "status 139", "agent"), completed_at=30.0),
+        ],
+        finished=True,
+    )
+    aggregate(task, journal)
+    ended = facts(resource(finished(journal)))
+    assert (ended.blame, ended.reward, ended.agent_error) == ("Agent", 1.0, True)
+    assert counted_reward(ended, Scoring()) == pytest.approx(1 / 3)
+    assert counted_reward(ended, Scoring(agent_errors="Exclude")) is None
+    assert counted_reward(ended, Scoring(environment_errors="Exclude")) == pytest.approx(1 / 3)
+
+
+def test_a_container_killed_between_steps_by_what_an_agent_left_counts_too() -> None:
+    died = StepException("ContainerKilledError", "status 139")
+    journal = Journal(steps=[StepRun("a", phase="complete", rewards={"reward": 1.0})], exception=died, finished=True)
+    aggregate(plan(THREE), journal)
+    assert agent_may_have_caused(died, journal)
+    assert counted_reward(facts(resource(finished(journal))), Scoring()) == pytest.approx(1 / 3)
+    assert not agent_may_have_caused(died, Journal())
+
+
+@pytest.mark.parametrize("type_", sorted(AGENT_ERRORS))
+def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str) -> None:
+    exception = {"type": type_, "message": "", "phase": "agent"}
+    steps = [{"name": "a", "rewards": {"reward": 1.0}, "exception": exception}, {"name": "b", "rewards": {"reward": 1.0}}]
+    conditions = [{"type": "Complete", "status": "True"}]
+    ended = facts({"metadata": {"name": "t"}, "status": {"conditions": conditions, "rewards": {"reward": 1.0}, "steps": steps}})
+    assert counted_reward(ended, Scoring()) == 1
+    assert counted_reward(ended, Scoring(agent_errors="Exclude")) is None
+    exception["phase"] = "verifier"
+    again = facts({"metadata": {"name": "t"}, "status": {"conditions": conditions, "rewards": {"reward": 1.0}, "steps": steps}})
+    assert counted_reward(again, Scoring(agent_errors="Exclude")) == 1
+
+
+def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_chooses() -> None:
+    agent = {"agent": {"name": "command", "command": ["x"]}}
+    ended = play(plan(IMAGE, agent), {"task/agent": {"timedOut": True, "exitCode": None}, "task/verifier": ONE})
+    assert (known(ended).blame, score(ended), score(ended, EXCLUDE)) == ("Agent", 1, 1)
+
+
+@pytest.mark.parametrize("reward", [1e300, -1e300, 10**400])
+def test_a_reward_that_no_sum_can_hold_counts_0(reward: float) -> None:
+    found = TrialFacts(0, "Complete", reward=reward)
+    assert (counted_reward(found, Scoring()), counted_reward(found, EXCLUDE), blamed(found)) == (0, None, "Verifier")
+
+
+def test_a_mean_that_is_not_finite_counts_0() -> None:
+    huge = rewarded(txt="1e308")
+    ended = play(plan(THREE), {"a/verifier": huge, "b/verifier": huge, "c/verifier": huge})
+    assert (known(ended).blame, score(ended)) == ("Verifier", 0)
+
+
+@pytest.mark.parametrize("blame", ["Infrastructure", "User", "Task", "Verifier"])
+def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(blame: Any) -> None:
+    for scoring in (Scoring(), EXCLUDE):
+        assert counted_reward(TrialFacts(0, "Failed", blame=blame), scoring) is None
+        assert counted_reward(TrialFacts(0, "Complete", reward=1.0, blame=blame), scoring) is None
+
+
+def test_a_trial_counts_when_it_has_finished() -> None:
+    assert counted_reward(TrialFacts(0, "Complete", reward=0.5), Scoring()) == 0.5
+    assert counted_reward(TrialFacts(0, "Complete"), Scoring()) is None and blamed(TrialFacts(0, "Complete")) == "Task"
+    assert blamed(TrialFacts(0, "Complete", reward=0.5)) is None and blamed(TrialFacts(0, "Live")) is None
+    assert counted_reward(TrialFacts(0, "Live", reward=0.5), Scoring()) is None
+
+
+def test_a_deadline_counts_against_an_agent_that_used_half_of_it_and_against_nobody_else() -> None:
+    def at_deadline(*steps: StepStatus) -> TrialFacts:
+        made = trial(activeDeadlineSeconds=100)
+        made = made.model_copy(update={"status": TrialStatus(steps=list(steps))})
+        return facts(resource(status.failed(made, "DeadlineExceeded", "late", NOW)))
+
+    def since(seconds: float) -> datetime:
+        return START - timedelta(seconds=seconds)
+
+    working = StepStatus(name="b", phase="Agent", start_time=since(40))
+    before = StepStatus(name="a", phase="Complete", start_time=since(60), durations=Durations(agent=10.0))
+    assert counted_reward(at_deadline(before, working), Scoring()) == 0
+    assert counted_reward(at_deadline(working), Scoring()) is None
+    verified = StepStatus(name="b", phase="Verifier", start_time=since(90), durations=Durations(agent=10.0))
+    assert counted_reward(at_deadline(verified), Scoring()) is None
+    assert counted_reward(at_deadline(), Scoring()) is None
+    assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
+    stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
+    assert counted_reward(facts(resource(stopped)), Scoring()) is None
+
+
+def test_a_failed_trial_counts_0_when_an_agent_did_it() -> None:
+    assert counted_reward(facts(resource(status.failed(trial(), "RunnerBroken", "no sense", NOW))), Scoring()) == 0
+    assert counted_reward(facts(resource(status.failed(trial(), "PodDeleted", "gone", NOW))), Scoring()) is None
