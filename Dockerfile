@@ -49,5 +49,5 @@ COPY --from=program /program /opt/multistep
 ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp LOGNAME=multistep
 WORKDIR /tmp
 USER 65532:65532
-EXPOSE 8080
+EXPOSE 8080 8081
 ENTRYPOINT ["python", "-m", "multistep"]

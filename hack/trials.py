@@ -78,8 +78,9 @@ def conformance() -> None:
 def _host_settings(image_name: str, results: Path, port: int) -> dict[str, str]:
     return {
         "MULTISTEP_OPERATOR_IMAGE": image_name,
-        "MULTISTEP_HTTP_HOST": "127.0.0.1",
-        "MULTISTEP_HTTP_PORT": str(port),
+        "MULTISTEP_LISTEN_HOST": "127.0.0.1",
+        "MULTISTEP_RESULTS_PORT": str(port),
+        "MULTISTEP_METRICS_PORT": "0",
         "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the same as the deployed one's: never both at once
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),

@@ -1,9 +1,12 @@
-"""The operator's HTTP server: probes, metrics and results."""
+"""The operator's HTTP servers: results on one port; metrics and probes on another.
+
+Anybody in the cluster may have to reach the results, which a token protects; a NetworkPolicy restricts who reaches the metrics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from aiohttp import web
@@ -29,20 +32,24 @@ class Endpoints:
 
     @asynccontextmanager
     async def served(self, settings: Settings) -> AsyncIterator[None]:
-        """Listen while in the context; at its end, requests have ``stop_seconds`` to finish."""
-        runner = web.AppRunner(self._routes(), access_log=None, shutdown_timeout=settings.stop_seconds)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, settings.http_host, settings.http_port).start()
+        """Listen on both ports while in the context; at its end, requests have ``stop_seconds`` to finish."""
+        async with AsyncExitStack() as stack:
+            for app, port in ((self._for_metrics(), settings.metrics_port), (self._for_results(), settings.results_port)):
+                runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.stop_seconds)
+                await runner.setup()
+                stack.push_async_callback(runner.cleanup)
+                await web.TCPSite(runner, settings.listen_host, port).start()
             yield
-        finally:
-            await runner.cleanup()
 
-    def _routes(self) -> web.Application:
+    def _for_metrics(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._render_metrics)
+        return app
+
+    def _for_results(self) -> web.Application:
+        app = web.Application()
         server.add_routes(app, self._volume, self._shipping)
         return app
 

@@ -43,16 +43,18 @@ class Settings(BaseSettings):
     operator_image_pull_policy: str = "IfNotPresent"
     runner_port: int = Field(default=9876, ge=1, le=65535)
     """Port of the runner's readiness endpoint in trial pods."""
-    http_port: int = Field(default=8080, ge=0, le=65535)
-    """Port of /healthz, /readyz, /metrics and /results; 0: any free one."""
+    results_port: int = Field(default=8080, ge=0, le=65535)
+    """Port of the results server, which a token per trial protects; 0: any free one."""
+    metrics_port: int = Field(default=8081, ge=0, le=65535)
+    """Port of /metrics, /healthz and /readyz, which nothing but a NetworkPolicy protects; 0: any free one."""
     orphans_seconds: float = Field(default=120.0, gt=0)
     """How often what belongs to no trial is looked for, give or take a quarter."""
     orphans_grace_seconds: float = Field(default=60.0, ge=0)
     """How long every pod is left alone by that."""
     results_retention_seconds: float | None = Field(default=None, ge=0)
     """How long results are kept after their trial was deleted; None: for ever."""
-    http_host: str = "0.0.0.0"
-    """Address of those; "::" where pods have IPv6 addresses only."""
+    listen_host: str = "0.0.0.0"
+    """Address on which the results server and the metrics server listen; "::" where pods have IPv6 addresses only."""
     results_dir: Path = Path("/var/lib/multistep")
     """The volume that results are kept on."""
     results_store: str = ""
@@ -82,8 +84,9 @@ class Settings(BaseSettings):
     """Threads that unpack collected files; they are the only ones beside the event loop's."""
     pod_grace_seconds: int = Field(default=1, ge=0)
     """terminationGracePeriodSeconds of trial pods. The runner waits for the SIGKILL at its end; a sidecar may need the time."""
-    network_policies_enforced: bool = False
-    """Whether the cluster enforces NetworkPolicies; without, trials of tasks with a network_mode other than public are refused."""
+    network_policy_enforced: bool = False
+    """Whether the cluster's network plugin enforces NetworkPolicies. true: each trial pod gets a policy that denies ingress; tasks
+    with a network_mode other than public are accepted. false: such tasks are refused."""
     lease_name: str = "multistep"
     """The Lease whose holder works; other replicas stand by. Operators that run the same trials must have the same one."""
     lease_namespace: str = ""

@@ -20,7 +20,8 @@ DEPLOYMENT = f"deployment/{RELEASE}"
 CHART = Path(__file__).parents[2] / "charts" / "multistep"
 _PATIENCE = f"--timeout={DEADLINE_SECONDS:.0f}s"
 PROCESS = b"python\0-m\0multistep\0"  # how the command line of its process in the container begins
-METRICS = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}:http/proxy/metrics"
+SERVICE = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}"
+METRICS = f"{SERVICE}:metrics/proxy/metrics"
 
 
 def require_alone() -> None:
@@ -94,8 +95,9 @@ async def on_this_machine(namespace: str, directory: Path, *, api: str) -> Async
         "KUBECONFIG": str(kubeconfig),
         "MULTISTEP_NAMESPACES": json.dumps([namespace]),
         "MULTISTEP_OPERATOR_IMAGE": os.environ["MULTISTEP_TEST_IMAGE"],
-        "MULTISTEP_HTTP_HOST": "127.0.0.1",
-        "MULTISTEP_HTTP_PORT": "0",
+        "MULTISTEP_LISTEN_HOST": "127.0.0.1",
+        "MULTISTEP_RESULTS_PORT": "0",
+        "MULTISTEP_METRICS_PORT": "0",
         "MULTISTEP_RESULTS_DIR": str(directory / "results"),
     }
     with (directory / "operator.log").open("wb") as log:

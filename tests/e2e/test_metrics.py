@@ -68,7 +68,7 @@ async def operators(given: Given) -> list[str]:
     """The addresses of the replicas' metrics."""
     pods = await given.client.list_pods(NAMESPACE, label_selector=SELECTOR)
     there = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
-    return [f"{each['status']['podIP']}:8080" for each in there if each["status"].get("podIP")]
+    return [f"{each['status']['podIP']}:8081" for each in there if each["status"].get("podIP")]
 
 
 def configuration(targets: Iterable[str], states: str) -> Object:

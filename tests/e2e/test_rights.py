@@ -12,9 +12,9 @@ import pytest
 from multistep.cluster.client import Client
 from multistep.cluster.pods import LABEL_TRIAL
 from multistep.cluster.resources import NETWORK_POLICIES, TRIALS
-from multistep.errors import ClusterError
+from multistep.errors import ClusterError, NotFound
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, granted, holds, trial
-from tests.e2e.operators import SYSTEM, kubectl, with_values
+from tests.e2e.operators import SERVICE, SYSTEM, kubectl, samples, with_values
 from tests.e2e.test_cli import multistep
 from tests.support.rights import of_rules
 
@@ -29,7 +29,7 @@ NO_NETWORK = {"environment": {"network_mode": "no-network"}}
 @pytest.fixture
 async def limited(given: Given) -> AsyncIterator[None]:
     """The deployed operator works in this namespace only, with every optional feature on."""
-    async with with_values(f"namespaces={{{given.namespace}}}", "networkPolicies.enforced=true", "drain=Wait"):
+    async with with_values(f"namespaces={{{given.namespace}}}", "trials.networkPolicyEnforced=true", "drain=Wait"):
         yield
 
 
@@ -115,7 +115,7 @@ def viewer(given: Given, tmp_path: Path) -> Iterator[str]:
     run("create", "serviceaccount", "viewer")
     run("create", "rolebinding", "viewer", "--clusterrole=view", account)
     served = partial(kubectl, "--namespace", SYSTEM)
-    served("create", "role", given.namespace, "--verb=get", "--resource=services/proxy", "--resource-name=multistep:http")
+    served("create", "role", given.namespace, "--verb=get", "--resource=services/proxy", "--resource-name=multistep:results")
     served("create", "rolebinding", given.namespace, f"--role={given.namespace}", account)
     yield kubeconfig_of("viewer", given.namespace, tmp_path)
     served("delete", "role,rolebinding", given.namespace)
@@ -127,6 +127,8 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
     done = await given.ended(trial(Step("a"), name="seen"))
     async with await Client.connect(kubeconfig=viewer) as client:
         assert (await client.get_trial(given.namespace, "seen"))["status"] == done["status"]
+        with pytest.raises(ClusterError, match="forbidden"):
+            await samples(client)  # the right to results is none to metrics
         for change in (client.delete_trial(given.namespace, "seen"), client.patch(TRIALS, given.namespace, "seen", {"spec": {}})):
             with pytest.raises(ClusterError, match="forbidden"):
                 await change
@@ -134,6 +136,25 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
     code, _, err = await multistep("results", "seen", str(tmp_path / "results"), "-n", given.namespace)
     assert code == 0, err
     assert (tmp_path / "results" / "steps" / "a" / "verifier" / "reward.txt").read_text() == "1\n"
+
+
+async def test_the_results_port_serves_no_metrics_and_the_metrics_port_no_results(given: Given) -> None:
+    done = await given.ended(trial(Step("a"), name="stored"))
+    stored = done["status"]["results"].partition(":results/")[2]
+    found = dict[tuple[str, str], int]()
+    for port in ("results", "metrics"):
+        for path in ("metrics", "healthz", "readyz", stored):
+            try:
+                size = sum([len(chunk) async for chunk in given.client.raw_stream(f"{SERVICE}:{port}/proxy/{path}")])
+            except NotFound:
+                size = 0
+            found[port, path] = size
+    assert {place for place, size in found.items() if size} == {
+        ("results", stored),
+        ("metrics", "metrics"),
+        ("metrics", "healthz"),
+        ("metrics", "readyz"),
+    }
 
 
 @pytest.mark.parametrize("role", ["edit", "admin"])

@@ -86,5 +86,5 @@ async def _in_pod(given: Given, pod: Object, *command: str) -> None:
 
 async def text(client: Client, namespace: str, path: str) -> str:
     """What the operator of a namespace says there."""
-    service = f"/api/v1/namespaces/{namespace}/services/{namespace}-multistep:http/proxy/{path}"
+    service = f"/api/v1/namespaces/{namespace}/services/{namespace}-multistep:metrics/proxy/{path}"
     return b"".join([chunk async for chunk in client.raw_stream(service)]).decode()

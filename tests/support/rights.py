@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 NAMESPACE, RELEASE = "multistep-system", "multistep"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-ALL_FEATURES = ("networkPolicies.enforced=true", "drain=Wait")
+ALL_FEATURES = ("trials.networkPolicyEnforced=true", "drain=Wait")
 
 Object = dict[str, Any]
 

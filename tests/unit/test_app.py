@@ -21,6 +21,7 @@ from multistep.errors import Unavailable
 from multistep.handlers import Stopping
 from multistep.reconcile.relist import STALLED_AFTER
 from multistep.settings import Settings
+from multistep.store.volume import TrialKey
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
 from tests.support.sweep_world import ended, sweep
@@ -50,7 +51,15 @@ class Operator:
     def __init__(self, cluster: FakeClient, results: Path) -> None:
         self.ended: list[int] = []
         self.worked: list[tuple[str, str]] = []
-        settings = Settings(results_dir=results, http_host="127.0.0.1", http_port=0, lease_seconds=3, stop_seconds=9, pod_name="us")
+        settings = Settings(
+            results_dir=results,
+            listen_host="127.0.0.1",
+            results_port=0,
+            metrics_port=0,
+            lease_seconds=3,
+            stop_seconds=9,
+            pod_name="us",
+        )
         self.app = App(settings, end=self.ended.append)
         self.cluster = cluster
 
@@ -282,17 +291,31 @@ async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeyp
     assert len(outcomes) == 1
 
 
-async def test_the_endpoints_are_served(operator: Operator, unused_tcp_port: int) -> None:
-    operator.app.settings = operator.app.settings.model_copy(update={"http_port": unused_tcp_port})
+async def test_metrics_and_probes_are_served_on_one_port_and_results_on_another(
+    operator: Operator, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    metrics, results = unused_tcp_port_factory(), unused_tcp_port_factory()
+    operator.app.settings = operator.app.settings.model_copy(update={"metrics_port": metrics, "results_port": results})
     await operator.start()
-    told = {}
+    key = TrialKey("default", "t", "u")
+    (operator.app.volume.root / "default" / "t" / "u").mkdir(parents=True)
+    stored = f"results/{key}/{operator.app.volume.access(key)}"
+    told, codes = dict[tuple[int, str], str](), dict[tuple[int, str], int]()
     async with aiohttp.ClientSession() as session:
-        for path in ("healthz", "readyz", "metrics"):
-            async with session.get(f"http://127.0.0.1:{unused_tcp_port}/{path}") as response:
-                told[path] = await response.text()
-    assert "[+] tasks: lease, work, relist, orphans alive" in told["healthz"]
-    assert "lease: " in told["readyz"]
-    assert "\nmultistep_leading " in told["metrics"]
+        for port in (metrics, results):
+            for path in ("healthz", "readyz", "metrics", stored):
+                async with session.get(f"http://127.0.0.1:{port}/{path}") as response:
+                    codes[port, path] = response.status
+                    told[port, path] = (await response.read()).decode()
+    assert {place for place, code in codes.items() if code != 404} == {
+        (metrics, "healthz"),
+        (metrics, "readyz"),
+        (metrics, "metrics"),
+        (results, stored),
+    }
+    assert "[+] tasks: lease, work, relist, orphans alive" in told[metrics, "healthz"]
+    assert "lease: " in told[metrics, "readyz"]
+    assert "\nmultistep_leading " in told[metrics, "metrics"]
 
 
 async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_once(

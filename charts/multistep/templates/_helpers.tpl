@@ -85,8 +85,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not (regexMatch "^([0-9]+(ms|s|m|h))*$" .Values.metrics.podMonitor.interval) -}}
 {{- fail (printf "metrics.podMonitor.interval: %q is no duration: write 30s or 1m, or nothing" .Values.metrics.podMonitor.interval) -}}
 {{- end -}}
-{{- if and .Values.networkPolicy.trials.enabled (not .Values.namespaces) -}}
-{{- fail "networkPolicy.trials.enabled: name the namespaces of the trials in `namespaces`; a chart cannot make policies everywhere" -}}
+{{- if and .Values.trials.egressPolicy.enabled (not .Values.namespaces) -}}
+{{- fail "trials.egressPolicy.enabled: name the namespaces of the trials in `namespaces`; a chart cannot make policies everywhere" -}}
 {{- end -}}
 {{- end -}}
 
@@ -128,7 +128,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [secrets]
   verbs: [get]
 {{- end }}
-{{- if .Values.networkPolicies.enforced }}
+{{- if .Values.trials.networkPolicyEnforced }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create] # they go with their trials

@@ -122,13 +122,13 @@ def manifest(request: PodRequest) -> dict[str, Any]:
 
 
 def network_policy(request: PodRequest) -> dict[str, Any] | None:
-    """The NetworkPolicy of one pod, under the pod's name; None where everything is allowed.
+    """Return the NetworkPolicy of one pod, under the pod's name; None where the cluster enforces none.
 
-    The kubelet's probes come from the pod's node, and policies let them in.
+    Ingress is always denied: other pods could keep the runner's readiness port busy. The kubelet's probes still arrive, as
+    policies admit what comes from the pod's node. Egress is limited only if the task asks for it.
     """
-    if request.network is None:
+    if not request.settings.network_policy_enforced:
         return None
-    to = [{"ipBlock": {"cidr": cidr}} for cidr in request.network.allowed]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -140,11 +140,17 @@ def network_policy(request: PodRequest) -> dict[str, Any] | None:
         },
         "spec": {
             "podSelector": {"matchLabels": _own_labels(request.trial, request.name)},
-            "policyTypes": ["Ingress", "Egress"],
             "ingress": [],
-            "egress": [{"to": to}] if to else [],  # a rule without peers would allow all
+            **_egress(request.network),
         },
     }
+
+
+def _egress(network: Network | None) -> dict[str, Any]:
+    if network is None:
+        return {"policyTypes": ["Ingress"]}
+    to = [{"ipBlock": {"cidr": cidr}} for cidr in network.allowed]
+    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # a rule without peers would allow all
 
 
 def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:

@@ -34,8 +34,8 @@ def network(where: str, policy: Policy, *, enforced: bool) -> Network | None:
     if not enforced:
         raise InvalidSpec(
             f"{where}.network_mode: {policy.network_mode} needs a cluster that enforces NetworkPolicies, and this operator was "
-            "not told that it has one; if so, set the chart's networkPolicies.enforced "
-            "(MULTISTEP_NETWORK_POLICIES_ENFORCED) to true"
+            "not told that it has one; if so, set the chart's trials.networkPolicyEnforced "
+            "(MULTISTEP_NETWORK_POLICY_ENFORCED) to true"
         )
     return Network(tuple(_cidr(where, host) for host in policy.allowed_hosts or ()))
 

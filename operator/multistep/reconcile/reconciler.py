@@ -51,7 +51,7 @@ class Reconciler:
     shipping: Shipping | None = None
 
     def __post_init__(self) -> None:
-        enforced = self.settings.network_policies_enforced
+        enforced = self.settings.network_policy_enforced
         self.shard = Shard(self.settings.shard, self.settings.namespaces)
         self.hints = PodHints()
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)

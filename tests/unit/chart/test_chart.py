@@ -127,17 +127,26 @@ def test_the_variables_are_settings_and_mean_what_they_say(render: Render, monke
     assert set(variables) <= {f"MULTISTEP_{field.upper()}" for field in Settings.model_fields}
     assert settings.namespaces == ["a", "b"]
     assert settings.operator_image == "r/i:1"
-    assert settings.results_url == "service://multistep-system/multistep:http"
-    assert (str(settings.results_dir), settings.http_port) == ("/var/lib/multistep", 8080)
+    assert settings.results_url == "service://multistep-system/multistep:results"
+    assert (str(settings.results_dir), settings.results_port, settings.metrics_port) == ("/var/lib/multistep", 8080, 8081)
 
 
 def test_a_service_has_the_name_and_the_port_of_the_results_url(render: Render) -> None:
     objects = render(release="other")
     service = the(objects, "Service")
-    [port] = service["spec"]["ports"]
-    assert (
-        variables_of(objects)["MULTISTEP_RESULTS_URL"] == f"service://multistep-system/{service['metadata']['name']}:{port['name']}"
-    )
+    results, metrics = service["spec"]["ports"]
+    name = service["metadata"]["name"]
+    assert variables_of(objects)["MULTISTEP_RESULTS_URL"] == f"service://multistep-system/{name}:{results['name']}"
+    assert (results["name"], results["port"], metrics["name"], metrics["port"]) == ("results", 8080, "metrics", 8081)
+
+
+def test_the_named_ports_are_those_that_the_operator_listens_on(render: Render) -> None:
+    objects = render()
+    variables, ports = variables_of(objects), {each["name"]: str(each["containerPort"]) for each in container_of(objects)["ports"]}
+    assert ports == {"results": variables["MULTISTEP_RESULTS_PORT"], "metrics": variables["MULTISTEP_METRICS_PORT"]}
+    probes = [container_of(objects)[each]["httpGet"]["port"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert probes == ["metrics"] * 3
+    assert {each["targetPort"] for each in the(objects, "Service")["spec"]["ports"]} == set(ports)
 
 
 def test_other_settings_become_variables(render: Render) -> None:
@@ -199,7 +208,7 @@ def test_without_an_object_store_nothing_is_said_of_one(render: Render) -> None:
             'region: it is for s3:// alone, and results.store.url is "gs://b"',
         ),
         ({"settings": {"resultsStore": "s3://b"}}, "at '/settings': additional properties 'resultsStore' not allowed"),
-        ({"networkPolicy": {"trials": {"enabled": True}}}, "networkPolicy.trials.enabled: name the namespaces"),
+        ({"trials": {"egressPolicy": {"enabled": True}}}, "trials.egressPolicy.enabled: name the namespaces"),
     ],
 )
 def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: Render, values: Object, said: str) -> None:
@@ -269,15 +278,15 @@ def test_every_value_of_the_schema_has_a_default_and_the_other_way_round() -> No
 def test_every_value_is_explained() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| .*? \| (.*) \|$", chart_reference.DOCS.read_text(), re.MULTILINE)
     explained = {name for name, meaning in rows if meaning}
-    obvious = {"service.type", "service.port", "serviceAccount.name"}
+    obvious = {"service.type", "serviceAccount.name"}
     lost = {name for name, _ in rows} - explained - obvious
     assert len(rows) > 70 and {name for name in lost if not name.endswith((".annotations", ".enabled"))} == set()
 
 
 def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(render: Render) -> None:
-    assert variables_of(render())["MULTISTEP_NETWORK_POLICIES_ENFORCED"] == "false"
-    enforced = render({"networkPolicies": {"enforced": True}})
-    assert variables_of(enforced)["MULTISTEP_NETWORK_POLICIES_ENFORCED"] == "true"
+    assert variables_of(render())["MULTISTEP_NETWORK_POLICY_ENFORCED"] == "false"
+    enforced = render({"trials": {"networkPolicyEnforced": True}})
+    assert variables_of(enforced)["MULTISTEP_NETWORK_POLICY_ENFORCED"] == "true"
     more = granted(operator_role(enforced, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
     assert more == {("networking.k8s.io", "networkpolicies", verb) for verb in ("get", "create")}
 
@@ -428,9 +437,8 @@ def test_a_pod_monitor_scrapes_every_replica_and_has_the_labels_that_prometheus_
     monitor = the(objects, "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["selector"] == the(objects, "Deployment")["spec"]["selector"]
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]
-    [port] = container_of(objects)["ports"]
-    assert port["name"] == "http"
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics", "path": "/metrics", "interval": "15s"}]
+    assert "metrics" in {port["name"] for port in container_of(objects)["ports"]}
 
 
 def test_the_rules_are_those_that_promtool_has_tried(render: Render) -> None:
@@ -478,25 +486,37 @@ def test_the_test_can_do_without_a_trial_and_then_has_no_rights(render: Render) 
 # -- network policies
 
 
-def test_a_network_policy_lets_in_the_http_port_alone(render: Render) -> None:
-    policy = the(render({"networkPolicy": {"enabled": True}}), "NetworkPolicy")
-    assert policy["spec"]["policyTypes"] == ["Ingress"]
-    assert policy["spec"]["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= _labels(the(render(), "Deployment")).items()
+TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-test", "app.kubernetes.io/instance": "multistep"}}}
 
 
-def test_whom_the_policy_lets_in_includes_the_pod_of_helm_test(render: Render) -> None:
-    objects = render({"networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]}})
-    [rule] = the(objects, "NetworkPolicy")["spec"]["ingress"]
-    first, test = rule["from"]
-    assert first == {"namespaceSelector": {}}
-    assert test["podSelector"]["matchLabels"].items() <= the(objects, "Pod")["metadata"]["labels"].items()
+def test_by_default_everybody_reaches_the_results_and_nobody_the_metrics(render: Render) -> None:
+    """A token protects results, and no policy can select the API server's proxy. `helm test` asks for the metrics."""
+    objects = render()
+    policy = the(objects, "NetworkPolicy")["spec"]
+    results, metrics = policy["ingress"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert results == {"ports": [{"port": "results", "protocol": "TCP"}]}
+    assert metrics == {"ports": [{"port": "metrics", "protocol": "TCP"}], "from": [TESTER]}
+    assert policy["podSelector"]["matchLabels"].items() <= _labels(the(objects, "Deployment")).items()
+    assert TESTER["podSelector"]["matchLabels"].items() <= the(objects, "Pod")["metadata"]["labels"].items()
+
+
+def test_the_namespaces_of_the_monitoring_reach_the_metrics(render: Render) -> None:
+    values = {"networkPolicy": {"metricsNamespaces": ["monitoring"], "resultsFrom": [{"namespaceSelector": {}}]}}
+    results, metrics = the(render(values), "NetworkPolicy")["spec"]["ingress"]
+    named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["monitoring"]}
+    assert metrics["from"] == [TESTER, {"namespaceSelector": {"matchExpressions": [named]}}]
+    assert results["from"] == [{"namespaceSelector": {}}]
+
+
+def test_the_policy_can_be_left_out(render: Render) -> None:
+    assert "NetworkPolicy" not in {each["kind"] for each in render({"networkPolicy": {"enabled": False}})}
 
 
 def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_say(render: Render) -> None:
     stores = {"ports": [{"port": 9000}]}
     egress = {"enabled": True, "apiServer": {"ports": [6443], "cidrs": ["10.0.0.1/32"]}, "to": [stores]}
-    policy = the(render({"networkPolicy": {"egress": egress}}), "NetworkPolicy")["spec"]
+    policy = the(render({"networkPolicy": {"enabled": False, "egress": egress}}), "NetworkPolicy")["spec"]
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
     api = {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
     assert (policy["policyTypes"], policy["egress"]) == (["Egress"], [dns, api, stores])
@@ -504,15 +524,15 @@ def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_say(render:
 
 
 def test_trials_get_a_policy_in_each_namespace_that_leaves_out_those_with_their_own(render: Render) -> None:
-    objects = render({"namespaces": ["a", "b"], "networkPolicy": {"trials": {"enabled": True}}})
-    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    objects = render({"namespaces": ["a", "b"], "trials": {"egressPolicy": {"enabled": True}}})
+    policies = [each for each in objects if each["kind"] == "NetworkPolicy" and each["metadata"]["namespace"] != "multistep-system"]
     assert [each["metadata"]["namespace"] for each in policies] == ["a", "b"]
     spec = policies[0]["spec"]
     assert spec["podSelector"] == {
         "matchLabels": dict([pods.OURS.split("=")]),
         "matchExpressions": [{"key": pods.LABEL_NETWORK, "operator": "DoesNotExist"}],
     }
-    assert (spec["policyTypes"], spec["ingress"]) == (["Ingress", "Egress"], [])
+    assert spec["policyTypes"] == ["Egress"]
     blocks = [each["ipBlock"] for rule in spec["egress"] for each in rule.get("to", [])]
     assert {"169.254.0.0/16", "10.0.0.0/8"} <= set(blocks[0]["except"]) and len(blocks) == 2
 

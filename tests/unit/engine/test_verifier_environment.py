@@ -173,7 +173,7 @@ def test_network_modes_where_policies_are_enforced(text: str, wanted: Network | 
     ],
 )
 def test_where_they_are_not_it_says_what_to_set(toml: str, named: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"^{named}.*networkPolicies.enforced.*MULTISTEP_NETWORK_POLICIES_ENFORCED"):
+    with pytest.raises(InvalidSpec, match=f"^{named}.*trials.networkPolicyEnforced.*MULTISTEP_NETWORK_POLICY_ENFORCED"):
         plan(toml)
 
 

@@ -329,8 +329,9 @@ async def operator(url: str, path: Path) -> AsyncIterator[int]:
     settings = {
         "KUBECONFIG": str(kubeconfig(url, path / "kubeconfig")),
         "MULTISTEP_RESULTS_DIR": str(path / "results"),
-        "MULTISTEP_HTTP_HOST": "127.0.0.1",
-        "MULTISTEP_HTTP_PORT": "0",
+        "MULTISTEP_LISTEN_HOST": "127.0.0.1",
+        "MULTISTEP_RESULTS_PORT": "0",
+        "MULTISTEP_METRICS_PORT": "0",
         "MULTISTEP_STARTING_PODS": str(STARTING_PODS),
         "MULTISTEP_OPEN_EXECS": str(OPEN_EXECS),
     }

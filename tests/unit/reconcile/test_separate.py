@@ -252,7 +252,7 @@ async def test_an_agent_that_got_hold_of_its_pod_cannot_tell_a_verdict() -> None
 # -- networks
 
 LIMITED: Any = {**SEPARATE, "environment": {**CONFIG["environment"], "network_mode": "allowlist", "allowed_hosts": ["10.0.0.7"]}}
-ENFORCED = {"network_policies_enforced": True}
+ENFORCED = {"network_policy_enforced": True}
 
 
 async def test_a_limited_network_has_a_policy_for_each_pod_before_the_pod() -> None:
@@ -282,11 +282,26 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
     assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # a policy for all other trials leaves it out
 
 
-async def test_a_public_network_has_no_policy() -> None:
+async def test_a_public_network_denies_ingress_alone() -> None:
+    """The readiness port answers the kubelet only: policies admit what comes from the pod's node."""
     world = World(settings=ENFORCED, durations={"a/agent": 5.0})
     await world.look()
-    assert created(world, "NetworkPolicy") == []
-    assert "multistep.dev/network" not in world.cluster.objects["Pod", "default", "t-1"]["metadata"]["labels"]
+    assert created(world, "NetworkPolicy") == ["t-1"]
+    policy, pod = world.cluster.objects["NetworkPolicy", "default", "t-1"], world.cluster.objects["Pod", "default", "t-1"]
+    assert policy["spec"] == {
+        "podSelector": {"matchLabels": {"multistep.dev/trial": "t", "multistep.dev/pod": "t-1"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [],
+    }
+    assert world.cluster.writes.index("create NetworkPolicy default/t-1") < world.cluster.writes.index("create Pod default/t-1")
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert "multistep.dev/network" not in pod["metadata"]["labels"]  # the chart's policy limits its egress
+
+
+async def test_where_nobody_enforces_policies_none_is_created() -> None:
+    world = World(durations={"a/agent": 5.0})
+    await world.look()
+    assert (created(world), created(world, "NetworkPolicy")) == (["t-1"], [])
 
 
 async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:
@@ -302,7 +317,7 @@ async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:
 async def test_limits_are_refused_where_nobody_enforces_them() -> None:
     world = await ran(LIMITED)
     assert world.condition[:2] == ("Failed", "InvalidSpec")
-    assert "MULTISTEP_NETWORK_POLICIES_ENFORCED" in world.condition[2]
+    assert "MULTISTEP_NETWORK_POLICY_ENFORCED" in world.condition[2]
 
 
 async def test_status_and_lock_name_the_images_that_ran_as_the_kubelet_resolved_them() -> None:
