@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.given import Given, Step, tree, trial
 
@@ -66,6 +68,36 @@ async def test_what_is_stored_is_byte_for_byte_what_was_in_the_pod(given: Given,
     sums = {name: digest for digest, name in lines}
     assert sums == {name: hashlib.sha256((artifacts / "d" / name).read_bytes()).hexdigest() for name in ("e/a b", "odd")}
     assert (artifacts / "d" / "link").readlink() == Path("odd") and (artifacts / "d" / "odd").stat().st_mode & 0o777 == 0o751
+
+
+async def test_agent_env_reaches_the_command_agent_and_a_template_variable_does_not(given: Given, tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    shutil.copytree(EXAMPLE, task)
+    with (task / "task.toml").open("a") as config:
+        config.write('\n[solution.env]\nJUDGE = "${JUDGE}"\n')
+    agent = ("sh", "-c", 'printf "%s|%s" "$API_KEY" "$JUDGE" > /logs/artifacts/seen')
+    values = ("--var", "JUDGE=verifiers", "--agent-env", "API_KEY=two words")
+    results = ("--results", str(tmp_path / "out"), "-n", given.namespace)
+    code, _, err = await multistep("run", str(task), *values, *results, "--no-verify", "--", *agent)
+    assert code == 0, err
+    assert (tmp_path / "out/steps/scaffold/artifacts/seen").read_text() == "two words|"
+
+
+async def test_a_compose_file_beside_an_image_fails_the_trial_by_name(given: Given, tmp_path: Path) -> None:
+    """The operator refuses the task itself: other clients than the command line submit tasks, too."""
+    task = tmp_path / "task"
+    shutil.copytree(EXAMPLE, task)
+    (task / "environment/docker-compose.yaml").write_text("services: {db: {image: postgres}}\n")
+    code, out, _ = await multistep("check", str(task))
+    assert code == 2 and "problem: environment/docker-compose.yaml: " in out
+    code, out, err = await multistep(
+        "package", str(task), "--image", "localhost/any:1", "--name", "composed", "-n", given.namespace
+    )
+    assert code == 0, err
+    for manifest in yaml.safe_load_all(out):
+        await given.applied(manifest)
+    code, out, _ = await multistep("show", "--follow", "composed", "-n", given.namespace)
+    assert code == 3 and "InvalidSpec: environment/docker-compose.yaml: compose files are not supported" in out
 
 
 async def test_bad_input_is_exit_code_2_and_a_failed_trial_3(given: Given, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ..api.unknown import unknown_keys
 from ..engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from ..engine.templates import Unresolved, resolve
 from ..engine.unsupported import unsupported
+from ..engine.variables import template_tables, used_variables
 from ..errors import InvalidSpec, InvalidTask
 from ..sources.bundle import Bundle
 from ..sources.links import lookup
@@ -49,13 +50,14 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found. variables: names that ${NAME} templates without a default ask for, and where."""
+    """What was found. variables: names that templates without a default need, and where; used: names that any template uses."""
 
     name: str
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
     steps: tuple[StepSummary, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    used: frozenset[str] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -94,7 +96,7 @@ def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, a
     except (InvalidTask, InvalidSpec) as error:
         return Report(name, (_problem(error),), tuple(warnings), variables=variables)
     steps = tuple(_summary(task, step) for step in plan.steps)
-    return Report(name, (), tuple(warnings), steps, variables)
+    return Report(name, (), tuple(warnings), steps, variables, used_variables(config))
 
 
 def _config_text(bundle: Bundle) -> str:
@@ -146,13 +148,7 @@ def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:
 
 
 def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:
-    tables = [("environment.env", config.environment.env), ("solution.env", config.solution.env)]
-    tables.append(("verifier.env", config.verifier.env))
-    tables += [(f"steps[{index}].verifier.env", step.verifier.env) for index, step in enumerate(config.steps or [])]
-    verifiers = [("verifier", config.verifier)]
-    verifiers += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(config.steps or [])]
-    tables += [(f"{where}.environment.env", each.environment.env) for where, each in verifiers if each.environment]
-    for where, env in tables:
+    for where, env in template_tables(config):
         for key, value in env.items():
             try:
                 resolve({key: value}, {})

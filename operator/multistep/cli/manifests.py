@@ -42,7 +42,9 @@ class TrialImage:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """What a MultiStepTrial is made of. variables: entries of spec.variables; config_maps: the bundle's, in order.
+    """What a MultiStepTrial is made of. variables, agent_env: entries of spec.variables and spec.agent.env.
+
+    config_maps: names of the bundle's, in order.
 
     source: where the task is instead, as spec.task has it. queue: of Kueue's.
     """
@@ -56,6 +58,7 @@ class TrialRequest:
     namespace: str | None = None
     image: TrialImage | None = None
     variables: Sequence[Manifest] = ()
+    agent_env: Sequence[Manifest] = ()
     timeout_multiplier: float | None = None
     on_agent_error: str | None = None
     verify: bool = True
@@ -90,15 +93,15 @@ def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | N
     return [placed(_labelled(part, digest), namespace) for part in parts]
 
 
-def variables_secret(trial: str, values: Mapping[str, str], namespace: str | None = None) -> Manifest:
-    """A Secret with the values of a trial's variables."""
+def secret_of(name: str, values: Mapping[str, str], namespace: str | None = None) -> Manifest:
+    """Return a Secret with these values."""
     data = {name: base64.b64encode(value.encode(errors="surrogateescape")).decode() for name, value in values.items()}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{trial}-variables"}, "type": "Opaque", "data": data}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
     return placed(secret, namespace)
 
 
 def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
-    """An entry of spec.variables."""
+    """Return an entry of spec.variables or of an env."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
@@ -107,7 +110,10 @@ def trial_manifest(request: TrialRequest) -> Manifest:
     bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
     spec: Manifest = {
         "task": {"name": request.task_name, **(request.source or bundle)},
-        "agent": {"name": request.agent, **({"command": list(request.command)} if request.command else {})},
+        "agent": {
+            "name": request.agent,
+            **optional(command=list(request.command) or None, env=list(request.agent_env) or None),
+        },
         **optional(
             environment=environment(request.image),
             verifier=None if request.verify else {"disable": True},

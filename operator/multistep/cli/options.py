@@ -103,6 +103,16 @@ def image_options(function: F) -> F:
     return click.option("--image", metavar="IMAGE", help="Run in this image instead of the task's.")(function)
 
 
+def agent_env_option(function: F) -> F:
+    """Variables of the agent's environment, with values from the command line."""
+    return click.option(
+        "--agent-env",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="A variable of the agent's environment; stored in a Secret. Without VALUE: its value here.",
+    )(function)
+
+
 def queue_option(function: F) -> F:
     """Who says when it is a trial's turn."""
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
@@ -126,6 +136,13 @@ def trial_options(function: F) -> F:
             multiple=True,
             metavar="NAME=SECRET:KEY",
             help="A variable for ${NAME} in task.toml, from a Secret that exists.",
+        ),
+        click.option(
+            "--agent-env-from-secret",
+            "secret_agent_env",
+            multiple=True,
+            metavar="NAME=SECRET:KEY",
+            help="A variable of the agent's environment, from a Secret that exists.",
         ),
         queue_option,
         click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),

@@ -55,6 +55,7 @@ def package(
     from .output import say
     from .submit import TrialOptions, existing_image, make_request, make_submission
     from .tasks import TaskDirectory
+    from .values import Values
 
     if (source_secret or plain_http) and not to:
         raise UsageError("--source-secret and --plain-http are for --to")
@@ -74,5 +75,5 @@ def package(
         published = publish(directory, to, plain_http=plain_http, secret=source_secret)
         say(f"{'pushed' if published.sent else 'is there already:'} {published.place}")
         request = replace(request, source=published.source)
-    submission = make_submission(directory, request, {}, shared=True)
+    submission = make_submission(directory, request, Values(), shared=True)
     click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

@@ -9,6 +9,7 @@ import click
 
 from .options import (
     Target,
+    agent_env_option,
     image_options,
     kubeconfig_options,
     namespace_option,
@@ -21,13 +22,14 @@ from .options import (
 _EPILOG = """\b
 Examples:
   multistep run my-task --agent oracle
-  multistep run my-task --agent command --results out/ -- bash -c 'my-agent < "$MULTISTEP_INSTRUCTION_FILE"'
+  multistep run my-task --results out/ --agent-env API_KEY -- bash -c 'my-agent < "$MULTISTEP_INSTRUCTION_FILE"'
   multistep run my-task --agent nop --var API_KEY --var MODE=fast -o json | jq .status.rewards
   multistep run my-task --detach && kubectl get mst --watch
 
 The task is checked, its Dockerfile built (unless there is an image), the trial created and followed. Progress goes to
-stderr, the table to stdout. The trial and its results stay in the cluster until it is deleted; what was made for it (the
-task's files, the variables) goes with it.
+stderr, the table to stdout. The trial and its results stay in the cluster until the trial is deleted; the objects created
+for it (the task's files, Secrets) are deleted with it. --var gives values to templates in task.toml only; the agent's
+process receives --agent-env.
 
 \b
 Exit codes:
@@ -43,8 +45,9 @@ Exit codes:
 @task_argument
 @click.option("--results", type=click.Path(path_type=Path), metavar="DIR", help="Fetch the results into this new directory.")
 @click.option(
-    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for ${NAME} in task.toml; kept in a Secret."
+    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )
+@agent_env_option
 @click.option("--detach", is_flag=True, help="Do not follow the trial: print its name and leave.")
 @image_options
 @namespace_option
@@ -56,6 +59,7 @@ def run(
     task: Path,
     results: Path | None,
     variables: tuple[str, ...],
+    agent_env: tuple[str, ...],
     detach: bool,
     image: str | None,
     runner_in_image: bool,
@@ -75,6 +79,7 @@ def run(
         target=Target(kubeconfig, context, namespace),
         options=TrialOptions(**options),
         variables=variables,
+        agent_env=agent_env,
         image=image,
         runner_in_image=runner_in_image,
         results=results,

@@ -12,7 +12,7 @@ from ..api.trial_status import TrialStatus
 from ..errors import InvalidTask, MultistepError, Unavailable, UsageError
 from . import cluster
 from .cluster import Cluster
-from .examine import examine
+from .examine import Report, examine
 from .exits import Exit, Interrupted, exit_of
 from .fetch import check_directory, fetch_results
 from .follow import follow
@@ -22,18 +22,20 @@ from .manifests import TrialImage, TrialRequest
 from .options import Target
 from .outcome import outcome
 from .output import Progress, print_json, print_out, say, status_document, trial_view
-from .submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit, variable_values
+from .submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
 from .tasks import TaskDirectory
+from .values import given_values
 
 
 @dataclass(frozen=True)
 class Session:
-    """One run of the command. variables: as given with --var; image: None for the task's own."""
+    """One run of the command. variables, agent_env: as given with --var and --agent-env; image: None for the task's own."""
 
     task: Path
     target: Target
     options: TrialOptions
     variables: Sequence[str] = ()
+    agent_env: Sequence[str] = ()
     image: str | None = None
     runner_in_image: bool = False
     results: Path | None = None
@@ -45,11 +47,12 @@ class Session:
         """Everything that can be refused is refused before anything is built, and built before anything is submitted."""
         if self.results:
             check_directory(self.results)
-        values = variable_values(self.variables)
+        values = given_values(self.variables, self.agent_env)
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
-        given = {*values, *(each["name"] for each in request.variables)}
-        check(directory, verification=request.verify, agents=(request.agent,), given=given)
+        given = {*values.variables, *(each["name"] for each in request.variables)}
+        report = check(directory, verification=request.verify, agents=(request.agent,), given=given)
+        check_used(given, report.used, agents=(request.agent,))
         request = asyncio.run(self._reserve(request))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
@@ -116,8 +119,8 @@ class Session:
         return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
 
 
-def check(directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str]) -> None:
-    """Say what is odd about a task. given: names of variables. Raises InvalidTask, or UsageError where one is missing."""
+def check(directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str]) -> Report:
+    """Print a task's warnings. given: names of variables. Raises InvalidTask, or UsageError if a variable is missing."""
     report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents)
     for warning in report.warnings:
         say(f"warning: {warning}")
@@ -127,6 +130,18 @@ def check(directory: TaskDirectory, *, verification: bool, agents: Collection[st
     missing = [name for name in report.variables if name not in given]
     if missing:
         raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")
+    return report
+
+
+def check_used(given: Collection[str], used: Collection[str], *, agents: Collection[str]) -> None:
+    """Report variables that no template uses, so that no process receives them: for the command agent as a UsageError."""
+    unused = sorted(set(given).difference(used))
+    if not unused:
+        return
+    message = f"--var {' --var '.join(unused)}: no template in task.toml uses {', '.join(f'${{{name}}}' for name in unused)}"
+    if "command" in agents:
+        raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
+    say(f"warning: {message}")
 
 
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,12 +21,9 @@ from .manifests import (
     new_name,
     owned_by,
     trial_manifest,
-    variable_from_secret,
-    variables_secret,
 )
 from .tasks import TaskDirectory
-
-_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+from .values import Values, from_secret
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,7 @@ class TrialOptions:
     command: Sequence[str] = ()
     name: str | None = None
     secret_variables: Sequence[str] = ()
+    secret_agent_env: Sequence[str] = ()
     timeout_multiplier: float | None = None
     on_agent_error: str | None = None
     no_verify: bool = False
@@ -68,7 +64,8 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
         command=options.command,
         namespace=namespace,
         image=image,
-        variables=[_from_secret(each) for each in options.secret_variables],
+        variables=[from_secret("--var-from-secret", each) for each in options.secret_variables],
+        agent_env=[from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env],
         timeout_multiplier=options.timeout_multiplier,
         on_agent_error=options.on_agent_error,
         verify=not options.no_verify,
@@ -77,21 +74,18 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
     )
 
 
-def make_submission(task: TaskDirectory, request: TrialRequest, values: dict[str, str], *, shared: bool) -> Submission:
-    """The manifests. values: of variables, for a Secret of the trial's own.
+def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, *, shared: bool) -> Submission:
+    """Return the manifests.
 
-    shared: the ConfigMaps are named after the task and may serve many trials; else after the trial, which will own them.
+    shared: the ConfigMaps are named after the task and may serve many trials; otherwise the trial owns them.
     """
     stem = task.name if shared else request.name
     parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
-    dependencies = list(parts)
-    variables = list(request.variables)
-    if values:
-        secret = variables_secret(request.name, values, request.namespace)
-        dependencies.append(secret)
-        variables += [variable_from_secret(name, secret["metadata"]["name"], name) for name in values]
     names = [part["metadata"]["name"] for part in parts]
-    return Submission(dependencies, trial_manifest(replace(request, config_maps=names, variables=variables)))
+    variables = [*request.variables, *values.variable_entries(request.name)]
+    agent_env = [*request.agent_env, *values.agent_entries(request.name)]
+    trial = trial_manifest(replace(request, config_maps=names, variables=variables, agent_env=agent_env))
+    return Submission([*parts, *values.secrets(request.name, request.namespace)], trial)
 
 
 def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
@@ -99,17 +93,6 @@ def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: b
     if image:
         return TrialImage(image, runner=runner_in_image)
     return plan_build(task).image if task.needs_build else None
-
-
-def variable_values(given: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE``, or ``NAME`` for the value it has in this process's environment. Raises UsageError."""
-    values: dict[str, str] = {}
-    for each in given:
-        name, told, value = each.partition("=")
-        if not told and name not in os.environ:
-            raise UsageError(f"--var {name}: there is no such environment variable here; give a value with --var {name}=VALUE")
-        values[_variable_name(name, f"--var {name}")] = value if told else os.environ[name]
-    return values
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
@@ -146,17 +129,3 @@ async def _withdraw(cluster: Cluster, trial: Object) -> None:
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])
-
-
-def _from_secret(text: str) -> Manifest:
-    name, _, source = text.partition("=")
-    secret, _, key = source.partition(":")
-    if not secret or not key:
-        raise UsageError(f"--var-from-secret {text}: must be NAME=SECRET:KEY")
-    return variable_from_secret(_variable_name(name, f"--var-from-secret {text}"), secret, key)
-
-
-def _variable_name(name: str, option: str) -> str:
-    if not _VARIABLE.fullmatch(name):
-        raise UsageError(f"{option}: a name is made of letters, digits, '_', '.' and '-', and does not begin with a digit")
-    return name

@@ -10,6 +10,7 @@ import click
 
 from .options import (
     Target,
+    agent_env_option,
     complete_sweeps,
     image_options,
     kubeconfig_options,
@@ -34,7 +35,9 @@ Examples:
   multistep sweep run sweep.yaml --detach
 
 A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is checked, its Dockerfile built (unless it names an
-image), and goes to the cluster with the sweep, which owns it. A FILE is a manifest with a TrialSweep, and goes there as it is.
+image), and goes to the cluster with the sweep, which owns it. COMMAND is split as a shell does, but no shell runs it: for
+pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml only; agents
+receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
 Ctrl-C ends the following only; `kubectl delete tsw NAME` ends a sweep and its trials.
 
 \b
@@ -104,8 +107,9 @@ def sweep() -> None:
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
 @click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiplies every time limit.")
 @click.option(
-    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for ${NAME} in task.toml; kept in a Secret."
+    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )
+@agent_env_option
 @queue_option
 @click.option("--detach", is_flag=True, help="Do not follow the sweep: print its name and leave.")
 @image_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,24 +23,28 @@ from .manifests import (
     optional,
     placed,
     queue_labels,
-    variable_from_secret,
-    variables_secret,
 )
 from .tasks import TaskDirectory
+from .values import Values
 
 _PLAIN_AGENTS = ("oracle", "nop")
+_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+_OPERATOR = re.compile(r"(?<!\S)(?:[<>|&;]+|[<>]\S+|\S+;)(?!\S)")
+_SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh")
+_SCRIPT_OPTION = re.compile(r"-[a-z]*c")
+_PROGRAM = re.compile(r"[\w./-]+")
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What is given on the command line. agents: as there; variables: values by name, for a Secret of the sweep's own."""
+    """What is given on the command line. agents: as there; values: of --var and --agent-env."""
 
     name: str
     agents: Sequence[str] = ()
     attempts: int | None = None
     parallelism: int | None = None
     timeout_multiplier: float | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+    values: Values = field(default_factory=Values)
     queue: str | None = None
 
 
@@ -82,8 +87,7 @@ def sweep_of_tasks(
     """images: by the task's name, of those that do not run in an image of their own. Raises UsageError, InvalidSpec."""
     name = options.name
     parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
-    secret = variables_secret(name, options.variables, namespace) if options.variables else None
-    variables = [variable_from_secret(each, f"{name}-variables", each) for each in options.variables]
+    variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
     spec = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
     labels = queue_labels(options.queue)
     template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
@@ -93,7 +97,7 @@ def sweep_of_tasks(
         "metadata": {"name": name},
         "spec": {
             "tasks": [_task(task, parts[task.name], images.get(task.name)) for task in tasks],
-            "agents": [_agent(each) for each in options.agents or ("oracle",)],
+            "agents": [_agent(each, agent_env) for each in options.agents or ("oracle",)],
             **optional(
                 attempts=options.attempts,
                 parallelism=options.parallelism,
@@ -102,7 +106,7 @@ def sweep_of_tasks(
         },
     }
     parse_sweep(sweep)
-    owned = [part for those in parts.values() for part in those] + ([secret] if secret else [])
+    owned = [part for those in parts.values() for part in those] + options.values.secrets(name, namespace)
     return SweepSubmission(placed(sweep, namespace), owned)
 
 
@@ -111,19 +115,32 @@ def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | No
     return {"name": task.name, "bundle": bundle, **optional(environment=environment(image))}
 
 
-def _agent(text: str) -> Manifest:
+def _agent(text: str, env: Sequence[Manifest]) -> Manifest:
+    more = optional(env=list(env) or None)
     name, told, command = text.partition("=")
     if not told:
         if name not in _PLAIN_AGENTS:
             raise UsageError(f"--agent {text}: must be {', '.join(_PLAIN_AGENTS)}, or NAME=COMMAND for one of your own")
-        return {"name": name, "agent": {"name": name}}
+        return {"name": name, "agent": {"name": name, **more}}
+    words = _words(text, command)
+    if not name or not words:
+        raise UsageError(f"--agent {text}: must be NAME=COMMAND")
+    return {"name": name, "agent": {"name": "command", "command": words, **more}}
+
+
+def _words(text: str, command: str) -> list[str]:
+    """Split the command as a shell does. Raises UsageError for what only a shell could run: no shell runs the command."""
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"--agent {text}: {error}") from error
-    if not name or not words:
-        raise UsageError(f"--agent {text}: must be NAME=COMMAND")
-    return {"name": name, "agent": {"name": "command", "command": words}}
+        raise UsageError(f"--agent {text}: quotes are not balanced: {error}") from error
+    if operator := _OPERATOR.search(_QUOTED.sub("q", command)):
+        raise UsageError(
+            f"--agent {text}: {operator.group().strip()!r} needs a shell: use NAME=sh -c 'SCRIPT' with the script in quotes"
+        )
+    if len(words) > 3 and _SHELL.fullmatch(words[0]) and _SCRIPT_OPTION.fullmatch(words[1]) and _PROGRAM.fullmatch(words[2]):
+        raise UsageError(f"--agent {text}: {words[0]} {words[1]} runs {words[2]!r} only: quote the whole script as one word")
+    return words
 
 
 def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:

@@ -19,12 +19,13 @@ from .exits import Exit
 from .manifests import Manifest, TrialImage, checked_name, owned_by
 from .options import Target
 from .output import print_json, print_out, say
-from .session import built_image, check
-from .submit import existing_image, variable_values
+from .session import built_image, check, check_used
+from .submit import existing_image
 from .sweep_follow import follow_sweep
 from .sweep_manifest import SweepOptions, SweepSubmission, find_tasks, new_sweep_name, sweep_of_file, sweep_of_tasks
 from .sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from .tasks import TaskDirectory
+from .values import given_values
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class SweepSession:
     timeout_multiplier: float | None = None
     queue: str | None = None
     variables: Sequence[str] = ()
+    agent_env: Sequence[str] = ()
     image: str | None = None
     runner_in_image: bool = False
     detach: bool = False
@@ -56,7 +58,12 @@ class SweepSession:
         path, *more = self.sources
         given = {
             **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
-            **{"--timeout-multiplier": self.timeout_multiplier, "--var": self.variables, "--image": self.image},
+            **{
+                "--timeout-multiplier": self.timeout_multiplier,
+                "--var": self.variables,
+                "--agent-env": self.agent_env,
+                "--image": self.image,
+            },
             **{"--queue": self.queue},
         }
         if more:
@@ -67,14 +74,15 @@ class SweepSession:
         return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
 
     def _run_tasks(self) -> Exit:
-        values = variable_values(self.variables)
+        values = given_values(self.variables, self.agent_env)
         tasks = find_tasks(self.sources)
         name = self.name or new_sweep_name(tasks)
         options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue)
         planned = sweep_of_tasks(tasks, {}, options)
         kinds = {each["agent"]["name"] for each in planned.sweep["spec"]["agents"]}
-        for task in tasks:
-            check(task, verification=True, agents=kinds, given=values)
+        given = values.variables
+        reports = [check(task, verification=True, agents=kinds, given=given) for task in tasks]
+        check_used(given, frozenset().union(*(each.used for each in reports)), agents=kinds)
         asyncio.run(self._reserve(name))
         images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
         return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))

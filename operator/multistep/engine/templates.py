@@ -24,6 +24,12 @@ def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, s
     return {key: _value(key, value, variables) for key, value in env.items()}
 
 
+def referenced(value: str) -> str | None:
+    """Return the name of the variable that the value is a template for; None if it is literal."""
+    match = _TEMPLATE.fullmatch(value)
+    return match.group(1) if match else None
+
+
 def _value(key: str, value: str, variables: Mapping[str, str]) -> str:
     match = _TEMPLATE.fullmatch(value)
     if match is None:

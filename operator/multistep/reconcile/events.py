@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..api.conditions import is_over
+from ..api.trial_spec import TrialSpec
 from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from ..engine.lifecycle import SUSPENDED
 from ..engine.status import bounded, reward_text
 from ..engine.unsupported import ignored
+from ..engine.variables import unused_variables
 from ..sources.task import Task
+
+_AGENT_ENV_HINT = "an agent receives the variables of spec.agent.env only"
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,16 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     return []
 
 
-def task_warnings(task: Task, agent: str) -> list[Transition]:
-    """Return a warning about unknown keys of task.toml, most often typos, and one about unsupported parts that are ignored."""
+def task_warnings(task: Task, spec: TrialSpec) -> list[Transition]:
+    """Return warnings about what has no effect: unknown keys of task.toml, unsupported parts of the task, unused variables."""
     found = []
     if task.unknown:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
-    if parts := ignored(task.config, task.layout, command_agent=agent == "command"):
+    if parts := ignored(task.config, task.layout, command_agent=spec.agent.name == "command"):
         found.append(_warning("UnsupportedFeatures", "; ".join(map(str, parts))))
+    if unused := unused_variables(task.config, spec):
+        names = ", ".join(unused)
+        found.append(_warning("UnusedVariables", f"spec.variables: no template of the task uses {names}; {_AGENT_ENV_HINT}"))
     return found
 
 

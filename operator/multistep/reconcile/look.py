@@ -170,7 +170,7 @@ class Look:
         match decision:
             case decisions.Begin():
                 seconds = await self._begin(decision.attempt, decision.pod_name, image_user=None)
-                await self._writer.tell(task_warnings(self._loaded_now.task, self._trial.spec.agent.name))
+                await self._writer.tell(task_warnings(self._loaded_now.task, self._trial.spec))
                 return seconds
             case decisions.CreatePod():
                 return await self._create_pod()

@@ -116,6 +116,6 @@ def test_bad_usage(task: Path, invoke: Invoke, arguments: list[str], told: str) 
 
 
 def test_a_secret_keeps_any_value() -> None:
-    secret = manifests.variables_secret("t", {"A": "x=y\n\udcff"}, "n")
+    secret = manifests.secret_of("t-variables", {"A": "x=y\n\udcff"}, "n")
     assert secret["metadata"] == {"name": "t-variables", "namespace": "n"}
     assert secret["data"] == {"A": "eD15Cv8="}

@@ -75,6 +75,39 @@ def test_a_variable_may_come_from_the_environment(
     assert cluster.of("Secret")[0]["data"] == {"KEY": "dg=="}
 
 
+def test_agent_env_reaches_the_command_agent(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "s3cr3t")
+    options = ("--agent-env", "API_KEY", "--agent-env", "MODE=a=b", "--agent-env-from-secret", "X=s:k")
+    assert invoke("run", task, "--name", "t", *options, "--", "my-agent").exit_code == 0
+    (secret,), trial = cluster.of("Secret"), cluster.of("MultiStepTrial")[0]
+    assert (secret["metadata"]["name"], secret["data"]) == ("t-agent-env", {"API_KEY": "czNjcjN0", "MODE": "YT1i"})
+    assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == ["uid-t"]
+    assert trial["spec"]["agent"]["env"] == [
+        {"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "t-agent-env", "key": "API_KEY"}}},
+        {"name": "MODE", "valueFrom": {"secretKeyRef": {"name": "t-agent-env", "key": "MODE"}}},
+    ]
+    assert "variables" not in trial["spec"]
+
+
+@pytest.mark.parametrize("option", [("--var", "KEY=v"), ("--var-from-secret", "KEY=s:k")])
+def test_a_variable_that_no_template_uses_is_refused_for_the_command_agent(
+    task: Path, invoke: Invoke, cluster: CliCluster, option: tuple[str, str]
+) -> None:
+    result = invoke("run", task, *option, "--", "my-agent")
+    assert result.exit_code == 2 and cluster.objects == {}
+    assert result.stderr == (
+        "error: --var KEY: no template in task.toml uses ${KEY}, so nothing would receive it; "
+        "for the agent's environment use --agent-env KEY\n"
+    )
+    other = invoke("run", task, *option)
+    assert other.exit_code == 0 and "warning: --var KEY: no template in task.toml uses ${KEY}\n" in other.stderr
+    (task / "task.toml").write_text(TASK_TOML + '[steps.verifier.environment.env]\nA = "${KEY:-x}"\n')
+    assert "no template" not in invoke("run", task, *option, "--", "my-agent").stderr
+
+
 def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (task / "task.toml").write_text(TASK_TOML + '[verifier.env]\nA = "${KEY}"\n')
     result = invoke("run", task)
@@ -86,7 +119,7 @@ def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--var", "MULTISTEP_NOT_SET"], "there is no such environment variable"),
+        (["--var", "MULTISTEP_NOT_SET"], "the environment here has no variable MULTISTEP_NOT_SET"),
         (["--var", "a b=c"], "a name is made of letters"),
         (["--results", "."], "is not empty"),
         (["--results", "pyproject.toml"], "is not a directory"),
@@ -149,14 +182,14 @@ def test_a_cluster_without_multistep(task: Path, invoke: Invoke, cluster: CliClu
 
 def test_a_refused_trial_leaves_nothing_behind(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.create_fails = ClusterError("spec is invalid", status=422)
-    result = invoke("run", task, "--var", "A=b")
+    result = invoke("run", task, "--agent-env", "A=b")
     assert (result.exit_code, result.stderr) == (2, "error: spec is invalid\n")
     assert cluster.objects == {}
 
 
 def test_a_trial_that_cannot_have_what_it_needs_is_withdrawn(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.apply_fails = ClusterError("exceeded quota: objects", status=403)
-    result = invoke("run", task, "--var", "A=b")
+    result = invoke("run", task, "--agent-env", "A=b")
     assert (result.exit_code, result.stderr) == (2, "error: exceeded quota: objects\n")
     assert cluster.objects == {}
 

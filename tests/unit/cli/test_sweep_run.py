@@ -74,13 +74,16 @@ def test_the_exit_code_tells_how_it_ended(task: Path, invoke: Invoke, cluster: C
 def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [GOOD]
     options = ("--attempts", 3, "--parallelism", 7, "--agent", "nop", "--agent", "mine=sh -c 'my agent'", "--timeout-multiplier", 2)
-    result = invoke("sweep", "run", tasks, *options, "--name", "nightly", "--var", "KEY=secret", "--queue", "team")
+    (tasks / "other" / "task.toml").write_text(TASK_TOML.replace("org/My_Task", "org/other") + '[verifier.env]\nA = "${KEY}"\n')
+    values = ("--var", "KEY=secret", "--agent-env", "API=a")
+    result = invoke("sweep", "run", tasks, *options, "--name", "nightly", *values, "--queue", "team")
     assert result.exit_code == 0, result.stderr
     sweep = made(cluster)
     assert [each["name"] for each in sweep["spec"]["tasks"]] == ["My_Task", "other"]
+    env = [{"name": "API", "valueFrom": {"secretKeyRef": {"name": "nightly-agent-env", "key": "API"}}}]
     assert sweep["spec"]["agents"] == [
-        {"name": "nop", "agent": {"name": "nop"}},
-        {"name": "mine", "agent": {"name": "command", "command": ["sh", "-c", "my agent"]}},
+        {"name": "nop", "agent": {"name": "nop", "env": env}},
+        {"name": "mine", "agent": {"name": "command", "command": ["sh", "-c", "my agent"], "env": env}},
     ]
     assert (sweep["spec"]["attempts"], sweep["spec"]["parallelism"]) == (3, 7)
     assert sweep["spec"]["template"]["metadata"] == {"labels": {"kueue.x-k8s.io/queue-name": "team"}}
@@ -92,6 +95,12 @@ def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke
     for each in (*cluster.of("ConfigMap"), *cluster.of("Secret")):
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("TrialSweep", "nightly", "uid-nightly")
+
+
+def test_a_variable_that_no_task_uses_is_refused_for_a_command_agent(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("sweep", "run", tasks, "--agent", "mine=x", "--var", "KEY=v")
+    assert (result.exit_code, cluster.objects) == (2, {})
+    assert "--var KEY: no template in task.toml uses ${KEY}" in result.stderr and "--agent-env KEY" in result.stderr
 
 
 def test_a_sweep_is_called_after_its_task_or_the_directory_of_its_tasks(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
@@ -149,7 +158,15 @@ def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke
         (("--agent", "claude"), "--agent claude: must be oracle, nop, or NAME=COMMAND"),
         (("--agent", "mine="), "--agent mine=: must be NAME=COMMAND"),
         (("--agent", "=x"), "--agent =x: must be NAME=COMMAND"),
-        (("--agent", "mine='x"), "No closing quotation"),
+        (("--agent", "mine=sh -c 'x"), "--agent mine=sh -c 'x: quotes are not balanced: No closing quotation"),
+        (("--agent", 'mine=sh -c "x'), "quotes are not balanced"),
+        (("--agent", "mine=x\\"), "quotes are not balanced: No escaped character"),
+        (("--agent", "mine=my-agent < $FILE"), "'<' needs a shell"),
+        (("--agent", "mine=my-agent >out"), "'>out' needs a shell"),
+        (("--agent", "mine=cd /app && my-agent"), "'&&' needs a shell"),
+        (("--agent", "mine=cd /app; my-agent"), "'/app;' needs a shell"),
+        (("--agent", "mine=bash -c cat $FILE"), "bash -c runs 'cat' only: quote the whole script"),
+        (("--agent", "mine=/bin/sh -ec cat x"), "/bin/sh -ec runs 'cat' only: quote the whole script"),
         (("--agent", "nop", "--agent", "nop=x"), "names must be unique"),
         (("--name", "A_B"), "--name 'A_B' must be"),
     ],
@@ -160,6 +177,25 @@ def test_bad_options_are_told_before_the_cluster_is_asked(
     cluster.reachable = False
     result = invoke("sweep", "run", task, *options)
     assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("sh -c 'my agent'", ["sh", "-c", "my agent"]),
+        ('sh -c "my-agent < $MULTISTEP_INSTRUCTION_FILE"', ["sh", "-c", "my-agent < $MULTISTEP_INSTRUCTION_FILE"]),
+        ("sh -c 'a; b' name '<'", ["sh", "-c", "a; b", "name", "<"]),
+        ("bash -c '\"$@\"' name my-agent", ["bash", "-c", '"$@"', "name", "my-agent"]),
+        ("my-agent --url=http://x?a=1&b=2 it\\'s '#1' ''", ["my-agent", "--url=http://x?a=1&b=2", "it's", "#1", ""]),
+        ('my-agent "a \\"quoted\\" word" \'two\nlines\'', ["my-agent", 'a "quoted" word', "two\nlines"]),
+    ],
+)
+def test_an_agents_command_is_split_as_a_shell_does(
+    task: Path, invoke: Invoke, cluster: CliCluster, command: str, words: list[str]
+) -> None:
+    result = invoke("sweep", "run", task, "--agent", f"mine={command}", "--detach")
+    assert result.exit_code == 0, result.stderr
+    assert made(cluster)["spec"]["agents"][0]["agent"]["command"] == words
 
 
 def test_directories_without_tasks_and_tasks_of_one_name_are_told(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:

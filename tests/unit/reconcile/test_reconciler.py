@@ -84,6 +84,14 @@ async def test_parts_of_a_task_that_are_ignored_are_an_event_by_name() -> None:
     assert note.startswith("environment.gpu_types: is ignored") and "; environment.skills_dir: is ignored" in note
 
 
+async def test_variables_that_no_template_uses_are_an_event_by_name() -> None:
+    variables = [{"name": "LOST", "value": "x"}, {"name": "USED", "value": "y"}]
+    agent = {"name": "oracle", "env": [{"name": "A", "value": "${USED}"}]}
+    world = await ran(trial=manifest({"variables": variables, "agent": agent}))
+    (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnusedVariables"]
+    assert note == ("spec.variables: no template of the task uses LOST; an agent receives the variables of spec.agent.env only")
+
+
 async def test_the_first_of_very_many_unknown_keys_are_told() -> None:
     world = await ran(trial=manifest(config={**CONFIG, **{f"x{number}": 1 for number in range(1000)}}))
     (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnknownKeys"]

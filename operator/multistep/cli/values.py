@@ -1,0 +1,75 @@
+"""Variables of the command line: values for templates in task.toml and for the agent's environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import UsageError
+from .manifests import Manifest, secret_of, variable_from_secret
+
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values from the command line, for Secrets that a trial or sweep owns. variables: for templates; agent: its environment."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    agent: Mapping[str, str] = field(default_factory=dict)
+
+    def secrets(self, owner: str, namespace: str | None) -> list[Manifest]:
+        """Return the Secrets, without empty ones."""
+        parts = ((_variables_name(owner), self.variables), (_agent_env_name(owner), self.agent))
+        return [secret_of(name, values, namespace) for name, values in parts if values]
+
+    def variable_entries(self, owner: str) -> list[Manifest]:
+        """Return entries for spec.variables."""
+        return [variable_from_secret(each, _variables_name(owner), each) for each in self.variables]
+
+    def agent_entries(self, owner: str) -> list[Manifest]:
+        """Return entries for spec.agent.env."""
+        return [variable_from_secret(each, _agent_env_name(owner), each) for each in self.agent]
+
+
+def _variables_name(owner: str) -> str:
+    return f"{owner}-variables"
+
+
+def _agent_env_name(owner: str) -> str:
+    return f"{owner}-agent-env"
+
+
+def given_values(variables: Sequence[str], agent_env: Sequence[str]) -> Values:
+    """Return the values of --var and --agent-env. Raises UsageError."""
+    return Values(_values("--var", variables), _values("--agent-env", agent_env))
+
+
+def _values(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Parse ``NAME=VALUE``, or ``NAME`` for its value in this process's environment."""
+    values: dict[str, str] = {}
+    for each in given:
+        name, told, value = each.partition("=")
+        if not told and name not in os.environ:
+            raise UsageError(
+                f"{option} {name}: the environment here has no variable {name}; give a value with {option} {name}=VALUE"
+            )
+        values[_variable_name(name, f"{option} {name}")] = value if told else os.environ[name]
+    return values
+
+
+def from_secret(option: str, text: str) -> Manifest:
+    """Parse ``NAME=SECRET:KEY``. Raises UsageError."""
+    name, _, source = text.partition("=")
+    secret, _, key = source.partition(":")
+    if not secret or not key:
+        raise UsageError(f"{option} {text}: must be NAME=SECRET:KEY")
+    return variable_from_secret(_variable_name(name, f"{option} {text}"), secret, key)
+
+
+def _variable_name(name: str, option: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(f"{option}: a name is made of letters, digits, '_', '.' and '-', and does not begin with a digit")
+    return name

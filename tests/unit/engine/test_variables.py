@@ -1,0 +1,48 @@
+"""Which variables templates use."""
+
+from __future__ import annotations
+
+import pytest
+
+from multistep.api.task import parse_task
+from multistep.api.trial_spec import TrialSpec
+from multistep.engine.variables import unused_variables, used_variables
+
+_STEPS = '[[steps]]\nname = "a"\n'
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        '[environment.env]\nA = "${KEY}"',
+        '[solution.env]\nA = "${KEY}"',
+        '[verifier.env]\nA = "${KEY:-default}"',
+        '[verifier.environment.env]\nA = "${KEY}"',
+        f'{_STEPS}[steps.verifier.env]\nA = "${{KEY}}"',
+        f'{_STEPS}[steps.verifier.environment.env]\nA = "${{KEY}}"',
+    ],
+)
+def test_every_table_of_templates_counts(toml: str) -> None:
+    assert used_variables(parse_task(toml)) == {"KEY"}
+
+
+def test_a_literal_value_uses_no_variable() -> None:
+    assert used_variables(parse_task('[verifier.env]\nA = "pre-${KEY}"\nKEY = "$KEY"')) == frozenset()
+
+
+def test_templates_of_the_spec_count() -> None:
+    named = [{"name": name, "value": "x"} for name in ("AGENTS", "VERIFIERS", "TASKS", "NOBODYS")]
+    spec = TrialSpec.model_validate(
+        {
+            "task": {"inline": {"config": {}}},
+            "variables": named,
+            "agent": {"name": "nop", "env": [{"name": "A", "value": "${AGENTS}"}]},
+            "verifier": {
+                "env": [
+                    {"name": "A", "value": "${VERIFIERS}"},
+                    {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                ]
+            },
+        }
+    )
+    assert unused_variables(parse_task('[verifier.env]\nA = "${TASKS}"'), spec) == ["NOBODYS"]
