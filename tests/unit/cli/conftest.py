@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ docker_image = "registry.example/image:1"
 name = "a"
 min_reward = 1.0
 """
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The command line runs on asyncio's own loop, which Ctrl-C interrupts in another way than uvloop."""
+    return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture
