@@ -312,3 +312,8 @@ def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:
 def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:
     """Parse only the status, which is possible even if the spec is invalid."""
     return parsed(SweepStatus, obj.get("status") or {}, under="status.")
+
+
+def parse_scoring(obj: Mapping[str, Any]) -> Scoring:
+    """Only the resource's spec.scoring."""
+    return parsed(Scoring, (obj.get("spec") or {}).get("scoring") or {}, under="spec.scoring.")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..api.labels import SWEEP
-from ..api.sweep import parse_sweep_status
+from ..api.sweep import Scoring, parse_scoring, parse_sweep_status
 from ..cluster.resources import TRIALS
+from ..engine.sweep_trials import owner_of
 from ..errors import ClusterError, UsageError
 from ..report.rows import Row, StepRow, row
 from ..report.summary import About
@@ -18,10 +20,11 @@ from .cluster import Cluster, find_sweep
 
 _GONE = 410
 _TRIES = 3
+_Owned: TypeAlias = tuple[str, Row]  # the UID of a trial's sweep, and the trial
 
 
 async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
-    """The sweep and its trials as they are. UsageError: there is neither."""
+    """Return the sweep and its trials as they are. UsageError: neither exists."""
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
     about = About(
@@ -30,26 +33,43 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
         datetime.now(UTC),
         planned=status.trials.total or None if status else None,
         phase=status.phase or "" if status else "",
+        scoring=parse_scoring(found) if found else Scoring(),
     )
-    rows = await _rows(cluster, namespace, sweep)
+    owned = await _rows(cluster, namespace, sweep, about.scoring)
+    uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
+    rows = [each for owner, each in owned if owner == uid]
     if found is None and not rows:
         raise UsageError(f"there is no sweep {sweep!r} in namespace {namespace!r}: `kubectl get tsw -A` lists all")
     return about, rows
 
 
-async def _rows(cluster: Cluster, namespace: str, sweep: str) -> list[Row]:
+def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
+    """Return the UID of a sweep that does not exist any more, of which only trials are left."""
+    uids = {uid for uid, _ in owned}
+    if len(uids) > 1:
+        raise UsageError(f"there is no sweep {sweep!r}, and the trials left belong to {len(uids)} deleted sweeps of that name")
+    return next(iter(uids), None)
+
+
+async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
     for _ in range(_TRIES - 1):
         try:
-            return await _read_rows(cluster, namespace, sweep)
+            return await _read_rows(cluster, namespace, sweep, scoring)
         except ClusterError as error:
             if error.status != _GONE:  # the pages were too slow for the API server, which forgets: begin again
                 raise
-    return await _read_rows(cluster, namespace, sweep)
+    return await _read_rows(cluster, namespace, sweep, scoring)
 
 
-async def _read_rows(cluster: Cluster, namespace: str, sweep: str) -> list[Row]:
+async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
+    """Read the trials that a sweep of this name owns. The label only narrows the list: anybody may set it on a trial."""
+    found: list[_Owned] = []
     async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
-        return [row(each) async for each in trials]
+        async for each in trials:
+            owner = owner_of(each)
+            if owner is not None and owner[0] == sweep:
+                found.append((owner[1], row(each, scoring)))
+    return found
 
 
 def read_report(path: Path) -> tuple[str, list[Row]]:

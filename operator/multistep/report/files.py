@@ -16,6 +16,7 @@ from .summary import PHASES, About, Summary
 
 _AT_ONCE: Final = 1000  # rows, of which some have a hundred steps
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet takes for a formula
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
@@ -28,6 +29,7 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "read": about.read.astimezone(UTC).isoformat(timespec="seconds"),
         "planned": about.planned,
         "confidence": CONFIDENCE,
+        "scoring": about.scoring.model_dump(mode="json", by_alias=True),
         "agents": [asdict(each) for each in summary.standings],
         "differences": [{**asdict(each), "is_real": each.is_real} for each in summary.pairs],
         "tasks": [asdict(each) for each in summary.tasks],
@@ -51,14 +53,20 @@ def _cells(row: Row) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Steps are JSON in a column of their own; what is not known is empty."""
+    """Steps are JSON in a column of their own; what is not known is empty. No text is a formula for a spreadsheet."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\r\n")  # RFC 4180; a cell with either of them is quoted
     writer.writeheader()
     for row in rows:
         cells = _cells(row)
-        writer.writerow({**cells, "steps": json.dumps(cells["steps"], ensure_ascii=False)})
+        cells["steps"] = json.dumps(cells["steps"], ensure_ascii=False)
+        writer.writerow({name: _inert(value) if isinstance(value, str) else value for name, value in cells.items()})
     return out.getvalue()
+
+
+def _inert(text: str) -> str:
+    """Return the text with an apostrophe before what a spreadsheet would run (OWASP, CSV injection). Anybody may name a task."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def parquet_bytes(rows: Sequence[Row]) -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import combinations
 from statistics import fmean, median, quantiles
 
+from ..api.sweep import Scoring
 from .rows import PASS, Row, StepRow, in_order
 from .statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
 
@@ -27,6 +28,7 @@ class About:
     read: datetime
     planned: int | None = None
     phase: str = ""
+    scoring: Scoring = field(default_factory=Scoring)
 
 
 @dataclass(frozen=True)

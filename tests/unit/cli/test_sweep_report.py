@@ -23,7 +23,7 @@ Outcomes = Mapping[tuple[str, str], Sequence[float | str | None]]
 
 def put(cluster: CliCluster, sweep: str, outcomes: Outcomes, content: str = "1", **status: Any) -> None:
     """A sweep and its trials. A number is a reward, a word the class of a failure, None is still at work."""
-    cluster.put("TrialSweep", sweep, status=status)
+    uid = cluster.put("TrialSweep", sweep, status=status)["metadata"]["uid"]
     for (task, agent), those in outcomes.items():
         for attempt, outcome in enumerate(those, 1):
             if isinstance(outcome, str):
@@ -31,9 +31,13 @@ def put(cluster: CliCluster, sweep: str, outcomes: Outcomes, content: str = "1",
             else:
                 made = trial(task, agent, attempt, ended=None if outcome is None else "Complete", reward=outcome)
             name = f"{sweep}-{made['metadata']['name']}"
-            made["metadata"] |= {"name": name, "labels": {"multistep.dev/sweep": sweep}}
+            made["metadata"] |= {"name": name, "labels": {"multistep.dev/sweep": sweep}, "ownerReferences": [owner(sweep, uid)]}
             made["spec"]["task"]["bundle"]["digest"] = content
             cluster.objects["MultiStepTrial", name] = made
+
+
+def owner(sweep: str, uid: str) -> dict[str, Any]:
+    return {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": sweep, "uid": uid, "controller": True}
 
 
 MANY: Outcomes = {
@@ -51,6 +55,21 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
     assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 -")
     assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not over"
     assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
+
+
+def test_a_trial_that_has_the_sweeps_label_but_not_its_uid_changes_nothing(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {("t", "mine"): [0.0, 0.0]})
+    for number, owners in enumerate(([], [owner("s", "another")], [owner("x", "uid-s")])):
+        forged = trial("t", "mine", 7 + number, reward=1.0)
+        name = f"forged-{number}"
+        forged["metadata"] |= {"name": name, "labels": {"multistep.dev/sweep": "s"}, "ownerReferences": owners}
+        cluster.objects["MultiStepTrial", name] = forged
+    result = invoke("sweep", "report", "s", "-o", "json")
+    document = json.loads(result.stdout)
+    assert (document["agents"][0]["mean"]["value"], document["agents"][0]["trials"]) == (0.0, 2)
+    del cluster.objects["TrialSweep", "s"]
+    result = invoke("sweep", "report", "s")
+    assert (result.exit_code, "belong to 2 deleted sweeps" in result.stderr) == (2, True)
 
 
 def test_several_outputs_are_written_at_once(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.rows import row
@@ -46,6 +47,16 @@ def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> N
     ]
     assert (second["state"], second["reward"], second["counts"], second["blame"]) == ("Failed", "", "", "Infrastructure")
     assert (third["state"], third["seconds"]) == ("Live", "")
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("http://evil/")', "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_name_that_is_a_formula_is_text_for_a_spreadsheet_and_numbers_stay_numbers(name: str) -> None:
+    made = row(trial(name, name, reward=-0.5, steps=[step(name, -0.5)]))
+    (found,) = csv.DictReader(io.StringIO(csv_text([made]), newline=""))
+    assert (found["task"], found["agent"]) == (f"'{name}", f"'{name}")
+    assert found["trial"] == f"s-{name}-{name}-1"
+    assert (float(found["reward"]), float(found["counts"])) == (-0.5, -0.5)
+    assert json.loads(found["steps"])[0]["name"] == name
 
 
 def test_parquet_has_the_same_columns_and_types_even_when_empty() -> None:
