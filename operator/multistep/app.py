@@ -112,7 +112,7 @@ class App:
             sweeps=self.sweeps,
         )
         self.orphans = OrphanRemoval(fenced, self.volume, settings, metrics, shipping=self.shipping)
-        self.relist = Relist(client, self.news, self.events.missed, metrics, shard=self.shard)
+        self.relist = Relist(client, self.news, self.events.missed, metrics, shard=self.shard, restored=self.events.restored)
         self.health = Health(
             self.tasks,
             self.lease,

@@ -58,6 +58,11 @@ class EventRouter:
                 self.enqueue_sweep(sweep, BATCH_SECONDS)
         return self.enqueue(key)
 
+    def restored(self) -> None:
+        """Forget all that was only remembered: the API server's store was restored from an older copy."""
+        self._sweeps.book.clear()
+        self._reconciler.hints.clear()
+
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
         """Count the phase, which a new leader does not know yet; enqueue the trial and its sweep if the event matters to them."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]

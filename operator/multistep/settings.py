@@ -99,8 +99,8 @@ class Settings(BaseSettings):
     """The pod that the operator runs in: a lease that was left by an earlier container of the same pod is taken at once."""
     stop_seconds: float = Field(default=5.0, ge=0)
     """How long looks at trials may go on when the operator is told to stop; well below terminationGracePeriodSeconds."""
-    relist_seconds: float = Field(default=300.0, gt=0)
-    """How often it is checked that the watches told of everything."""
+    relist_seconds: float = Field(default=40.0, gt=0)
+    """Period of the resync: it lists the metadata of trials, sweeps and pods and requeues what the watch missed an event of."""
     drain: Literal["Move", "Wait"] = "Move"
     """What the drain of a node does: Move evicts trials, which begin anew elsewhere; Wait keeps them until they are over."""
     metrics_labels: list[Literal["namespace", "task", "step", "agent", "key"]] = ["agent"]

@@ -89,6 +89,16 @@ class FakeCluster:
     def restore(self, saved: Any) -> None:
         self.objects, self.writes, self._versions, self._uids = saved
 
+    def backup(self) -> bytes:
+        """The store as it is, for ``restore_backup``."""
+        return pickle.dumps(self.save(), pickle.HIGHEST_PROTOCOL)
+
+    def restore_backup(self, copy: bytes) -> None:
+        """etcd comes back from an older copy: objects and versions are those of that time, and no watch tells of it."""
+        writes = self.writes
+        self.restore(pickle.loads(copy))
+        self.writes = writes
+
     # -- Cluster
 
     async def get_trial(self, namespace: str, name: str) -> Object:

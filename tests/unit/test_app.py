@@ -339,7 +339,7 @@ async def test_a_leader_looks_at_every_sweep_and_at_one_when_there_is_news_of_it
     await operator.start()
     await operator.until(lambda: len(trials(operator)) == 1)
     [first] = trials(operator)
-    assert operator.app.sweeps.book.page(("default", "s"), "sweep-uid").trials
+    assert operator.app.sweeps.book.page(("default", "s"), "sweep-uid", "", over=False).trials
     operator.app.events.trial_event(operator.cluster.put({**first, "status": ended(0)}), "MODIFIED")
     await operator.until(lambda: len(trials(operator)) == 2)
 

@@ -21,8 +21,8 @@ Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 @dataclass(frozen=True)
 class Seen:
-    """What was last heard of an object. key: the trial, or the sweep, to look at; version: its resourceVersion; over: a trial that
-    has ended."""
+    """What was last heard of an object. key: the trial, or the sweep, to look at; version: its resourceVersion; over: a trial
+    or a sweep that has finished."""
 
     key: Key
     version: str
@@ -59,8 +59,8 @@ class News:
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
         """The sweep to look at, if its spec changed, it is to be deleted, or it was not known."""
-        metadata = body["metadata"]
-        return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type)
+        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
+        return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def pod(self, body: Body, type: str | None) -> PodNews | None:
         """If something of it changed that matters."""

@@ -1,6 +1,7 @@
-"""Finds what a watch should have told and did not: a list now and then, compared with what was heard.
+"""Periodic resync: requeues objects whose watch events were missed, by comparing lists with the events.
 
-A watch is a stream that can be cut, be held up, or skip what happened in a gap. No trial may depend on one.
+A watch is a stream that can be cut, be held up, or skip what happened in a gap. No trial may depend on one. After the API server's
+store was restored from an older copy, a watch is silent until the versions of the copy reach those that the watch has seen.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from ..cluster.shard import Shard
 from ..metrics import Metrics
 from .news import Name, News, Seen
 from .turns import Key
+from .versions import is_older
 
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 10.0  # for events that are under way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are looked at themselves
-SOONER: Final = 0.2
-STALLED_AFTER: Final = 8  # comparisons with a finding, one after another: in that time a watch that is silent is begun anew
+SOONER: Final = 0.5
+STALLED_AFTER: Final = 14  # comparisons with a finding, one after another: in that time a watch that is silent is begun anew
 
 
 class Lister(Protocol):
@@ -35,8 +37,8 @@ class Lister(Protocol):
 
 
 class Relist:
-    """Lists and compares. shard: what is watched; add: called with the kind of what changed, and the
-    trial, or the sweep, to be looked at."""
+    """Lists and compares. shard: what is watched; add: called with the kind of what changed, and the trial or the sweep to
+    reconcile; restored: called when the API server's store was restored from an older copy."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Relist:
         metrics: Metrics,
         *,
         shard: Shard,
+        restored: Callable[[], object] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._lister = lister
@@ -53,6 +56,7 @@ class Relist:
         self._add = add
         self._metrics = metrics
         self._shard = shard
+        self._restored = restored
         self._sleep = sleep
         self._findings = 0  # comparisons with a finding, one after another
         self.finding = ""  # of the last comparison; "" if it found nothing
@@ -73,16 +77,23 @@ class Relist:
                 self._add(kind, key)
 
     async def compare(self) -> None:
-        """Have those trials looked at whose changes, or whose pods' changes, no watch told of."""
+        """Requeue trials and sweeps of which, or of whose pods, a watch missed a change, and every sweep that is not finished."""
         before = self._news.known()
         with self._news.listening() as told:
             listed = await self._listed()
             await self._sleep(GRACE_SECONDS)
         changed = [name for name, seen in listed.items() if name not in told and _version(before, name) != seen.version]
         gone = [name for name in before.keys() - listed.keys() if name not in told]
+        if older := [name for name in listed if is_older(listed[name].version, _version(before, name))]:
+            logger.warning(
+                "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
+            )
+            self._restored()
         for name in [*changed, *gone]:  # after a gap, deletions are not told: that alone is no fault of the watch
             self._news.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
+        for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
+            self._add(name[0], listed[name].key)
         self._conclude(changed)
 
     def _conclude(self, changed: Sequence[Name]) -> None:
@@ -108,6 +119,10 @@ class Relist:
         selector = self._shard.selector
         lists = [await self._lister.list_metadata(resource, each, label_selector=selector) for each in self._shard.places]
         return {(each["namespace"], each["name"]): each["resourceVersion"] for found in lists for each in found}
+
+
+def _unfinished_sweeps(before: Mapping[Name, Seen], listed: Mapping[Name, Seen]) -> set[Name]:
+    return {name for name in listed if name[0] == "sweep" and not (name in before and before[name].over)}
 
 
 def _version(seen: Mapping[Name, Seen], name: Name) -> str:

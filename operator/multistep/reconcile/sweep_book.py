@@ -13,6 +13,7 @@ from typing import Any
 from ..engine.sweep_trials import Plan, facts, owner_of
 from ..engine.sweeps import TrialFacts
 from .turns import Key
+from .versions import is_older
 
 
 @dataclass
@@ -21,7 +22,8 @@ class Page:
 
     trials: by name. made: how many numbers are known to have been made. whole: all trials were listed. heard: names of which a
     watch told since the look began that goes on. over: the sweep has ended, nothing is noted any more. plan: with the generation
-    of the spec that it was made of. written: when the sweep's status was (seconds since the epoch).
+    of the spec that it was made of. written: when the sweep's status was (seconds since the epoch). version: the newest that was
+    seen of the sweep, its resourceVersion.
     """
 
     key: Key
@@ -32,6 +34,7 @@ class Page:
     over: bool = False
     plan: tuple[int, Plan] | None = None
     written: float | None = None
+    version: str = ""
 
     def begin(self) -> None:
         """A look begins: from now on, what a watch tells is newer than the answers to what is asked."""
@@ -98,12 +101,19 @@ class Book:
             return None
         return page.key if page.hear(metadata["name"], None if gone else facts(trial)) else None
 
-    def page(self, key: Key, uid: str) -> Page:
-        """That of a sweep; earlier namesakes' are dropped."""
-        if uid not in self._pages:
+    def page(self, key: Key, uid: str, version: str, *, over: bool) -> Page:
+        """The page of a sweep as it was just read. version, over: its own; a page that knows a later version, or that the sweep has
+        ended, is of a time before the API server's store was restored from an older copy. Earlier namesakes' pages are dropped."""
+        page = self._pages.get(uid)
+        if page is None or is_older(version, page.version) or (page.over and not over):
             self.drop(key)
-            self._pages[uid] = Page(key)
-        return self._pages[uid]
+            page = self._pages[uid] = Page(key)
+        page.version = version
+        return page
+
+    def clear(self) -> None:
+        """Forget everything: the next reconcile of each sweep lists its trials."""
+        self._pages.clear()
 
     def drop(self, key: Key) -> None:
         """The sweep is gone."""

@@ -69,8 +69,10 @@ class Sweeps:
         if metadata.deletion_timestamp is not None:
             return None  # its trials go with it
         self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
+        over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
+        page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
         try:
-            return await _Look(self, found, self.book.page(key, metadata.uid)).run()
+            return await _Look(self, found, page).run()
         except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
             return SOON_SECONDS
         finally:
@@ -246,7 +248,7 @@ class _Look:
             status=content,
             resource=SWEEPS,
         )
-        self._page.written = self._s.clock()
+        self._page.written, self._page.version = self._s.clock(), self._object["metadata"]["resourceVersion"]
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
         self._sweep = self._sweep.model_copy(update={"status": new, "metadata": fresh})
         self._s.metrics.sweeps.saw((metadata.namespace, metadata.name), new.phase)

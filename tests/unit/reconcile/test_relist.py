@@ -12,6 +12,7 @@ from multistep.metrics import Metrics
 from multistep.reconcile.news import News
 from multistep.reconcile.relist import GRACE_SECONDS, STALLED_AFTER, Relist
 from multistep.reconcile.turns import Key
+from multistep.settings import Settings
 from tests.support.cluster_contract import make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
 from tests.support.sweep_world import sweep
@@ -119,7 +120,7 @@ async def test_after_a_finding_the_next_comparison_comes_sooner(watched: Watched
     assert watched.relist.pause_seconds(300.0) == 300.0
     watched.change("Pod", "p")
     await watched.relist.compare()
-    assert watched.relist.pause_seconds(300.0) == 60.0
+    assert watched.relist.pause_seconds(300.0) == 150.0
     await watched.relist.compare()
     assert watched.relist.pause_seconds(300.0) == 300.0
 
@@ -132,6 +133,60 @@ async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not
     assert watched.relist.stalled
     await watched.relist.compare()
     assert not watched.relist.stalled
+
+
+async def test_after_the_store_was_restored_from_an_older_copy_everything_is_requeued_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The pod did not change since the copy, but what was remembered of it may be of a time that the store does not know."""
+    watched, restored = Watched(), []
+    watched.relist._restored = lambda: restored.append(True)
+    for name in ("t", "u"):
+        watched.tell(await make_trial(watched.cluster, "default", name), "ADDED")
+    copy = watched.cluster.backup()
+    watched.tell(watched.change("MultiStepTrial", "t"))
+    watched.cluster.restore_backup(copy)
+    await watched.relist.compare()
+    assert (sorted(watched.added), restored) == ([("default", "t"), ("default", "u")], [True])
+    assert "the version of trial/default/t went back" in caplog.text
+    watched.added.clear()
+    await watched.relist.compare()
+    assert (watched.added, restored) == ([], [True])
+
+
+async def test_a_change_that_a_watch_of_a_restored_store_does_not_tell_is_found_though_its_version_is_older() -> None:
+    watched = Watched()
+    watched.tell(await make_trial(watched.cluster, "default", "t"), "ADDED")
+    copy = watched.cluster.backup()
+    for _ in range(9):
+        watched.tell(watched.change("MultiStepTrial", "t"))
+    watched.cluster.restore_backup(copy)
+    await watched.relist.compare()
+    watched.added.clear()
+    watched.change("MultiStepTrial", "t")
+    await watched.relist.compare()
+    assert watched.added == [("default", "t")]
+
+
+async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_one_is_not() -> None:
+    found: list[tuple[str, Key]] = []
+    cluster, news = FakeCluster(), News()
+    relist = Relist(
+        cluster, news, lambda kind, key: found.append((kind, key)), Metrics(), shard=Shard(), sleep=lambda _: asyncio.sleep(0)
+    )
+    news.sweep(cluster.put(sweep()), "ADDED")
+    for _ in range(2):
+        await relist.compare()
+    assert found == 2 * [("sweep", ("default", "s"))] and not relist.finding
+    found.clear()
+    news.sweep(cluster.put({**sweep(), "status": {"phase": "Complete"}}), "MODIFIED")
+    await relist.compare()
+    assert found == []
+
+
+def test_what_a_pod_or_the_store_is_gets_asked_within_a_minute() -> None:
+    """Jitter and the time for late events included."""
+    assert Settings().relist_seconds * 1.2 + GRACE_SECONDS <= 60
 
 
 async def test_everything_is_every_trial_once(watched: Watched) -> None:

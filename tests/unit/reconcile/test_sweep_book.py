@@ -34,7 +34,7 @@ async def test_news_of_a_trial_is_news_of_its_sweep_when_it_changes_what_a_sweep
 
 async def test_a_trial_that_went_while_it_was_being_made_is_not_believed_to_be_there() -> None:
     book = Book()
-    page = book.page(KEY, "u")
+    page = book.page(KEY, "u", "", over=False)
     page.begin()
     book.saw(trial(0))
     book.saw(trial(0), gone=True)
@@ -49,7 +49,7 @@ async def test_a_list_tells_of_all_but_what_was_heard_meanwhile() -> None:
     book = Book()
     for number in range(3):
         book.saw(trial(number))
-    page = book.page(KEY, "u")
+    page = book.page(KEY, "u", "", over=False)
     page.begin()
     book.saw(trial(1, phase="Running"))
     book.saw(trial(9))
@@ -65,7 +65,7 @@ async def test_a_list_tells_of_all_but_what_was_heard_meanwhile() -> None:
 async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:
     book = Book()
     book.saw(trial(0))
-    page = book.page(KEY, "u")
+    page = book.page(KEY, "u", "", over=False)
     page.close()
     assert book.saw(trial(1)) is None and page.trials == {} and book.doubt("default") == []
 
@@ -73,7 +73,7 @@ async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:
 async def test_a_namesake_begins_with_an_empty_page() -> None:
     book = Book()
     book.saw(trial(0))
-    assert book.page(KEY, "another").trials == {}
-    assert book.page(KEY, "another") is book.page(KEY, "another")
+    assert book.page(KEY, "another", "", over=False).trials == {}
+    assert book.page(KEY, "another", "", over=False) is book.page(KEY, "another", "", over=False)
     book.drop(KEY)
     assert book.saw(trial(0), gone=True) is None

@@ -291,3 +291,41 @@ async def test_a_sweep_of_another_shard_is_left_alone() -> None:
     world = SweepWorld(found)
     assert await world.look() is None
     assert world.cluster.writes == []
+
+
+async def begun(world: SweepWorld) -> bytes:
+    """The sweep has created its first trials. Returns a copy of the store."""
+    while await world.look() is not None:
+        pass
+    assert len(world.live) == 3
+    return world.cluster.backup()
+
+
+async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lost_trials_again_and_completes() -> None:
+    """In memory, trials were created of which the restored store knows nothing: they are created again, without a restart."""
+    world = SweepWorld()
+    copy = await begun(world)
+    for trial in world.live:
+        world.end(trial)
+        world.now += STATUS_SECONDS
+        await world.look()
+    assert world.status.trials.made == 6
+    world.cluster.restore_backup(copy)
+    world.ended = 0
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete")
+    assert world.status.trials.model_dump(exclude_defaults=True)["done"] == len(world.trials) == 8
+    assert world.status.not_counted == {"Infrastructure": 1}
+
+
+async def test_a_finished_sweep_whose_store_is_restored_from_an_older_copy_runs_its_trials_to_their_end_again() -> None:
+    world = SweepWorld()
+    copy = await begun(world)
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete")
+    world.cluster.restore_backup(copy)
+    world.ended = 0
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete")
+    assert world.status.trials.model_dump(exclude_defaults=True)["done"] == len(world.trials) == 8
+    assert world.status.not_counted == {"Infrastructure": 1}
