@@ -2,7 +2,7 @@
 
 Tests with the mark `alone` have a cluster to themselves: they stop or change what other tests use, or count what is in all of it.
 A test that fails is run once more when all others have finished (hack.flaky).
-Tests with the mark `long` are left to `make test-all`.
+Tests with the mark `long` are left to `make test-long`, those with the mark `measures` to `make bench`.
 """
 
 import os
@@ -25,6 +25,7 @@ from localkube.commands import capture
 from localkube.config import load_config, second_cluster
 
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
+_EACH_RUN = "not long and not measures"
 _CASES_AT_ONCE = 2  # of the conformance run, for each worker of pytest-xdist: they wait even more
 _FIRST = "tests/e2e/test_nodes.py"  # a node gets all images of its cluster: in the second one, and early, these are few
 
@@ -74,7 +75,7 @@ class _Stage:
 
     def _on_first(self) -> None:
         env = environment(self._first.environment)
-        side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", "not alone and not long", "-v")
+        side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", f"not alone and {_EACH_RUN}", "-v")
         cases = {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)}
         runs = [Run("conformance", ["tests/conformance"], env | cases), Run("side by side", ["tests/e2e", *side_by_side], env)]
         with ThreadPoolExecutor(len(runs)) as threads:
@@ -88,7 +89,7 @@ class _Stage:
         """One after another, as long as the other cluster has not taken them."""
         while file := self._next():
             name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
-            self._execute(Run(name, [file, "-m", "alone and not long", "-v"], env))
+            self._execute(Run(name, [file, "-m", f"alone and {_EACH_RUN}", "-v"], env))
 
     def _prove_rights(self) -> None:
         """By the audit logs of what was done: other clusters keep theirs to themselves."""
@@ -108,6 +109,6 @@ class _Stage:
 
 
 def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
-    listed = capture([*PYTEST, "--collect-only", "-q", "-m", "alone and not long", "tests/e2e"], env=dict(env), cwd=ROOT)
+    listed = capture([*PYTEST, "--collect-only", "-q", "-m", f"alone and {_EACH_RUN}", "tests/e2e"], env=dict(env), cwd=ROOT)
     files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
     return sorted(files, key=lambda file: file != _FIRST)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hack import deployment, image, peers
 from hack.deployment import Cluster
+from hack.lanes import PYTEST, environment
 from hack.places import ROOT, VENV
 from hack.stages import Failure, say, stage
 from localkube.commands import capture
@@ -19,6 +20,7 @@ from localkube.targets import Local
 
 _EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
+_MEASURES = "measures"  # a section of `make bench`, and the mark of its tests
 
 
 def demo() -> None:
@@ -47,19 +49,22 @@ def run() -> None:
 
 
 def bench() -> None:
-    """What trials cost. The example's image is built as `multistep run` does it: the runner is in it."""
+    """Measure what trials cost. `make bench SECTIONS="trials measures"` runs only these sections.
+
+    The example's image is built as `multistep run` builds it: the runner is in it.
+    """
     cluster = deployment.deploy()
     with stage(f"multistep build {_EXAMPLE}"):
         example = capture([str(VENV / "bin" / "multistep"), "build", _EXAMPLE], env=cluster.environment, cwd=ROOT).strip()
     operator = f"{image.repository()}:{image.tag()}"
     command = ["python", "-m", "tests.bench", "--image", example, "--runner-in-image", "--operator-image", operator]
+    sections = os.environ.get("SECTIONS", "").split()
     simulated = peers.simulated_nodes() if isinstance(cluster.target, Local) else {}
-    _run([*command, *_chosen_sections()], cluster, PATH=peers.path(cluster.environment), **simulated)
-
-
-def _chosen_sections() -> list[str]:
-    """make bench SECTIONS="simulated size" """
-    return [word for name in os.environ.get("SECTIONS", "").split() for word in ("--only", name)]
+    only = [word for name in sections if name != _MEASURES for word in ("--only", name)]
+    if only or not sections:
+        _run([*command, *only], cluster, PATH=peers.path(cluster.environment), **simulated)
+    if _MEASURES in sections or not sections:
+        _run(["python", *PYTEST[1:], "tests/e2e", "-m", _MEASURES, "-v", "-rP"], cluster, **environment(cluster.environment))
 
 
 def chaos() -> None:

@@ -19,9 +19,11 @@ collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chao
 
 @pytest.fixture
 async def given() -> AsyncIterator[Given]:
-    """A fresh namespace, deleted afterwards."""
+    """A fresh namespace, deleted afterwards. All states of its objects are recorded."""
     namespace = f"e2e-{secrets.token_hex(4)}"
     async with await Client.connect() as client:
         await made_namespace(client, namespace)
-        yield Given(client, namespace)
+        given = Given(client, namespace)
+        async with given.recorder:
+            yield given
         await client.delete(NAMESPACES, None, namespace)

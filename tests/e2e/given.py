@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.cluster import pods
 from multistep.cluster.client import Client
-from multistep.cluster.resources import TRIALS, Resource
-from multistep.errors import NotFound
+from multistep.cluster.resources import SWEEPS, TRIALS, Resource
+from multistep.errors import ClusterError, NotFound
+from tests.e2e.recorder import Recorder, is_so
+from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
+from tests.support.waiting import eventually
 
 IMAGE = "debian:bookworm-slim"
-DEADLINE_SECONDS = 240.0  # no wait of these tests lasts longer
+_RECHECK_SECONDS = 2.0  # of what may change without any change of an object
 
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 REWARD_ONE = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
 SOLVE_NOTHING = "#!/bin/sh\n"
@@ -114,6 +118,8 @@ class Given:
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
+        self.recorder = Recorder(client, namespace)  # for `until` and `when`; to be entered
+        self._seen: dict[tuple[str, str], int] = {}  # by kind and name: the states that an earlier `until` had
 
     async def applied(self, manifest: Object) -> Object:
         """The trial (or another object) was applied."""
@@ -124,12 +130,36 @@ class Given:
         """The trial as it is now."""
         return await self.client.get_trial(self.namespace, name)
 
-    async def until(self, name: str, done: Callable[[Object], bool]) -> Object:
-        """The trial once it is so."""
+    async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
+        """The trial (or sweep) once it is so: as it is now, or in a state that it passed through since the last `until` of it."""
+        since, uid = self._seen.get((resource.kind, name), 0), ""
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                with suppress(ClusterError):  # it may not exist yet, or the API server may be away
+                    found = await self.client.get(resource, self.namespace, name)
+                    if is_so(done, found):
+                        return found
+                    uid = found["metadata"]["uid"]
+                return await self.recorder.first(resource, name, done, since=since, uid=uid)
+        except TimeoutError as error:
+            history = "\n".join(map(str, self.recorder.states(resource, name)))
+            raise TimeoutError(f"{name} did not get there in {DEADLINE_SECONDS:.0f} s; its states were:\n{history}") from error
+        finally:
+            self._seen[resource.kind, name] = self.recorder.count
+
+    async def sweep_until(self, name: str, done: Callable[[Object], bool]) -> Object:
+        """The same of a sweep."""
+        return await self.until(name, done, SWEEPS)
+
+    async def when(self, check: Callable[[], Awaitable[T]]) -> T:
+        """The first answer of the check that is true; it is asked again after each change of an object in the namespace."""
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while not done(found := await self.get(name)):
-                await asyncio.sleep(0.3)
-        return found
+            while True:
+                count = self.recorder.count
+                if found := await check():
+                    return found
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.recorder.after(count), _RECHECK_SECONDS)
 
     async def ended(self, manifest: Object) -> Object:
         """Applied, and waited for until it is over."""
@@ -154,9 +184,11 @@ class Given:
 
     async def without_pods(self, trial_name: str) -> None:
         """The trial's pods are gone."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while await self.pods(trial_name):
-                await asyncio.sleep(0.2)
+
+        async def gone() -> bool:
+            return not await self.pods(trial_name)
+
+        await self.when(gone)
 
     async def events(self, trial_name: str) -> list[Object]:
         """The Events about a trial, oldest first."""
@@ -167,10 +199,12 @@ class Given:
 
     async def told(self, name: str, last: str) -> list[str]:
         """The reasons of the Events about a trial, from when there is the last one: it is told after it is in the status."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while last not in (reasons := [each["reason"] for each in await self.events(name)]):
-                await asyncio.sleep(0.2)
-        return reasons
+
+        async def reasons() -> list[str]:
+            found = [each["reason"] for each in await self.events(name)]
+            return found if last in found else []
+
+        return await self.when(reasons)
 
     async def changed(self, name: str, **spec: object) -> None:
         """The trial's spec was changed so."""
@@ -185,12 +219,13 @@ class Given:
 async def made_namespace(client: Client, name: str, **metadata: Any) -> None:
     """A namespace is there, and pods can be made in it: without its ServiceAccount, which comes a moment later, each is denied."""
     await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}})
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            with suppress(NotFound):
-                await client.get(SERVICE_ACCOUNTS, name, "default")
-                return
-            await asyncio.sleep(0.1)
+
+    async def usable() -> bool:
+        with suppress(NotFound):
+            return bool(await client.get(SERVICE_ACCOUNTS, name, "default"))
+        return False
+
+    await eventually(usable)
 
 
 async def granted(client: Client, user: str, verb: str, resource: str, namespace: str) -> None:
@@ -200,9 +235,12 @@ async def granted(client: Client, user: str, verb: str, resource: str, namespace
     group = "" if name == "pods" else TRIALS.api_version.partition("/")[0]
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": subresource}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}}
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not (await client.create({**review, "spec": {"user": user, "resourceAttributes": asked}}))["status"]["allowed"]:
-            await asyncio.sleep(0.1)
+
+    async def allowed() -> bool:
+        answer = await client.create({**review, "spec": {"user": user, "resourceAttributes": asked}})
+        return bool(answer["status"]["allowed"])
+
+    await eventually(allowed)
 
 
 def tree(directory: Path) -> dict[str, bytes]:

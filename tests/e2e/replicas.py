@@ -10,9 +10,9 @@ from typing import Any
 from multistep.cluster.client import Client
 from multistep.cluster.resources import LEASES
 from multistep.errors import NotFound
-from tests.e2e.given import DEADLINE_SECONDS
 from tests.e2e.operators import PROCESS, require_alone
 from tests.support.machine import processes
+from tests.support.waiting import eventually
 
 NAMESPACE, NAME = "multistep-system", "multistep"
 SELECTOR = f"app.kubernetes.io/instance={NAME}"
@@ -30,9 +30,7 @@ class Replicas:
         """So many replicas, all of them ready, and one of them leads."""
         require_alone()
         await _run("kubectl", "-n", NAMESPACE, "scale", f"deployment/{NAME}", f"--replicas={number}")
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not await self._settled(number):
-                await asyncio.sleep(0.3)
+        await eventually(lambda: self._settled(number))
 
     async def lease(self) -> Object:
         """What the lease says."""
@@ -44,19 +42,26 @@ class Replicas:
 
     async def until_held_by_another(self, former: str) -> Object:
         """The lease once somebody else holds it."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while (lease := await self.lease()).get("holderIdentity") in (former, "", None):
-                await asyncio.sleep(0.2)
-        return lease
+
+        async def taken() -> Object | None:
+            lease = await self.lease()
+            return None if lease.get("holderIdentity") in (former, "", None) else lease
+
+        found = await eventually(taken)
+        assert found
+        return found
 
     async def until_restarted(self, pod: Object) -> Object:
         """How the operator's process in the pod ended, once another runs there."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                container = _container(await self._client.get_pod(NAMESPACE, pod["metadata"]["name"]))
-                if container["restartCount"] > _container(pod)["restartCount"] and "running" in container["state"]:
-                    return dict(container["lastState"]["terminated"])
-                await asyncio.sleep(0.3)
+
+        async def ended() -> Object | None:
+            container = _container(await self._client.get_pod(NAMESPACE, pod["metadata"]["name"]))
+            restarted = container["restartCount"] > _container(pod)["restartCount"] and "running" in container["state"]
+            return dict(container["lastState"]["terminated"]) if restarted else None
+
+        found = await eventually(ended)
+        assert found
+        return found
 
     async def last_words(self, pod: Object) -> str:
         """The log of the process that ended."""

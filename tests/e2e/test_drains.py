@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
 from multistep.cluster.resources import PODS
 from multistep.errors import NotFound, Unavailable
-from tests.e2e.given import DEADLINE_SECONDS, STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
 from tests.e2e.operators import with_values
+from tests.support.waiting import eventually
 
 
 async def evict(given: Given, pod: str) -> None:
@@ -56,13 +57,14 @@ async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given,
     done = (await given.until(name, finished))["status"]
     assert (done["rewards"], done["attempt"], done.get("attempts", [])) == ({"reward": 0.25}, 1, [])
     assert len(await given.pods(name)) == 1
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            try:
-                await evict(given, pod)
-                break
-            except Unavailable:  # the budget goes before the trial is over; its controller may be late
-                await asyncio.sleep(0.5)
+
+    async def evicted() -> bool:
+        with suppress(Unavailable):  # the budget goes before the trial is finished; its controller may be late
+            await evict(given, pod)
+            return True
+        return False
+
+    await eventually(evicted)
     await given.without_pods(name)
     with pytest.raises(NotFound):
         await given.client.get_pod(given.namespace, pod)

@@ -12,8 +12,9 @@ import pytest
 
 from localkube.packages import ensure_packages
 from multistep.errors import ClusterError
-from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
 from tests.support.machine import on_node
+from tests.support.waiting import eventually
 
 LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node, two of them of registries
 NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # a password that nobody has
@@ -129,9 +130,11 @@ BARE = {"containers": [{"name": "main", "image": IMAGE}]}
 async def _until_denied(given: Given, pod: Object) -> None:
     """A policy is in force a moment after it was made. Before the namespace has its ServiceAccount, each pod is denied, too."""
     body = {**pod, "metadata": {**pod["metadata"], "namespace": given.namespace}}
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while "unwanted here" not in await _refusal(given, body):
-            await asyncio.sleep(0.3)
+
+    async def denied() -> bool:
+        return "unwanted here" in await _refusal(given, body)
+
+    await eventually(denied)
 
 
 async def _refusal(given: Given, body: Object) -> str:

@@ -137,10 +137,8 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     if is_ours:
         mine["spec"]["suspend"] = True
     first = await synced(given.client, mine)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while is_ours and not holds(first, "Suspended"):
-            await asyncio.sleep(0.3)
-            first = await given.client.get(resource, given.namespace, names["name"])
+    if is_ours:
+        first = await given.until(names["name"], lambda found: holds(found, "Suspended"), resource)
     second = await synced(given.client, mine)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]:

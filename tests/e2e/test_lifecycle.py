@@ -11,6 +11,7 @@ import pytest
 from multistep.errors import NotFound
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, finished, in_agent, reward, trial
 from tests.e2e.operators import samples, without_deployed
+from tests.support.waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inline-trial.yaml"
 FAILING = {"name": "command", "command": ["false"]}
@@ -95,9 +96,11 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
         await given.applied(trial(Step("a", solve=SLEEPS_UNTIL_GO), name=name))
     for name in names:
         await given.until(name, in_agent)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while (await samples(given.client))["multistep_execs_open"]:
-            await asyncio.sleep(0.5)
+
+    async def none_open() -> bool:
+        return not (await samples(given.client))["multistep_execs_open"]
+
+    await eventually(none_open)
     assert all([in_agent(await given.get(name)) for name in names])
     for name in names:
         await given.go(name)
@@ -130,9 +133,11 @@ async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Giv
     late = await given.until("late", finished)
     assert [each["reason"] for each in late["status"]["conditions"] if each["status"] == "True"] == ["DeadlineExceeded"] * 2
     await given.without_pods("late")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while await _there(given, "old"):
-            await asyncio.sleep(0.3)
+
+    async def old_is_gone() -> bool:
+        return not await _there(given, "old")
+
+    await given.when(old_is_gone)
     assert not await _there(given, "deleted") and await given.pods("deleted") == []
 
 

@@ -17,9 +17,10 @@ import pytest
 import yaml
 
 from multistep.cluster.resources import NAMESPACES
-from tests.e2e.given import DEADLINE_SECONDS, STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, made_namespace, reward, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, made_namespace, reward, trial
 from tests.e2e.replicas import NAMESPACE, SELECTOR
 from tests.support import servers
+from tests.support.waiting import eventually
 
 FILES = Path(__file__).parents[2] / "charts" / "multistep" / "files"
 SCRAPE_SECONDS = 1
@@ -110,13 +111,16 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
         AsyncExitStack() as made,
     ):
         prometheus = Prometheus(server.url, session)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while await prometheus.query("sum(up)") != {(): 2}:  # so that increase() sees what begins with these trials
-                await asyncio.sleep(0.2)
+
+        async def up() -> bool:
+            return await prometheus.query("sum(up)") == {(): 2}
+
+        await eventually(up)  # so that increase() sees what begins with these trials
         while (found := await seen_by(prometheus, given)) is None:  # a busy machine made the operator begin anew: its counts, too
             given = Given(given.client, f"{given.namespace}-a")
             await made_namespace(given.client, given.namespace)
             made.push_async_callback(given.client.delete, NAMESPACES, None, given.namespace)
+            await made.enter_async_context(given.recorder)
         yield found
 
 
@@ -124,14 +128,15 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
     """What there is after the trials have ended, if one process of the operator saw them all."""
     process = await prometheus.query("process_start_time_seconds")
     statuses = await run(given)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while len(await prometheus.query(f'kube_multisteptrial_status_completion_time{{namespace="{given.namespace}"}}')) < len(
-            TRIALS
-        ):
-            await asyncio.sleep(0.2)
-        moment = time.time()
-        for _ in range(2):  # rates need two scrapes
-            moment = await scraped_since(prometheus, moment)
+
+    async def all_finished() -> bool:
+        times = await prometheus.query(f'kube_multisteptrial_status_completion_time{{namespace="{given.namespace}"}}')
+        return len(times) == len(TRIALS)
+
+    await eventually(all_finished)
+    moment = time.time()
+    for _ in range(2):  # rates need two scrapes
+        moment = await scraped_since(prometheus, moment)
     at_moment = replace(prometheus, moment=moment)
     same = await at_moment.query("process_start_time_seconds") == process
     return Seen(at_moment, statuses, given.namespace) if same else None
@@ -140,12 +145,13 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
 async def scraped_since(prometheus: Prometheus, since: float) -> float:
     """A moment after it, at which the newest scrape of each target is newer and was good: on a busy machine some are not, and
     what they should have brought is then missing. That of a scrape: one that is under way has begun later, and may fail."""
-    while True:
+
+    async def newest() -> float:
         moment = min((await good_scrapes(prometheus, time.time())).values(), default=0.0)
         good = await good_scrapes(prometheus, moment)
-        if len(good) == 2 and min(good.values()) > since:
-            return moment
-        await asyncio.sleep(0.2)
+        return moment if len(good) == 2 and min(good.values()) > since else 0.0
+
+    return await eventually(newest)
 
 
 async def good_scrapes(prometheus: Prometheus, moment: float) -> dict[tuple[str, ...], float]:

@@ -12,9 +12,10 @@ import pytest
 from multistep.cli.fetch import ServicePath, locate
 from multistep.cluster.resources import CONFIG_MAPS, SECRETS
 from multistep.errors import NotFound
-from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Object, Step, trial
+from tests.e2e.given import WAITS, Given, Object, Step, trial
 from tests.e2e.operators import kubectl, samples, with_variables
 from tests.e2e.test_cli import EXAMPLE, multistep
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.alone
 
@@ -57,9 +58,11 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(
     await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as by an operator that was thought dead
     await make_pod(given, "copied", None, pod["metadata"]["labels"])  # no trial's, but not of our making either
     await asyncio.to_thread(kubectl, "-n", given.namespace, "delete", "mst", "left", "--cascade=orphan")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while await pod_names(given) & {"live-9", "left-1"}:
-            await asyncio.sleep(0.3)
+
+    async def orphans_are_gone() -> bool:
+        return not await pod_names(given) & {"live-9", "left-1"}
+
+    await given.when(orphans_are_gone)
     await given.go("live")
     done = await given.until("live", lambda found: (found.get("status") or {}).get("phase") == "Complete")
     assert (done["status"]["podUID"], done["status"]["rewards"]) == (pod["metadata"]["uid"], {"reward": 1.0})
@@ -72,9 +75,11 @@ async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_li
     kept, gone = [each["status"]["results"] for each in done]
     assert await fetched(given, gone)
     await given.deleted("gone")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while await fetched(given, gone):
-            await asyncio.sleep(0.3)
+
+    async def deleted() -> bool:
+        return not await fetched(given, gone)
+
+    await eventually(deleted)
     assert await fetched(given, kept)
     await until_counted(given, "results")
 
@@ -90,16 +95,20 @@ async def test_what_run_made_for_a_trial_goes_with_it(given: Given, tmp_path: Pa
 
     assert len(await left()) == 2
     await given.deleted("made")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while await left():
-            await asyncio.sleep(0.3)
+
+    async def nothing_left() -> bool:
+        return not await left()
+
+    await eventually(nothing_left)
 
 
 async def until_counted(given: Given, kind: str) -> None:
     """The operator counts what it removed, when all of that is done."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while f'multistep_orphans_removed_total{{kind="{kind}"}}' not in await samples(given.client):
-            await asyncio.sleep(0.3)
+
+    async def counted() -> bool:
+        return f'multistep_orphans_removed_total{{kind="{kind}"}}' in await samples(given.client)
+
+    await eventually(counted)
 
 
 async def fetched(given: Given, uri: str) -> bool:

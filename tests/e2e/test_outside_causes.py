@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from multistep.cluster.resources import Resource
-from multistep.errors import ClusterError
 from tests.e2e.given import (
-    DEADLINE_SECONDS,
     IMAGE,
     STAYS_IN_FIRST_POD,
     WAITS,
@@ -27,6 +24,7 @@ from tests.e2e.given import (
     trial,
 )
 from tests.support.machine import asleep, kill, processes, without
+from tests.support.waiting import eventually
 
 AGENT_SECONDS = 8
 RUNNER_SERVES = b"/multistep/runner\0serve\0"
@@ -164,13 +162,16 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 
 async def cut(given: Given, name: str, times: int) -> None:
     """Streams to the trial's runner end in the container, so often, unanswered: the runner sleeps, so that none is over before."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not (serving := await in_containers(given, name, RUNNER_SERVES)):
-            await asyncio.sleep(0.1)
-        with asleep(serving):
-            while times > 0:
-                times -= kill(await in_containers(given, name, RUNNER_CALLS))
-                await asyncio.sleep(0.1)
+    serving = await eventually(lambda: in_containers(given, name, RUNNER_SERVES))
+    killed = 0
+
+    async def killed_often() -> bool:
+        nonlocal killed
+        killed += kill(await in_containers(given, name, RUNNER_CALLS))
+        return killed >= times
+
+    with asleep(serving):
+        await eventually(killed_often)
 
 
 async def in_containers(given: Given, name: str, command: bytes) -> list[int]:
@@ -201,13 +202,8 @@ async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_t
     await given.applied(manifest)
     before = await given.until(name, in_second_step)
     async with without("apiserver"):
-        await asyncio.sleep(AGENT_SECONDS)  # the agent ends meanwhile
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        done = before
-        while not finished(done):
-            with suppress(ClusterError):
-                done = await given.get(name)
-            await asyncio.sleep(0.5)
+        await asyncio.sleep(AGENT_SECONDS)  # no condition: the agent ends meanwhile, and nobody can be asked whether it did
+    done = await given.until(name, finished)
     status = done["status"]
     assert holds(done, "Complete") and status["rewards"] == {"reward": 0.75}
     assert (status["attempt"], status["podUID"]) == (1, before["status"]["podUID"]) and not status.get("attempts")

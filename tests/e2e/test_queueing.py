@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
+from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 from tests.support.kueue import PRIORITY, QUEUE, kueue
+from tests.support.waiting import eventually
 
 # The agent of a first attempt works until its pod is taken away.
 FIRST_STAYS = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
@@ -55,9 +54,11 @@ async def test_trials_wait_for_room_in_a_quota_and_start_one_after_another_when_
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
     await given.applied(quota)
     resource = await given.client.resource_of(quota)
-    async with asyncio.timeout(DEADLINE_SECONDS):  # it counts from then on
-        while "used" not in ((await given.client.get(resource, given.namespace, "few")).get("status") or {}):
-            await asyncio.sleep(0.2)
+
+    async def counts() -> bool:
+        return "used" in ((await given.client.get(resource, given.namespace, "few")).get("status") or {})
+
+    await eventually(counts)
     rewards = {"a": 0.1, "b": 0.2}
     for name, each in rewards.items():
         await given.applied(trial(Step("a", test=reward(each)), name=name))

@@ -18,7 +18,7 @@ import yaml
 from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError
 from multistep.sources.bundle import digest_of, pack
-from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, holds, reward
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward
 from tests.support import git_server, servers
 from tests.support.images import image_layer, push_image
 
@@ -159,10 +159,7 @@ def sweep(source: Object) -> Object:
 
 
 async def sweep_until(given: Given, done: Callable[[Object], bool]) -> Object:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not done(found := await given.client.get(SWEEPS, given.namespace, "all")):
-            await asyncio.sleep(0.3)
-    return found
+    return await given.sweep_until("all", done)
 
 
 def resolved_tasks(obj: Object) -> bool:

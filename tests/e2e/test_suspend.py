@@ -42,7 +42,7 @@ async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(gi
     paused = (await given.until(name, suspended))["status"]
     assert (paused["phase"], [step["rewards"] for step in paused["steps"]]) == ("Suspended", [{"reward": 1}])
     (pod,) = await given.pods(name)
-    await asyncio.sleep(4)
+    await asyncio.sleep(4)  # no condition: that nothing happens
     assert (await given.get(name))["status"] == paused
     await patched(given, name, suspend=False)
     done = (await given.until(name, finished))["status"]

@@ -19,9 +19,10 @@ from playwright.async_api import Page
 
 from multistep.cluster.resources import SWEEPS, TRIALS
 from tests.e2e.browser import chromium, opened, overflow, walk
-from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, named_pods
+from tests.e2e.given import IMAGE, Given, named_pods
 from tests.e2e.operators import SYSTEM, kubectl, require_alone
 from tests.e2e.test_cli import multistep
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.alone
 
@@ -126,9 +127,11 @@ async def trials_of(given: Given) -> dict[str, int]:
 
 
 async def until_done(given: Given, least: int) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while (await trials_of(given))["done"] < least:
-            await asyncio.sleep(0.2)
+
+    async def done() -> bool:
+        return (await trials_of(given))["done"] >= least
+
+    await given.when(done)
 
 
 def independent_rewards(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Fraction]]]:
@@ -260,6 +263,5 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
 async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:
     await page.locator("#agents .wide").focus()
     await page.keyboard.press("ArrowRight")
-    async with asyncio.timeout(DEADLINE_SECONDS):  # wait_for_function would be refused by the page's policy when it looks again
-        while not await page.evaluate("document.querySelector('#agents .wide').scrollLeft > 0"):
-            await asyncio.sleep(0.1)
+    # The page's policy would refuse the second evaluation of wait_for_function.
+    await eventually(lambda: page.evaluate("document.querySelector('#agents .wide').scrollLeft > 0"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError, NotFound
-from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, holds, in_agent, reward, trial
+from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
 FOR_EVER = "#!/bin/sh\nwhile :; do sleep 1; done\n"
@@ -43,10 +43,7 @@ async def now(given: Given) -> Object:
 
 
 async def until(given: Given, done: Callable[[Object], bool]) -> Object:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not done(found := await now(given)):
-            await asyncio.sleep(0.3)
-    return found
+    return await given.sweep_until(NAME, done)
 
 
 async def changed(given: Given, **spec: object) -> None:
@@ -69,10 +66,12 @@ async def at_work(given: Given, which: str) -> str:
 
 async def made(given: Given, which: str) -> str:
     """The name of one of its trials, from when there is one."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while which not in (found := await trials(given)):
-            await asyncio.sleep(0.3)
-    return str(found[which]["metadata"]["name"])
+
+    async def name() -> str:
+        found = (await trials(given)).get(which)
+        return str(found["metadata"]["name"]) if found else ""
+
+    return await given.when(name)
 
 
 async def lose_when_at_work(given: Given, which: str) -> None:
@@ -109,12 +108,15 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     told = await given.told(NAME, "SweepComplete")
     assert [told.count(reason) for reason in ("SweepStarted", "Suspended", "Resumed", "SweepComplete")] == [1, 1, 1, 1]
     await changed(given, ttlSecondsAfterFinished=0)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        with pytest.raises(NotFound):
-            while await now(given):
-                await asyncio.sleep(0.3)
-        while await trials(given):
-            await asyncio.sleep(0.3)
+    await given.when(lambda: is_gone(given))
+
+
+async def is_gone(given: Given) -> bool:
+    """Whether neither the sweep nor any of its trials exists."""
+    with suppress(NotFound):
+        await now(given)
+        return False
+    return not await trials(given)
 
 
 async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given: Given) -> None:

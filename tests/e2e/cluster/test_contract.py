@@ -16,6 +16,7 @@ from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.e2e.operators import without_deployed
 from tests.support.cluster_contract import CASES, make_trial
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.alone
 
@@ -32,9 +33,7 @@ async def cluster(client: Client) -> AsyncIterator[Client]:
     """The client, with our CRD installed."""
     crd = yaml.safe_load((ROOT / "crds" / "multistep.dev_multisteptrials.yaml").read_text())
     await client.apply(crd, field_manager="multistep-e2e")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not await _served(client):
-            await asyncio.sleep(0.1)
+    await eventually(lambda: _served(client))
     yield client
 
 

@@ -147,15 +147,17 @@ async def test_fifty_streams_are_open_at_once(client: Client, pod: Pod) -> None:
     await asyncio.gather(*(stream.close() for stream in streams))
 
 
+@pytest.mark.measures
 async def test_a_slow_reader_holds_the_command_back(client: Client, pod: Pod) -> None:
     stream = await open_exec(client, pod, "sh", "-c", "head -c 200M /dev/zero; echo done >&2")
     await stream.receive()
     before = _peak_mebibytes()
-    await asyncio.sleep(2)
+    await asyncio.sleep(2)  # no condition: time for what would fill the memory
     assert _peak_mebibytes() - before < 20
     await stream.close()
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize("way", ["in", "out"])
 async def test_throughput(client: Client, pod: Pod, way: str) -> None:
     size, before = 256 * MEBIBYTE, _peak_mebibytes()

@@ -55,6 +55,19 @@ async def round_trip(client: Client, pod: Pod, stream: Stream, directory: Path) 
 @pytest.mark.parametrize(
     "stream",
     [
+        pytest.param(lambda: one_large_file("large", 64 * MEBIBYTE), id="one file of 64 MiB"),
+        pytest.param(lambda: many_small_files(5_000), id="5,000 small files"),
+    ],
+)
+async def test_much_data_round_trips(client: Client, runner_pod: Pod, stream: Stream, tmp_path: Path) -> None:
+    sent, came = await round_trip(client, runner_pod, stream, tmp_path)
+    assert facts(came, "0") == facts(sent)
+
+
+@pytest.mark.measures
+@pytest.mark.parametrize(
+    "stream",
+    [
         pytest.param(lambda: one_large_file("large", 2**30), id="one file of 1 GiB"),
         pytest.param(lambda: many_small_files(50_000), id="50,000 small files"),
     ],

@@ -22,6 +22,7 @@ from multistep.pod.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
 
@@ -91,16 +92,16 @@ async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client
     id = new_id("agent")
     async with session(client, runner_pod) as talk:
         assert not (await talk.start(shell(id, "sleep 3; echo done"))).done
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while await is_ready(client, runner_pod):
-            await asyncio.sleep(0.1)
+    await eventually(lambda: is_unready(client, runner_pod))
     async with session(client, runner_pod) as talk:
         record = await talk.wait(id, 0)
         assert PhaseResult.from_record(record).tail == "done\n"
         talk.ack(id)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not await is_ready(client, runner_pod):
-            await asyncio.sleep(0.1)
+    await eventually(lambda: is_ready(client, runner_pod))
+
+
+async def is_unready(client: Client, pod: Pod) -> bool:
+    return not await is_ready(client, pod)
 
 
 async def is_ready(client: Client, pod: Pod) -> bool:

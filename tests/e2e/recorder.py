@@ -1,0 +1,116 @@
+"""All states of a namespace's objects, as watches report them: a test asserts on the history, so no state passes by unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from multistep.cluster.client import Client
+from multistep.cluster.resources import EVENTS, PODS, SWEEPS, TRIALS, Resource
+from multistep.errors import ClusterError
+
+RECORDED = (TRIALS, SWEEPS, PODS, EVENTS)
+_RETRY_SECONDS = 0.5  # before a watch that the API server ended with an error starts again
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """An object as one event of a watch had it. type: of the event, ADDED, MODIFIED or DELETED."""
+
+    kind: str
+    type: str
+    object: Object
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def __str__(self) -> str:
+        """One line, for the message of a wait that timed out."""
+        status = self.object.get("status") or {}
+        true = [each["type"] for each in status.get("conditions") or [] if each.get("status") == "True"]
+        step = (status.get("steps") or [{}])[-1]
+        facts = [status.get("phase", ""), step.get("name", ""), step.get("phase", ""), self.object.get("reason", ""), *true]
+        return f"{self.at:%H:%M:%S.%f} {self.type} {' '.join(str(each) for each in facts if each)}"
+
+
+class Recorder:
+    """Records while it is entered. A watch that ends, or that the server calls too old (410), goes on by a new list."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._states: list[State] = []
+        self._changed = asyncio.Event()
+        self._watches: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._watches = [asyncio.create_task(self._follow(resource)) for resource in RECORDED]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+
+    @property
+    def count(self) -> int:
+        """The number of states so far."""
+        return len(self._states)
+
+    def states(self, resource: Resource, name: str, *, since: int = 0, uid: str = "") -> list[State]:
+        """The states of an object by that name, oldest first. since: a count, of states not to search; uid: of one object only."""
+        return [each for each in self._states[since:] if each.kind == resource.kind and _is(each.object, name, uid)]
+
+    async def after(self, count: int) -> None:
+        """Wait until there are more states than that."""
+        assert self._watches, "the recorder was not entered"
+        while self.count <= count:
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                ended, _ = await asyncio.wait([changed, *self._watches], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            for each in ended - {changed}:
+                each.result()  # an error that is not the cluster's
+
+    async def first(
+        self, resource: Resource, name: str, done: Callable[[Object], bool], *, since: int = 0, uid: str = ""
+    ) -> Object:
+        """The first state since then that is so, which may be long past. Deleted objects have no state."""
+        while True:
+            count = self.count
+            for each in self.states(resource, name, since=since, uid=uid):
+                if each.type != "DELETED" and is_so(done, each.object):
+                    return each.object
+            since = count
+            await self.after(count)
+
+    async def _follow(self, resource: Resource) -> None:
+        while True:
+            with suppress(ClusterError):  # the API server may be away for a while
+                async with aclosing(self._client.watch(resource, self._namespace)) as events:
+                    async for event in events:
+                        self._record(State(resource.kind, event.type, event.object))
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _record(self, state: State) -> None:
+        self._states.append(state)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def is_so(done: Callable[[Object], bool], object: Object) -> bool:
+    """Whether a state is as a test waits for. One that has not yet the fields that it is asked for is not."""
+    with suppress(KeyError, IndexError, StopIteration):
+        return done(object)
+    return False
+
+
+def _is(object: Object, name: str, uid: str) -> bool:
+    metadata = object["metadata"]
+    return metadata["name"] == name and uid in ("", metadata.get("uid"))
