@@ -13,6 +13,7 @@ from ..report.page import number, probability
 from ..report.rows import Row
 from ..report.statistics import FEWEST
 from ..report.summary import Pair, compare, judged
+from ..report.warnings import warnings
 from . import cluster
 from .cluster import Cluster
 from .options import Target
@@ -138,7 +139,8 @@ def _warnings(contest: Contest) -> Iterator[str]:
         if live := sum(row.state == "Live" for row in rows):
             yield f"{name}: {live} of {len(rows)} trials are not over yet"
         if lost := sum(row.lost for row in rows):
-            yield f"{name}: {lost} of {len(rows)} trials were lost and do not count"
+            yield f"{name}: {lost} of {len(rows)} trials are excluded"
+    yield from (clean(each) for each in warnings(dict(zip(names, (contest.first_rows, contest.second_rows), strict=True))))
     first, second = _contents(contest.first_rows), _contents(contest.second_rows)
     if apart := len(first.keys() ^ second.keys()):
         yield f"{apart} task{'s' if apart > 1 else ''} with trials that count only in {names[0]} or only in {names[1]} are left out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,8 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
     async with cluster.connect(target) as connected:
         about, rows = await read(connected, target.namespace or connected.namespace, sweep)
     summary = summarize(rows)
+    for warning in summary.warnings:
+        say(f"warning: {clean(warning)}")
     for each in outputs:
         if each.form == "table":
             print_out(standings_table(summary), *differences(summary))
@@ -87,20 +89,25 @@ def standings_table(summary: Summary) -> Table:
     """The agents, the best one first."""
     ks = sorted({k for each in summary.standings for k in each.passes})
     passes = [f"PASS@{k}" for k in ks]
-    found = table("AGENT", "MEAN", "95 % INTERVAL", *passes, "TRIALS", "TASKS", "LOST", numbers=("MEAN", *passes))
+    heads = ("AGENT", "MEAN", "95 % INTERVAL", *passes, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
+    found = table(*heads, numbers=("MEAN", *passes))
     for each in summary.standings:
         chances = [number(each.passes[k].value) if k in each.passes else "-" for k in ks]
         mean = number(each.mean.value) if each.mean else "-"
-        counted = f"{each.counted} of {each.trials}"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
-        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, counted, tasks, _lost(each))
+        counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
+        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *counts)
     return found
 
 
-def _lost(standing: Standing) -> Text:
-    lost = ", ".join(f"{count} {blame}" for blame, count in sorted(standing.lost.items()))
-    live = f"{standing.live} not over" if standing.live else ""
-    return Text(", ".join(filter(None, (lost, live))) or "-", style="red" if lost else "")
+def _excluded(standing: Standing) -> Text:
+    live = f"{standing.live} not finished" if standing.live else ""
+    excluded = _by_class(standing.lost) if standing.lost else ""
+    return Text(", ".join(filter(None, (excluded, live))) or "-", style="red" if excluded else "")
+
+
+def _by_class(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {blame}" for blame, count in sorted(counts.items())) or "-"
 
 
 def differences(summary: Summary) -> list[Text | Table]:

@@ -56,13 +56,17 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
     found, trials = outcome_of_sweep(status), status.trials
     lines: list[RenderableType] = []
     if status.agents:
-        agents = table("AGENT", "MEAN", "COUNTED", numbers=("MEAN", "COUNTED"))
+        agents = table("AGENT", "MEAN", "COUNTED", numbers=("MEAN",))
         for each in status.agents:
-            agents.add_row(Text(clean(each.name)), "-" if each.mean is None else f"{each.mean:.3f}", str(each.counted))
+            mean = "-" if each.mean is None else f"{each.mean:.3f}"
+            agents.add_row(Text(clean(each.name)), mean, f"{each.counted} of {each.finished}")
         lines.append(agents)
     if status.not_counted:
         lost = ", ".join(f"{count} {blame}" for blame, count in sorted(status.not_counted.items()))
-        lines.append(Text(f"lost, and not counted: {lost}", style="red"))
+        lines.append(Text(f"excluded: {lost}", style="red"))
+    if status.scored_failures:
+        scored = ", ".join(f"{count} {blame}" for blame, count in sorted(status.scored_failures.items()))
+        lines.append(Text(f"scored although a failure ended them: {scored}"))
     if trials.deleted:
         lines.append(Text(f"deleted by somebody: {trials.deleted}", style="red"))
     if status.pod_hours:

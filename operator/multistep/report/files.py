@@ -30,6 +30,8 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "planned": about.planned,
         "confidence": CONFIDENCE,
         "scoring": about.scoring.model_dump(mode="json", by_alias=True),
+        "warnings": list(summary.warnings),
+        "broken_tasks": [asdict(each) for each in summary.broken],
         "agents": [asdict(each) for each in summary.standings],
         "differences": [{**asdict(each), "is_real": each.is_real} for each in summary.pairs],
         "tasks": [asdict(each) for each in summary.tasks],

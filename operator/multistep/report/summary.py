@@ -12,6 +12,7 @@ from statistics import fmean, median, quantiles
 from ..api.sweep import Scoring
 from .rows import PASS, Row, StepRow, in_order
 from .statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
+from .warnings import Broken, broken_tasks, warnings
 
 PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
@@ -35,8 +36,9 @@ class About:
 class Standing:
     """An agent. passes: pass@k by k.
 
-    trials: all of them; live: those that are not over; counted: those that the mean is of; lost: the others, by class.
-    tasks: all that it has trials of; were_lost_zero: what the mean would be, had every lost trial a reward of 0.
+    trials: all of them; live: those that have not finished; counted: those that the mean is of; lost: the excluded ones, by class.
+    scored_failures: those that count though a failure ended them, by class; tasks: all that it has trials of;
+    were_lost_zero: the mean if every excluded trial had scored 0.
     """
 
     agent: str
@@ -46,6 +48,7 @@ class Standing:
     live: int
     counted: int
     lost: Mapping[str, int]
+    scored_failures: Mapping[str, int]
     tasks: int
     were_lost_zero: float | None
 
@@ -114,13 +117,16 @@ class Loss:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it. pairs: of agents, each with each that has tasks in common with it; rows: in order."""
+    """All of it. pairs: of agents, each with each that has tasks in common with it; warnings: what makes means worth less;
+    broken: tasks that fail for the oracle, too; rows: in order."""
 
     standings: Sequence[Standing]
     pairs: Sequence[Pair]
     tasks: Sequence[TaskSteps]
     durations: Sequence[Durations]
     losses: Sequence[Loss]
+    warnings: Sequence[str]
+    broken: Sequence[Broken]
     rows: Sequence[Row]
 
 
@@ -133,7 +139,16 @@ def summarize(found: Iterable[Row]) -> Summary:
     standings = [_standing(agent, those) for agent, those in sorted(agents.items())]
     standings.sort(key=lambda each: -each.mean.value if each.mean else float("inf"))
     ranked = {each.agent: agents[each.agent] for each in standings}
-    return Summary(standings, pairs(ranked), list(_tasks(ordered)), list(_durations(ranked)), list(_losses(ordered)), ordered)
+    return Summary(
+        standings,
+        pairs(ranked),
+        list(_tasks(ordered)),
+        list(_durations(ranked)),
+        list(_losses(ordered)),
+        list(warnings(ranked)),
+        broken_tasks(ordered),
+        ordered,
+    )
 
 
 def pairs(agents: Mapping[str, Sequence[Row]]) -> list[Pair]:
@@ -182,6 +197,7 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
         live=sum(row.state == "Live" for row in found),
         counted=sum(map(len, rewards.values())),
         lost=dict(Counter(row.blame for row in found if row.lost)),
+        scored_failures=dict(Counter(row.blame for row in found if row.scored_failure)),
         tasks=len({row.task for row in found}),
         were_lost_zero=with_lost.value if with_lost and any(row.lost for row in found) else None,
     )

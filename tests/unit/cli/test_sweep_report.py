@@ -51,9 +51,9 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
     result = invoke("sweep", "report", "s")
     assert result.exit_code == 0, result.stderr
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[0] == "AGENT MEAN 95 % INTERVAL PASS@1 PASS@2 TRIALS TASKS LOST"
-    assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 -")
-    assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not over"
+    assert lines[0] == "AGENT MEAN 95 % INTERVAL PASS@1 PASS@2 COUNTED TASKS EXCLUDED SCORED FAILURES"
+    assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 - -")
+    assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not finished -"
     assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
 
 
@@ -237,16 +237,19 @@ def test_what_makes_a_comparison_worth_less_is_told(invoke: Invoke, cluster: Cli
     put(cluster, "a", {**{(f"t{n}", "m"): [0.5] for n in range(7)}, ("u", "m"): [1.0], ("t9", "m"): ["Infrastructure"]})
     put(cluster, "b", {**{(f"t{n}", "m"): [0.25] for n in range(7)}, ("t9", "m"): [None]}, content="2")
     assert invoke("sweep", "compare", "a", "b").stderr.splitlines() == [
-        "warning: a/m: 1 of 9 trials were lost and do not count",
+        "warning: a/m: 1 of 9 trials are excluded",
         "warning: b/m: 1 of 8 trials are not over yet",
+        "warning: 11% of the finished trials of a/m are excluded, but 0% of b/m's: their means are of different samples; "
+        "compare them by the mean if 0, or run the excluded trials again",
         "warning: 1 task with trials that count only in a/m or only in b/m are left out",
         "warning: these tasks are not the same in a/m and b/m: t0, t1, t2 and 4 more",
     ]
 
 
 def test_what_is_true_of_several_comparisons_is_told_once(invoke: Invoke, cluster: CliCluster) -> None:
-    put(cluster, "s", {("a", "x"): [1.0, "Task"], ("a", "y"): [0.5], ("a", "z"): [0.25]})
-    assert invoke("sweep", "compare", "s").stderr.splitlines() == ["warning: x: 1 of 2 trials were lost and do not count"]
+    put(cluster, "s", {("a", "x"): [1.0, "Task"], ("a", "y"): [0.5, "Task"], ("a", "z"): [0.25, "Task"]})
+    told = [f"warning: {agent}: 1 of 2 trials are excluded" for agent in "xyz"]
+    assert invoke("sweep", "compare", "s").stderr.splitlines() == told
 
 
 def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:

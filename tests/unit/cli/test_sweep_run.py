@@ -37,7 +37,7 @@ def told(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **field
 
 
 RUNNING = told("Running", done=1, counted=1)
-GOOD = told("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "mean": 0.75}], podHours=0.5)
+GOOD = told("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "finished": 6, "mean": 0.75}], podHours=0.5)
 LOSSY = told("Complete", done=4, counted=3, notCounted={"Infrastructure": 1})
 HALTED = told("Failed", done=2, counted=2)
 
@@ -273,12 +273,17 @@ def test_a_sweep_that_is_deleted_meanwhile_is_told(task: Path, invoke: Invoke, c
 
 
 def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.put("TrialSweep", "s", status={**GOOD, "notCounted": {"Task": 2}, "trials": {**GOOD["trials"], "deleted": 1}})
+    cluster.put(
+        "TrialSweep",
+        "s",
+        status={**GOOD, "notCounted": {"Task": 2}, "scoredFailures": {"Verifier": 3}, "trials": {**GOOD["trials"], "deleted": 1}},
+    )
     result = invoke("sweep", "status", "s")
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
         "AGENT MEAN COUNTED",
-        "oracle 0.750 4",
-        "lost, and not counted: 2 Task",
+        "oracle 0.750 4 of 6",
+        "excluded: 2 Task",
+        "scored although a failure ended them: 3 Verifier",
         "deleted by somebody: 1",
         "pod-hours: 0.5",
         "s Complete: 4 of 4 trials are over: so it is",

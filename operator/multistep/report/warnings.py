@@ -1,0 +1,63 @@
+"""What makes a mean worth less: uneven exclusions, and tasks that are broken for the oracle, too.
+
+docs/statistics.md has the criteria.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .rows import Row
+
+UNEVEN = 0.05  # difference of the shares of excluded trials, from which on means are of different samples
+_ORACLE = "oracle"
+_BROKEN = ("Verifier", "Task")
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: how many of the oracle's did."""
+
+    task: str
+    reasons: Sequence[str]
+    trials: int
+
+    def __str__(self) -> str:
+        trials = f"{self.trials} trial{'s' if self.trials > 1 else ''}"
+        return f"task {self.task} is broken: it failed for the agent oracle, too, in {trials} ({', '.join(self.reasons)})"
+
+
+def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
+    """Return the tasks that failed for the oracle by a failure of class Verifier or Task."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.program == _ORACLE and row.state != "Live" and row.blame in _BROKEN:
+            found[row.task].append(row.reason)
+    return [Broken(task, sorted(set(reasons)), len(reasons)) for task, reasons in sorted(found.items())]
+
+
+def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
+    """Return a warning if the agents with the largest and the smallest share of excluded trials differ by more than UNEVEN."""
+    shares = {agent: share for agent, rows in agents.items() if (share := _share(rows)) is not None}
+    if len(shares) < 2:
+        return None
+    most, least = max(shares, key=lambda each: shares[each]), min(shares, key=lambda each: shares[each])
+    if shares[most] - shares[least] <= UNEVEN + _EPSILON:
+        return None
+    text = f"{shares[most]:.0%} of the finished trials of {most} are excluded, but {shares[least]:.0%} of {least}'s"
+    return f"{text}: their means are of different samples; compare them by the mean if 0, or run the excluded trials again"
+
+
+def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """Return what a reader of the agents' means must know."""
+    if (uneven := uneven_exclusions(agents)) is not None:
+        yield uneven
+    yield from map(str, broken_tasks(row for rows in agents.values() for row in rows))
+
+
+def _share(rows: Sequence[Row]) -> float | None:
+    finished = [row for row in rows if row.state != "Live"]
+    return sum(row.lost for row in finished) / len(finished) if finished else None

@@ -1,0 +1,70 @@
+"""Agents that prevent their verdicts, beside an honest one, in a sweep on the real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from multistep.cluster.resources import SWEEPS
+from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, finished, reward, trial
+from tests.e2e.test_cli import multistep
+
+NAME = "games"
+IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=1 || reward=0\n/usr/bin/printf $reward > /logs/verifier/reward.txt\n"
+# Whether the task can be solved, and which step it is, stands in the instruction.
+HONEST = 'cat "$MULTISTEP_INSTRUCTION_FILE" | grep -q easy && touch /tmp/solved; exit 0'
+DROPPER = f'grep -q "hard b" "$MULTISTEP_INSTRUCTION_FILE" && printf "#!/bin/sh\\nexit 1\\n" > /usr/bin/printf; {HONEST}'
+SABOTEUR = f'grep -q "hard a" "$MULTISTEP_INSTRUCTION_FILE" && rm -f /bin/bash /usr/bin/bash; {HONEST}'
+
+
+def task(name: str) -> Object:
+    """Everybody solves step a; only an easy task has a step b that can be solved."""
+    steps = (Step("a", test=reward(1)), Step("b", test=IF_SOLVED, setup="#!/bin/bash\ntrue\n"))
+    inline = trial(*steps)["spec"]["task"]["inline"]
+    inline["files"] |= {f"steps/{step}/instruction.md": f"{name} {step}\n" for step in "ab"}
+    return {"name": name, "inline": inline}
+
+
+def sweep() -> Object:
+    agents = {"honest": HONEST, "dropper": DROPPER, "saboteur": SABOTEUR}
+    return {
+        "apiVersion": SWEEPS.api_version,
+        "kind": SWEEPS.kind,
+        "metadata": {"name": NAME},
+        "spec": {
+            "tasks": [task("easy"), task("hard")],
+            "agents": [
+                {"name": name, "agent": {"name": "command", "command": ["sh", "-c", text]}} for name, text in agents.items()
+            ],
+            "template": {"spec": {"environment": {"image": IMAGE}}},
+        },
+    }
+
+
+async def test_an_agent_that_breaks_its_verifier_or_a_later_setup_does_not_beat_an_honest_one(given: Given) -> None:
+    await given.applied(sweep())
+    foreign = trial(Step("a"), name="foreign")
+    foreign["metadata"] |= {
+        "labels": {"multistep.dev/sweep": NAME},
+        "annotations": {"multistep.dev/task": "hard", "multistep.dev/agent": "honest"},
+    }
+    await given.ended(foreign)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not finished(found := await given.client.get(SWEEPS, given.namespace, NAME)):
+            await asyncio.sleep(0.3)
+    status = found["status"]
+    wanted = {name: {"name": name, "counted": 2, "finished": 2, "mean": 0.75} for name in ("honest", "dropper", "saboteur")}
+    assert {each["name"]: each for each in status["agents"]} == wanted
+    assert (status["scoredFailures"], status.get("notCounted", {})) == ({"Task": 1, "Verifier": 1}, {})
+    code, out, err = await multistep("sweep", "report", NAME, "-n", given.namespace, "-o", "json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert {each["agent"]: (each["trials"], each["mean"]["value"]) for each in report["agents"]} == dict.fromkeys(
+        wanted, (2, pytest.approx(0.75))
+    )
+    assert {each["agent"]: each["scored_failures"] for each in report["agents"] if each["scored_failures"]} == {
+        "dropper": {"Verifier": 1},
+        "saboteur": {"Task": 1},
+    }

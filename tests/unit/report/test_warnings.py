@@ -1,0 +1,56 @@
+"""When a report warns: uneven exclusions, and tasks that fail for the oracle, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from multistep.report.rows import Row, row
+from multistep.report.summary import summarize
+from multistep.report.warnings import Broken, broken_tasks, uneven_exclusions, warnings
+from tests.unit.report.samples import step, sweep, trial
+
+LOST, GOOD = "Infrastructure", 1.0
+
+
+def agents(**outcomes: Sequence[float | str | None]) -> dict[str, list[Row]]:
+    return {agent: sweep({("t", agent): those}) for agent, those in outcomes.items()}
+
+
+def test_shares_that_differ_by_more_than_five_points_are_told_with_the_agents_at_both_ends() -> None:
+    even, more = [GOOD] * 19 + [LOST], [GOOD] * 18 + [LOST, LOST]
+    assert uneven_exclusions(agents(a=[GOOD] * 20, b=even)) is None
+    assert uneven_exclusions(agents(a=[GOOD] * 20, b=even, c=more)) == (
+        "10% of the finished trials of c are excluded, but 0% of a's: their means are of different samples; "
+        "compare them by the mean if 0, or run the excluded trials again"
+    )
+    assert uneven_exclusions(agents(a=more, b=[*more, None, None])) is None
+
+
+def test_an_agent_alone_or_without_a_finished_trial_is_compared_with_nobody() -> None:
+    assert uneven_exclusions(agents(a=[LOST])) is None
+    assert uneven_exclusions(agents(a=[LOST], b=[None])) is None
+    assert uneven_exclusions({}) is None
+
+
+def ended(task: str, program: str, class_: str, reason: str, attempt: int = 1) -> Row:
+    made = trial(task, f"the-{program}", attempt, failure=(class_, reason), steps=[step("a")])
+    made["status"]["failure"]["score"] = 0.0
+    made["spec"]["agent"]["name"] = program
+    return row(made)
+
+
+def test_a_task_whose_verifier_fails_for_the_oracle_is_broken_and_one_that_fails_for_others_is_not() -> None:
+    rows = [
+        ended("b", "oracle", "Verifier", "VerifierTimeoutError"),
+        ended("b", "oracle", "Task", "HealthcheckError", 2),
+        ended("c", "command", "Verifier", "VerifierTimeoutError"),
+        ended("d", "oracle", "Infrastructure", "PodDeleted"),
+        ended("e", "oracle", "Agent", "AgentTimeoutError"),
+    ]
+    assert broken_tasks(rows) == [Broken("b", ["HealthcheckError", "VerifierTimeoutError"], 2)]
+    told = "task b is broken: it failed for the agent oracle, too, in 2 trials (HealthcheckError, VerifierTimeoutError)"
+    assert list(warnings({"x": rows})) == [told]
+    found = summarize(rows)
+    assert (found.broken, told in found.warnings) == (broken_tasks(rows), True)
+    (oracle,) = [each for each in found.standings if each.agent == "the-oracle"]
+    assert oracle.scored_failures == {"Verifier": 1, "Task": 1, "Infrastructure": 1, "Agent": 1}
