@@ -6,6 +6,8 @@ MultistepError
 ├── SourceError        a bundle could not be had (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
 │   ├── StreamLost     the connection broke: the outcome is unknown, ask again
+│   │   └── ExecKilled the kubelet reports that something in the container ended the exec session
+│   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
 │   └── RunnerError    the runner answered that it will not or could not
 ├── StoreError         results could not be written or read
 ├── ClusterError       the API server refused or could not be reached
@@ -59,6 +61,16 @@ class PodError(MultistepError):
 
 class StreamLost(PodError):
     """An exec stream ended without its status: what was asked may or may not have happened."""
+
+
+class ExecKilled(StreamLost):
+    """The kubelet reports that something in the container ended the exec session's process, or keeps it from starting.
+
+    The report proves that API server, kubelet and container runtime work."""
+
+
+class ContradictoryRecords(PodError):
+    """The runner's records lack or contradict what the trial's status has of them."""
 
 
 class RunnerError(PodError):

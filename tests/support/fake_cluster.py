@@ -65,7 +65,8 @@ class FakeCluster:
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
         image_id = f"registry.example/{name}@sha256:{'12' * 32}"
-        running = {"name": "main", "state": {"running": {}}, "imageID": image_id}
+        container_id = f"containerd://{pod['metadata']['uid']}"
+        running = {"name": "main", "state": {"running": {}}, "imageID": image_id, "containerID": container_id}
         self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
         return runner
 

@@ -78,6 +78,7 @@ class FakeRunner:
         self.printed: dict[str, bytes] = {}  # by id
         self.uploads: dict[str, bytes] = {}  # tar streams, by id
         self.streams: list[FakeStream] = []
+        self.killed = 0  # exec sessions from now on that something in the container kills at their first answer
 
     @property
     def ready(self) -> bool:
@@ -246,6 +247,10 @@ class FakeStream:
 
     async def receive(self) -> bytes:
         self._check()
+        if self._runner.killed and not self._rest:
+            self._runner.killed -= 1
+            self.status = ExitStatus(137, "command terminated with non-zero exit code")
+            return b""
         if not self._rest:
             self._rest = await self._answers.get()
             self._received_left = self._count(self._received_left)

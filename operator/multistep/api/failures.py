@@ -140,7 +140,7 @@ LOST = (
     Failure(
         "ContainerRestarted",
         "Infrastructure",
-        "the container was started again in the same pod: all that was in it is gone",
+        "the kubelet runs another container in the same pod (restart count or container ID): all that was in it is gone",
         "look at the node",
     ),
 )  # fmt: skip
@@ -205,6 +205,20 @@ FAILED = (
         "RunnerBroken",
         "Agent",
         "what answers in the pod is no runner of ours: it made no sense five times in a minute; an agent with root can do that",
+        "read the message; run the agent as another user than root",
+    ),
+    Failure(
+        "Tampered",
+        "Agent",
+        "the runner's records lacked or contradicted what the status has, five times in a minute, while the kubelet reported the "
+        "same container: something in it answers for the runner",
+        "read the message; run the agent as another user than root",
+    ),
+    Failure(
+        "ExecSessionsKilled",
+        "Agent",
+        "something in the container killed the operator's exec sessions, or deleted the working directory in which they start, "
+        "five times in 90 s, as the kubelet reported while the container ran",
         "read the message; run the agent as another user than root",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),

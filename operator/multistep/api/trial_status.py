@@ -179,6 +179,8 @@ class TrialStatus(Model):
     """Node of the pod."""
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
+    container_id: Annotated[str | None, Field(alias="containerID")] = None
+    """ID of the pod's main container when the first step started; another one means that the container was restarted."""
     image_user: str | None = None
     """User of the image, as reported by the runner: the default user of phases."""
     verifier: VerifierStatus | None = None

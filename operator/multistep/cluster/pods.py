@@ -43,6 +43,7 @@ _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
 _EXIT_MESSAGE_CHARACTERS = 500
 _IMAGE_ID_CHARACTERS = 1024
+_CONTAINER_ID_CHARACTERS = 256
 # The pod's name has the trial's name and the attempt's number: an agent that knew them could act by them.
 _HOSTNAME = "multistep"
 
@@ -251,6 +252,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         exit_reason=ended.get("reason") or "",
         exit_message=(ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
         restarted=restarted,
+        container_id=str(whole.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
         image_id=str(whole.get("imageID") or "")[:_IMAGE_ID_CHARACTERS],
         memory_limit=_memory_limit(pod.get("spec") or {}),
         shard=(metadata.get("labels") or {}).get(LABEL_SHARD, ""),

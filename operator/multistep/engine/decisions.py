@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..api.trial import MultiStepTrial
 
@@ -39,23 +39,29 @@ class PodFacts:
     exit_reason: str = ""
     exit_message: str = ""
     restarted: bool = False  # the container was started again, so that what is told of its end is about the former one
+    container_id: str = ""  # of the trial's container
     image_id: str = ""  # of the trial's container, with the digest, as the kubelet resolved it
     memory_limit: str = ""  # of the trial's container, as the pod's spec has it
     shard: str = ""  # of the operator that made it
 
 
+NonsenseReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]
+
+
 @dataclass(frozen=True)
 class Nonsense:
-    """What a pod's runner said last that no runner says. times: visits in a row that ended so; since: seconds since the epoch."""
+    """How exec sessions with a pod's runner fail that no infrastructure failure explains. reason: of the last one, as the trial
+    would fail with it; times: sessions in a row that failed so; since: seconds since the epoch."""
 
     message: str
     since: float
     times: int = 1
+    reason: NonsenseReason = "RunnerBroken"
 
     @classmethod
-    def after(cls, former: Nonsense | None, message: str, now: float) -> Nonsense:
+    def after(cls, former: Nonsense | None, message: str, now: float, reason: NonsenseReason = "RunnerBroken") -> Nonsense:
         """Once more."""
-        return cls(message, former.since, former.times + 1) if former else cls(message, now)
+        return cls(message, former.since if former else now, former.times + 1 if former else 1, reason)
 
 
 @dataclass(frozen=True)
@@ -141,10 +147,12 @@ class LoseAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """The running phase ended its own container: the trial ends with what it has."""
+    """The running phase ended its own container: the trial ends with what it has. phase: to which it is charged, if not to the one
+    that runs: while a step is verified in another pod, nothing runs in the agent's but what the agent left."""
 
     type: str
     message: str
+    phase: str | None = None
 
 
 @dataclass(frozen=True)

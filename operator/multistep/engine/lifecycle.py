@@ -5,7 +5,7 @@ Pure: the clock and everything seen come in. What happens inside the pod is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from .decisions import (
     Fail,
     Hold,
     LoseAttempt,
+    NonsenseReason,
     PhaseDied,
     PodFacts,
     Resume,
@@ -33,6 +34,7 @@ from .decisions import (
     Wait,
 )
 from .evictions import own_doing
+from .journal import AGENT
 
 Rule: TypeAlias = Callable[[Situation], Decision | None]
 
@@ -48,6 +50,11 @@ _NO_ACCESS = (
     "401 unauthorized",
     "403 forbidden",
 )
+_WHAT_FAILED: Mapping[NonsenseReason, str] = {
+    "RunnerBroken": "the runner made no sense",
+    "Tampered": "the runner's records contradicted the status",
+    "ExecSessionsKilled": "something in the container ended the exec session",
+}
 POD_STARTING = "PodStarting"
 SUSPENDED = "Suspended"  # why an attempt ended whose pod was released
 QUEUED_BY_KUEUE = "QueuedByKueue"
@@ -59,6 +66,7 @@ _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _NONSENSE_SECONDS = 60  # and so many visits: a container that is just ending may say anything for a moment
 _NONSENSE_TIMES = 5
+_EXEC_KILLED_SECONDS = 90  # longer than a container takes to end, which kills exec sessions, too
 _NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
 _FORBIDDEN_SECONDS = 60  # a namespace's ServiceAccount is made within that; policies do not change their mind
 _KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: the node lost sight of it
@@ -148,8 +156,13 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 def _died(s: Situation, type_: str, message: str) -> Decision:
     """The container ended by what ran in it: a phase, or before the first step whatever the task has there."""
     if s.trial.status.current_step is not None:
-        return PhaseDied(type_, message)
+        return PhaseDied(type_, message, _charged_phase(s))
     return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
+
+
+def _charged_phase(s: Situation) -> str | None:
+    """While a step is verified in a pod of its own, the end of the agent's container is the agent's doing, not the verifier's."""
+    return AGENT if s.trial.status.verifier is not None else None
 
 
 def _pod_taken(s: Situation) -> Decision | None:
@@ -178,8 +191,16 @@ def _container_ended(s: Situation) -> Decision | None:
     if s.trial.status.current_step is None:
         return LoseAttempt("ContainerEnded", f"{ended} before the first step")
     if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
-        return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1")
+        return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1", _charged_phase(s))
     return LoseAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
+
+
+def _container_replaced(s: Situation) -> Decision | None:
+    """The kubelet runs another container in the pod than the one where steps were done."""
+    known = s.trial.status.container_id
+    if s.pod is None or not known or not s.pod.container_id or s.pod.container_id == known:
+        return None
+    return LoseAttempt("ContainerRestarted", f"pod {s.pod.name} runs container {s.pod.container_id}, not {known}")
 
 
 def _limit_and_phase(s: Situation) -> str:
@@ -252,7 +273,9 @@ def _verifier(s: Situation) -> Decision | None:
     named = s.trial.status.verifier
     if named is None:
         return None
-    status = s.trial.status.model_copy(update={"pod_name": named.pod_name, "pod_uid": named.pod_uid})
+    status = s.trial.status.model_copy(
+        update={"pod_name": named.pod_name, "pod_uid": named.pod_uid, "container_id": None, "verifier": None}
+    )
     seen = replace(s, trial=s.trial.model_copy(update={"status": status}), pod=s.verifier)
     found = next((each for rule in POD_RULES if (each := rule(seen)) is not None), None)
     match found:
@@ -274,9 +297,12 @@ def _runner_broken(s: Situation) -> Decision | None:
     """The pods live, but who speaks there is no runner of ours: what it told so far is no evidence, and a new attempt would be
     a gift to whoever took it over."""
     said = s.nonsense
-    if said is None or said.times < _NONSENSE_TIMES or s.now < said.since + _NONSENSE_SECONDS:
+    if said is None or said.times < _NONSENSE_TIMES:
         return None
-    return Fail("RunnerBroken", f"the runner made no sense {said.times} times in a row; last: {said.message}")
+    seconds = _EXEC_KILLED_SECONDS if said.reason == "ExecSessionsKilled" else _NONSENSE_SECONDS
+    if s.now < said.since + seconds:
+        return None
+    return Fail(said.reason, f"{_WHAT_FAILED[said.reason]} {said.times} times in a row; last: {said.message}")
 
 
 _LIFE_RULES: tuple[Rule, ...] = (
@@ -287,6 +313,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _evicted_by_itself,
     _pod_taken,
     _container_ended,
+    _container_replaced,
 )
 _START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starting)
 POD_RULES = (*_LIFE_RULES, *_START_RULES)

@@ -65,6 +65,7 @@ def begun(
         "pod_name": pod_name,
         "pod_uid": None,
         "node_name": None,
+        "container_id": None,
         "image_id": None,
         "current_step": None,
         "steps": [],

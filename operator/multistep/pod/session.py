@@ -18,8 +18,9 @@ from typing import Any, Literal, Protocol, Self
 
 from multistep.api.records import Fields, Hello, Record
 from multistep.engine.direct import Large
+from multistep.engine.exec_ends import ended_from_inside
 from multistep.engine.operations import Directory, Source
-from multistep.errors import NoCommonProtocol, PodError, RunnerError, StreamLost
+from multistep.errors import ExecKilled, NoCommonProtocol, PodError, RunnerError, StreamLost
 from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 
 PROTOCOLS = (2, 1)  # with that of the release before, whose runners live in the pods that it made
@@ -324,10 +325,17 @@ class Session:
         while (frame := self._frames.next()) is None:
             data = await self._stream.receive()
             if not data:
-                raise StreamLost(f"the exec stream ended early{self._last_words()}")
+                raise self._ended_early()
             self._moved("down", len(data))
             self._frames.feed(data)
         return frame
+
+    def _ended_early(self) -> StreamLost:
+        """What the end of the stream means by the status that the kubelet gave the process, if any did."""
+        message = f"the exec stream ended early{self._last_words()}"
+        status = getattr(self._stream, "status", None)
+        killed = status is not None and ended_from_inside(status.code, status.message)
+        return ExecKilled(message) if killed else StreamLost(message)
 
     def _last_words(self) -> str:
         """What the relay said on stderr, where the stream keeps it."""

@@ -12,6 +12,7 @@ from ..api.trial import MultiStepTrial
 from ..cluster import pods
 from ..cluster.edge import Cluster
 from ..engine.decisions import PodFacts
+from ..engine.evidence import changed_rewards, missing_records
 from ..engine.journal import Journal
 from ..engine.lifecycle import prestarts
 from ..engine.operations import Collect, Environment, Operation, Place, Release, Transfer, in_verifier
@@ -19,7 +20,7 @@ from ..engine.plan import StepPlan, isolation
 from ..engine.replay import Progress, Replay
 from ..engine.scope import Scope
 from ..engine.script import AgentScript
-from ..errors import PodError
+from ..errors import ContradictoryRecords, PodError
 from ..metrics import Metrics
 from ..pod.perform import perform, upload
 from ..pod.session import Session
@@ -58,14 +59,12 @@ class Left:
     """How the pods were left. image_user: a pod has to be made again as root, and this is whom the image runs as.
 
     verifier: the step whose verifier's pod that is, or is wanted. between_steps: as the trial is suspended, no step begins.
-    forgotten: the runner knows nothing of steps that were done.
     """
 
     journal: Journal | None = None
     between_steps: bool = False
     image_user: str | None = None
     verifier: StepPlan | None = None
-    forgotten: bool = False
 
 
 @dataclass
@@ -129,8 +128,8 @@ class Driver:
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
             if _must_be_root(trial, hello, trial.status.image_user):
                 return Left(image_user=_user(hello))
-            if trial.status.steps and not hello.records:
-                return Left(forgotten=True)
+            if missing := missing_records(trial.status, trial.status.attempt or 1, (each.id for each in hello.records)):
+                raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
@@ -157,6 +156,8 @@ class Driver:
         # What was told before is not told again: each write costs the API server more than all else of a short visit.
         now, script = ride.trial.status, Replay(ride.scope, ride.agent)
         steps_told = -1 if now.phase == "Suspended" or ride.trial.spec.suspend else len(now.steps)
+        if changed := changed_rewards(now, script.go_on(ride.records).journal.steps):
+            raise ContradictoryRecords(f"pod {ride.pods.agent.name}: {changed}")
         while (progress := script.go_on(ride.records)).next is not None:
             prepares = prestarts(ride.trial) and not progress.journal.steps
             if progress.between_steps and ride.trial.spec.suspend and not prepares:

@@ -17,13 +17,23 @@ from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..cluster.shard import LABEL_SHARD
 from ..engine import decisions, lifecycle, status
-from ..engine.decisions import Nonsense, PodFacts, Situation
+from ..engine.decisions import Nonsense, NonsenseReason, PodFacts, Situation
 from ..engine.journal import Journal
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
 from ..engine.verifier_environment import VerifierEnvironment
-from ..errors import InvalidSpec, InvalidTask, NoCommonProtocol, PodError, SourceError, StoreError, StreamLost
+from ..errors import (
+    ContradictoryRecords,
+    ExecKilled,
+    InvalidSpec,
+    InvalidTask,
+    NoCommonProtocol,
+    PodError,
+    SourceError,
+    StoreError,
+    StreamLost,
+)
 from ..loglines import also_about
 from ..metrics import Metrics
 from ..settings import Settings
@@ -361,7 +371,7 @@ class Look:
             journal.exception = StepException(death.type, death.message)
         elif journal.steps:
             last = journal.steps[-1]
-            last.fail(StepException(death.type, death.message, last.phase))
+            last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
         aggregate(self._plan, journal)
         if self._plan.single:
@@ -374,13 +384,15 @@ class Look:
         hint = self._t.hints.of(self._key, self._pod.uid)
         quiet = hint.quiet_until - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
-        if ready and quiet > 0:
+        paused = quiet if ready else min(quiet, hint.unready_until - self._t.clock())
+        if paused > 0:
             await self._write(status.retold(self._trial, self._t.clock()))
-            return self._sooner(quiet)
+            return self._sooner(paused)
         agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_reached, self._dismiss_verifier)
         if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
             return self._sooner(None)
+        before = self._trial.status.steps
         hint.quiet_until = 0.0  # if this visit fails, the next one must not wait for the poll
         try:
             left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), hint)
@@ -388,9 +400,6 @@ class Look:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         finally:
             self._t.execs.free(self._key)
-        if left.forgotten:
-            message = f"the runner in pod {self._pod.name} knows nothing of the steps that were done: the container is another one"
-            return await self._lose(decisions.LoseAttempt("ContainerRestarted", message))
         if left.verifier is not None:
             return await self._want_verifier(left.verifier, left)
         if left.image_user is not None:
@@ -401,9 +410,8 @@ class Look:
             return 0
         if left.journal is not None and left.journal.finished:
             return await self._finish(left.journal)
-        poll = self._until_poll()
-        hint.quiet_until = self._t.clock() + poll
-        return self._sooner(poll)
+        in_vain = not ready and quiet > 0 and self._trial.status.steps == before
+        return self._sooner(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, in_vain=in_vain))
 
     def _until_poll(self) -> float:
         """Seconds: as long again as the step has taken so far, so that thousands of long phases cost few sessions."""
@@ -414,14 +422,13 @@ class Look:
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _visit(self, visit: Awaitable[Left], hint: PodHint) -> Left:
-        """Go to the pods, and remember it when they talk nonsense; a stream that breaks says nothing about that, nor does a runner
-        of another release."""
+        """Open sessions in the pods, and remember when they fail by what is in the container; a stream that breaks is no proof of
+        that, nor is a runner of another release."""
         try:
             left = await visit
-        except (StreamLost, NoCommonProtocol):
-            raise
         except PodError as error:
-            hint.nonsense = Nonsense.after(hint.nonsense, str(error), self._t.clock())
+            if (reason := _blames_container(error)) is not None:
+                hint.nonsense = Nonsense.after(hint.nonsense, str(error), self._t.clock(), reason)
             raise
         hint.nonsense = None
         return left
@@ -431,19 +438,23 @@ class Look:
 
     async def _write_running(self, journal: Journal, **changes: Any) -> None:
         first, pod = self._trial.status.node_name is None, self._pod
-        where = {"node_name": pod.node if pod else None, **self._image_fields()}
+        where = {"node_name": pod.node if pod else None, **self._container_fields()}
         await self._write(status.running(self._trial, journal, self._t.clock(), **where, **changes))
         if first and pod is not None:
             self._t.tally.pod_ran(self._trial, pod)
 
-    def _image_fields(self) -> dict[str, str]:
-        """The image of the agent's pod, for the status; nothing while the kubelet has not reported it."""
-        return {"image_id": self._pod.image_id} if self._pod is not None and self._pod.image_id else {}
+    def _container_fields(self) -> dict[str, str]:
+        """Image and container of the agent's pod, for the status, as far as the kubelet has reported them. The first container
+        stays: another one is a restart."""
+        pod = self._pod
+        image = {"image_id": pod.image_id} if pod is not None and pod.image_id else {}
+        first = pod is not None and pod.container_id and self._trial.status.container_id is None
+        return {**image, "container_id": pod.container_id} if pod is not None and first else image
 
     async def _finish(self, journal: Journal) -> float | None:
         """Results first, then the status: what Complete promises is there."""
         await self._writer.require_current()
-        known = self._trial.status.model_copy(update=self._image_fields())
+        known = self._trial.status.model_copy(update=self._container_fields())
         self._writer.trial = self._trial.model_copy(update={"status": known})
         kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
@@ -514,6 +525,18 @@ class Look:
     @property
     def _plan(self) -> TrialPlan:
         return self._loaded_now.plan
+
+
+def _blames_container(error: PodError) -> NonsenseReason | None:
+    """The reason for which the trial fails when sessions go on to end like this; None: that may be the infrastructure's doing."""
+    match error:
+        case ExecKilled():
+            return "ExecSessionsKilled"
+        case ContradictoryRecords():
+            return "Tampered"
+        case StreamLost() | NoCommonProtocol():
+            return None
+    return "RunnerBroken"
 
 
 def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:

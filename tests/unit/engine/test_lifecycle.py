@@ -277,6 +277,11 @@ ROWS: dict[str, Row] = {
         pod(terminated=True, restarted=True, exit_code=255, exit_reason="Unknown"),
         LoseAttempt("ContainerRestarted", "the trial's container ended with status 255 (Unknown)"),
     ),
+    "in another container": (
+        began(container_id="c"),
+        pod(container_id="d"),
+        LoseAttempt("ContainerRestarted", "pod t-1 runs container d, not c"),
+    ),
     "started again after its own doing": (
         IN_STEP,
         pod(terminated=True, restarted=True, exit_code=143, exit_reason="Error"),
@@ -743,3 +748,43 @@ def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[s
 )
 def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: dict[str, Any], waits: bool) -> None:
     assert lifecycle.on_its_way(starting(**changes)) is waits
+
+
+@pytest.mark.parametrize(("times", "seconds", "ends"), [(4, 1000, False), (5, 89, False), (5, 90, True)])
+def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(times: int, seconds: float, ends: bool) -> None:
+    said = Nonsense("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, nonsense=said))
+    assert (decision != Drive()) is ends
+    if ends:
+        message = "something in the container ended the exec session 5 times in a row; last: exit code 137"
+        assert decision == Fail("ExecSessionsKilled", message)
+
+
+def test_contradictory_records_end_the_trial_as_tampered() -> None:
+    said = Nonsense("no records", NOW - 60, times=5, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="c"), "t-1", NOW, 60.0, nonsense=said))
+    assert decision == Fail("Tampered", "the runner's records contradicted the status 5 times in a row; last: no records")
+
+
+def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_said() -> None:
+    said = Nonsense("no records", NOW - 1000, times=50, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, nonsense=said))
+    assert decision == LoseAttempt("ContainerRestarted", "pod t-1 runs container d, not c")
+
+
+@pytest.mark.parametrize(("known", "seen"), [(None, "d"), ("c", ""), ("c", "c")])
+def test_a_container_that_is_not_known_to_be_another_is_the_same(known: str | None, seen: str) -> None:
+    assert decide(Situation(began(container_id=known), pod(container_id=seen), "t-1", NOW, 60.0)) == Drive()
+
+
+@pytest.mark.parametrize(
+    ("agents", "verifiers", "charged"),
+    [({"terminated": True, "exit_code": 2}, {}, "agent"), ({}, {"terminated": True, "exit_code": 2}, None)],
+)
+def test_the_end_of_the_agents_container_while_another_pod_verifies_is_charged_to_the_agent(
+    agents: dict[str, Any], verifiers: dict[str, Any], charged: str | None
+) -> None:
+    verified = began(current_step="a", container_id="c", verifier=VerifierStatus(pod_name="t-1-v0", pod_uid="v"))
+    verifier = pod(name="t-1-v0", uid="v", container_id="d", **verifiers)
+    decision = decide(Situation(verified, pod(container_id="c", **agents), "t-1", NOW, 60.0, verifier=verifier))
+    assert isinstance(decision, PhaseDied) and decision.phase == charged

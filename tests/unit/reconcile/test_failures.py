@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +14,7 @@ from multistep.cluster.edge import Cluster, Object
 from multistep.errors import ClusterError
 from multistep.reconcile import driver
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_runner import FakeRunner, FakeStream
 from tests.support.world import KEY, SEPARATE, World, manifest
 
 LONG = {"a/agent": 100.0, "b/agent": 100.0, "b/verifier/verifier": 100.0}
@@ -138,15 +139,106 @@ async def test_a_container_started_again_in_its_pod_is_judged_by_the_end_of_the_
     assert (last_step and last_step.type) == exception
 
 
-async def test_a_runner_that_knows_nothing_of_what_was_done_is_in_another_container() -> None:
+async def test_another_container_in_the_pod_is_a_restart() -> None:
     """Its restart count may be lost with the container."""
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.records.clear()
+    world.pod_status(containerStatuses=[{"name": "main", "state": {"running": {}}, "containerID": "containerd://another"}])
     await world.run()
     assert world.condition[0] == "Complete" and [each.reason for each in world.status.attempts] == ["ContainerRestarted"]
     first, second = world.cluster.runners.values()
     assert set(first.starts.values()) == set(second.starts.values()) == {1}
+
+
+@pytest.mark.parametrize("left", [{}, {"1//healthcheck": {}}])
+async def test_a_runner_without_records_of_what_was_done_in_the_same_container_is_an_agents(left: dict[str, Any]) -> None:
+    world = World(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    records = world.runner.records
+    for id in [each for each in records if each not in left]:
+        del records[id]
+    started = world.now
+    await world.run()
+    assert world.condition[:2] == ("Failed", "Tampered") and 60 <= world.now - started < 240
+    assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b", score=0.0)
+    assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
+
+
+async def test_a_runner_that_changes_the_rewards_of_a_completed_step_is_an_agents() -> None:
+    world = World(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    verified = world.runner.records["1/a/verifier"]
+    captures = {path: each and {**each, "base64": "Ny4w"} for path, each in verified["result"]["captures"].items()}
+    verified["result"] = {**verified["result"], "captures": captures}
+    await world.run()
+    assert world.condition[:2] == ("Failed", "Tampered") and "step a" in world.condition[2]
+    assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b", score=0.0)
+
+
+# -- exec sessions that something in the container kills
+
+
+async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not_retried() -> None:
+    world = World(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    world.runner.killed = 10**6
+    world.now += 100  # its phase is over: the pod is not ready
+    world.end_phases()
+    started = world.now
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ExecSessionsKilled") and 90 <= world.now - started < 180
+    assert world.status.failure == TrialFailure(class_="Agent", reason="ExecSessionsKilled", step="b", score=0.0)
+    assert (world.status.rewards, world.status.attempts) == (None, [])
+
+
+@pytest.mark.parametrize("killed", [1, 4])
+async def test_exec_sessions_that_are_killed_for_a_moment_change_nothing(killed: int) -> None:
+    world = World(durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "b")
+    world.runner.killed = killed
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.failure is None
+
+
+async def test_streams_that_break_without_a_status_are_never_the_agents_doing() -> None:
+    world = World(durations=LONG, trial=manifest({"activeDeadlineSeconds": 3000}))
+    await world.run(until=lambda: world.status.current_step == "b")
+
+    def broken(self: FakeRunner, **_: Any) -> FakeStream:
+        return FakeStream(self, break_after_received=0)
+
+    world.runner.stream = MethodType(broken, world.runner)  # type: ignore[method-assign]
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+
+
+# -- probes that fail though no result waits
+
+
+@dataclass
+class Unready:
+    """A cluster whose pods' probes always fail: somebody floods their port."""
+
+    cluster: FakeCluster
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        pod = await self.cluster.get_pod(namespace, name)
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        return pod
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cluster, name)
+
+
+async def test_a_result_is_fetched_within_a_minute_though_the_probe_always_fails() -> None:
+    long = {"a/agent": 2000.0, "b/agent": 30.0}
+    world = World(durations=long, settings={"poll_seconds": 300.0}, wrap=lambda cluster: cast(Cluster, Unready(cluster)))
+    world.events = "dropped"
+    await world.run()
+    agents = [(each.completion_time - each.start_time).total_seconds() for each in world.status.steps if each.completion_time]  # type: ignore[operator]
+    assert world.condition[0] == "Complete" and agents[0] < 2100 and agents[1] < 60
+    assert world.looks < 120
 
 
 @pytest.mark.parametrize(

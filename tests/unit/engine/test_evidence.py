@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.engine.journal import StepRun
+
+ENDED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def step(name: str, *, done: bool = True, **fields: Any) -> StepStatus:
+    return StepStatus(name=name, completion_time=ENDED if done else None, **fields)
+
+
+def run(name: str, rewards: dict[str, float] | None, *, done: bool = True) -> StepRun:
+    return StepRun(name=name, completed_at=1.0 if done else None, rewards=rewards)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ids", "named"),
+    [
+        ([], [], ""),
+        ([step("a", done=False)], [], "no records"),
+        ([step("a", done=False)], ["2//healthcheck"], ""),
+        ([step("a")], ["2//healthcheck"], "step a"),
+        ([step("a")], ["1/a/agent"], "step a"),
+        ([step("a"), step("b", done=False)], ["2/a/agent"], ""),
+        ([step("a"), step("b", done=False)], ["2/b/agent"], "step a"),
+        ([step("a"), step("b")], ["2/a/agent", "2/b/agent"], ""),
+        ([step("a"), step("b")], ["2/a/agent"], "step b"),
+    ],
+)
+def test_each_step_that_was_done_has_records(steps: list[StepStatus], ids: list[str], named: str) -> None:
+    found = missing_records(TrialStatus(steps=steps), 2, ids)
+    assert named in found and bool(found) == bool(named)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        (step("a", rewards={"reward": 1}), run("a", {"reward": 1.0}), False),
+        (step("a", rewards={"reward": 0}), run("a", {"reward": 1.0}), True),
+        (step("a", rewards={"reward": 0}), run("a", {"reward": 0, "more": 1}), False),
+        (step("a", rewards={"reward": 0}, done=False), run("a", {"reward": 1.0}), False),
+        (step("a", rewards={"reward": 0}), run("a", {"reward": 1.0}, done=False), False),
+        (step("a"), run("a", {"reward": 1.0}), False),
+        (step("a", rewards={"reward": 0}), run("a", None), False),
+    ],
+)
+def test_the_rewards_of_a_step_do_not_change(before: StepStatus, now: StepRun, changed: bool) -> None:
+    assert bool(changed_rewards(TrialStatus(steps=[before, step("b", done=False)]), [now])) is changed
