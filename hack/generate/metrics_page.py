@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from multistep.metrics import Description, Metrics
+from multistep.instruments import Description
+from multistep.metrics import TABLE
 
 from .reference import between_marks, markdown_table
 
@@ -19,7 +20,7 @@ def with_table(page: str) -> str:
 
 def table() -> str:
     """All metrics of the operator's own."""
-    return markdown_table(("metric", "type", "labels", "what"), [_row(each) for each in Metrics().described])
+    return markdown_table(("metric", "type", "labels", "what"), [_row(each.described) for each in TABLE])
 
 
 def _row(metric: Description) -> list[str]:

@@ -74,7 +74,9 @@ class App:
     async def start(self) -> None:
         """Connect to the cluster and stand by; work starts when the lease is acquired."""
         gate = Gate(waited=self.metrics.throttled_seconds.inc)
-        self._client = client = await self._stack.enter_async_context(await Client.connect(gate=gate, observe=self._count_request))
+        self._client = client = await self._stack.enter_async_context(
+            await Client.connect(gate=gate, observe=self.metrics.requested)
+        )
         self.lease = await self._make_lease()
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
             self.traces = Traces(to, self.metrics)
@@ -152,7 +154,7 @@ class App:
         """With a client of its own: neither a burst of requests nor a slow one may keep a renewal waiting."""
         settings = self.settings
         limit = RENEWED * settings.lease_seconds
-        client = await Client.connect(timeout_seconds=limit, observe=self._count_request)
+        client = await Client.connect(timeout_seconds=limit, observe=self.metrics.requested)
         await self._stack.enter_async_context(client)
         return Lease(
             client,
@@ -217,10 +219,6 @@ class App:
         metrics.requests_allowed.set_function(lambda: gate.allowed)
         metrics.leading.set_function(lambda: self.lease.held)
         metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held
-
-    def _count_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        self.metrics.requests.labels(verb, resource, str(code)).inc()
-        self.metrics.request_seconds.labels(verb).observe(seconds)
 
 
 def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:

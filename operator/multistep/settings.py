@@ -103,10 +103,10 @@ class Settings(BaseSettings):
     """Period of the resync: it lists the metadata of trials, sweeps and pods and requeues what the watch missed an event of."""
     drain: Literal["Move", "Wait"] = "Move"
     """What the drain of a node does: Move evicts trials, which begin anew elsewhere; Wait keeps them until they are over."""
-    metrics_labels: list[Literal["namespace", "task", "step", "agent", "key"]] = ["agent"]
-    """Labels that metrics of trials and steps have; the others are left out, as users invent their values (docs/metrics.md)."""
+    metrics_labels: list[Literal["namespace", "agent"]] = ["agent"]
+    """Labels of the metrics about trials and steps (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
-    """Of how many different sets of such values a metric has series; what comes later is counted as "other"."""
+    """Number of different sets of these labels' values that a metric has series for; further ones are counted as "other"."""
     otlp_endpoint: str = ""
     """Where traces of trials are sent by OTLP over HTTP (http://collector:4318); empty: nowhere, unless OTEL_ variables say so."""
     task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]

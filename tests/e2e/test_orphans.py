@@ -106,7 +106,7 @@ async def until_counted(given: Given, kind: str) -> None:
     """The operator counts what it removed, when all of that is done."""
 
     async def counted() -> bool:
-        return f'multistep_orphans_removed_total{{kind="{kind}"}}' in await samples(given.client)
+        return (await samples(given.client))[f'multistep_orphans_deleted_total{{kind="{kind}"}}'] > 0
 
     await eventually(counted)
 

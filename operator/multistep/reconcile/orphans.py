@@ -145,7 +145,7 @@ class OrphanRemoval:
         removed = await self.volume.tidy(self.clock() - self.settings.orphans_grace_seconds)
         if removed:
             logger.info("deleted %d things that crashes had left on the results volume", removed)
-            self.metrics.orphans_removed.labels("file").inc(removed)
+            self.metrics.orphans_deleted.labels("file").inc(removed)
         self.metrics.results_free.set(await self.volume.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
@@ -167,7 +167,7 @@ class OrphanRemoval:
 
     def _removed(self, kind: str, name: str, why: str) -> None:
         logger.info("removed %s %s: %s", kind, name, why)
-        self.metrics.orphans_removed.labels(kind).inc()
+        self.metrics.orphans_deleted.labels(kind).inc()
 
     async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
         """One that fails keeps no other from its turn."""

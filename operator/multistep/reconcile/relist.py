@@ -100,7 +100,7 @@ class Relist:
         self._findings = self._findings + 1 if changed else 0
         self.finding = f"no watch told of {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
         for kind, _, _ in changed:
-            self._metrics.missed_changes.labels(kind).inc()
+            self._metrics.missed_watch_events.labels(kind).inc()
         if changed:
             logger.warning("%s", self.finding)
 

@@ -101,33 +101,24 @@ class Tally:
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
         outcome = failures.label(step.exception.type) if step.exception else "GateFailed" if step.gate is False else "Complete"
-        self._metrics.steps_finished.of(outcome, **names, step=step.name).inc()
+        self._metrics.steps_finished.of(outcome, **names).inc()
         for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
             if seconds is not None:
-                self._metrics.phase_seconds.of(phase, **names, step=step.name).observe(seconds)
+                self._metrics.phase_seconds.of(phase, **names).observe(seconds)
 
     def _count_end(self, status: TrialStatus, names: Mapping[str, str]) -> None:
-        """The rewards of steps, too, are counted here: steps of an attempt that is lost are done again."""
         reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
         self._metrics.trials_finished.of(str(status.phase), reason, class_, **names).inc()
         if status.start_time and status.completion_time:
             self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
-        if status.phase != "Complete":
-            return
-        for key, value in self._counted(status.rewards).items():
-            self._metrics.trial_reward.of(**names, key=key).observe(value)
-        for step in status.steps:
-            for key, value in self._counted(step.rewards).items():
-                self._metrics.step_reward.of(**names, step=step.name, key=key).observe(value)
-
-    def _counted(self, rewards: Mapping[str, float | int] | None) -> Mapping[str, float | int]:
-        """All keys if they have a label, else the one named reward: what was not rewarded is no zero."""
-        given = rewards or {}
-        return given if self._metrics.by_key else {key: value for key, value in given.items() if key == "reward"}
+        if (
+            status.phase == "Complete" and (reward := (status.rewards or {}).get("reward")) is not None
+        ):  # a missing reward is no zero
+            self._metrics.trial_reward.of(**names).observe(reward)
 
 
 def _names(trial: MultiStepTrial) -> dict[str, str]:
-    return {"namespace": trial.metadata.namespace, "task": trial.status.task or "", "agent": trial.spec.agent.name}
+    return {"namespace": trial.metadata.namespace, "agent": trial.spec.agent.name}
 
 
 def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:

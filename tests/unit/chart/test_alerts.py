@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from multistep.metrics import Metrics
+from multistep.metrics import TABLE
 from tests.docs import pages
 
 ROOT = Path(__file__).parents[3]
@@ -91,8 +91,8 @@ CASES = {
         {"multistep_store_failures_total": "0+1x120"}, {"multistep_store_failures_total": "0x20 3x100"}
     ),
     "MultistepWatchMisses": Case(
-        {'multistep_missed_changes_total{kind="pod"}': "0x30 1x90"},
-        {'multistep_missed_changes_total{kind="pod"}': "1x120"},
+        {'multistep_missed_watch_events_total{kind="pod"}': "0x30 1x90"},
+        {'multistep_missed_watch_events_total{kind="pod"}': "1x120"},
         minute=50,
     ),
     "MultistepExecFailures": Case(execs("0+1x120", "0+5x120"), execs("0+1x120", "0+50x120")),
@@ -172,9 +172,12 @@ def test_a_case_that_expects_the_contrary_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_alerts_ask_for_metrics_that_there_are(name: str) -> None:
-    known = {each.name for each in Metrics().described}
+    known = {each.described.name for each in TABLE}
     known |= {
-        f"{each.name}{end}" for each in Metrics().described if each.type == "histogram" for end in ("_bucket", "_sum", "_count")
+        f"{each.described.name}{end}"
+        for each in TABLE
+        if each.described.type == "histogram"
+        for end in ("_bucket", "_sum", "_count")
     }
     words = ALERTS[name]["expr"].replace("(", " ").replace("{", " ").replace("[", " ").replace(")", " ").split()
     asked = {each for each in words if each.startswith("multistep_")}

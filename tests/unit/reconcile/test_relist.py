@@ -43,7 +43,7 @@ class Watched:
         return self.cluster.put({**found, "status": {**found.get("status", {}), "changed": found["metadata"]["resourceVersion"]}})
 
     def missed(self, kind: str) -> float:
-        return self.metrics.registry.get_sample_value("multistep_missed_changes_total", {"kind": kind}) or 0.0
+        return self.metrics.registry.get_sample_value("multistep_missed_watch_events_total", {"kind": kind}) or 0.0
 
 
 @pytest.fixture
@@ -223,4 +223,4 @@ async def test_of_sweeps_and_trials_it_is_told_which_was_missed() -> None:
     found.clear()
     await relist.compare()
     assert found == [("trial", ("default", "t")), ("sweep", ("default", "s"))]
-    assert metrics.registry.get_sample_value("multistep_missed_changes_total", {"kind": "sweep"}) == 1
+    assert metrics.registry.get_sample_value("multistep_missed_watch_events_total", {"kind": "sweep"}) == 1

@@ -16,7 +16,7 @@ from multistep.sources.trial import Loaded
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, REWARDS, START, World, manifest
 
-LABELED = {"metrics_labels": ["namespace", "task", "step", "agent", "key"]}
+LABELED = {"metrics_labels": ["namespace", "agent"]}
 LONG = {"b/agent": 100.0}
 
 
@@ -29,29 +29,22 @@ def given(**options: Any) -> World:
     return World(**{"results": {f"{step}/verifier": result for step, result in REWARDS.items()}, **options})
 
 
-async def test_a_trials_end_is_counted_with_its_rewards_and_those_of_its_steps() -> None:
+async def test_a_trials_end_is_counted_with_its_reward() -> None:
     world = given()
     await world.run()
     assert world.status.rewards is not None
     assert value(world, "trials_finished_total", agent="oracle", outcome="Complete", reason="", **{"class": ""}) == 1
     assert value(world, "trial_reward_sum", agent="oracle") == world.status.rewards["reward"] == 0.5
-    assert value(world, "step_reward_sum", agent="oracle") == 1.5
-    assert value(world, "step_reward_count", agent="oracle") == 3
-    assert value(world, "step_reward_bucket", agent="oracle", le="0.0") == 1
     assert value(world, "step_phase_duration_seconds_count", agent="oracle", phase="agent") == 3
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
 
 
-async def test_with_all_labels_each_step_and_each_key_has_its_own_reward() -> None:
+async def test_with_all_labels_no_series_tells_of_a_task_or_a_step() -> None:
     world = given(settings=LABELED)
     await world.run()
-    labels = {"namespace": KEY[0], "agent": "oracle", "task": world.status.task or ""}
-    found = {
-        (step.name, key): value(world, "step_reward_sum", step=step.name, key=key, **labels)
-        for step in world.status.steps
-        for key in step.rewards or {}
-    }
-    assert found == {("a", "reward"): 1, ("b", "reward"): 0.5, ("b", "style"): 1, ("c", "reward"): 0}
+    assert value(world, "trial_reward_sum", namespace=KEY[0], agent="oracle") == 0.5
+    text = world.metrics.render().decode()
+    assert "task=" not in text and "step=" not in text
 
 
 async def test_a_trial_without_a_reward_counts_as_none_and_not_as_zero() -> None:
@@ -59,10 +52,9 @@ async def test_a_trial_without_a_reward_counts_as_none_and_not_as_zero() -> None
     await world.run()
     assert (world.status.phase, world.status.rewards) == ("Complete", None)
     assert value(world, "trial_reward_count", agent="oracle") is None
-    assert value(world, "step_reward_count", agent="oracle") is None
 
 
-async def test_steps_of_an_attempt_that_is_lost_count_as_work_but_their_rewards_do_not() -> None:
+async def test_steps_of_an_attempt_that_is_lost_count_as_work() -> None:
     world = given(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.pod_status(phase="Failed", reason="Evicted", message="the node was low on memory")
@@ -70,7 +62,6 @@ async def test_steps_of_an_attempt_that_is_lost_count_as_work_but_their_rewards_
     assert world.status.phase == "Complete" and len(world.status.attempts) == 1
     assert value(world, "attempts_lost_total", reason="Evicted") == 1
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 4
-    assert value(world, "step_reward_count", agent="oracle") == 3
     assert value(world, "trial_reward_count", agent="oracle") == 1
 
 
@@ -109,8 +100,8 @@ async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
         world = given(faults=Faults().fail(number, Unavailable("no answer")), plans=plans)
         await world.run()
         assert world.status.phase == "Complete"
-        counted = [value(world, name, agent="oracle") for name in ("trial_reward_count", "trial_reward_sum", "step_reward_count")]
-        assert counted == [1, 0.5, 3], point
+        counted = [value(world, name, agent="oracle") for name in ("trial_reward_count", "trial_reward_sum")]
+        assert counted == [1, 0.5], point
         assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
 
 
@@ -123,14 +114,14 @@ async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() 
         world = given(faults=Faults().fail(number, Killed()), plans=plans)
         await world.run()
         assert world.status.phase == "Complete"
-        counted = [value(world, name, agent="oracle") for name in ("trial_reward_count", "step_reward_count")]
-        assert counted in ([1, 3], [None, None]), point
-        if counted == [None, None]:
+        counted = value(world, "trial_reward_count", agent="oracle")
+        assert counted in (1, None), point
+        if counted is None:
             missed.append(point)
     assert len(missed) == 1 and missed[0].startswith("apply_status"), missed
 
 
-@pytest.mark.parametrize("labels", [["step"], []])
+@pytest.mark.parametrize("labels", [["namespace"], []])
 def test_the_setting_takes_what_there_is(labels: list[Any]) -> None:
     assert Settings(metrics_labels=labels).metrics_labels == labels
 

@@ -1,0 +1,187 @@
+"""What metrics are made of: rows of a table with their types, labels of bounded number, and the gauge of phases."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+OTHER = "other"
+"""A label's value that stands for all those that have no series of their own."""
+MAX_VALUE_CHARACTERS = 128
+
+C = TypeVar("C", Counter, Histogram)
+M = TypeVar("M")
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A row of the table of metrics.
+
+    name: in Prometheus; choices: labels that the metric has if the settings choose them; buckets: of a histogram;
+    known: values of the label that are known beforehand. Their series exist from the start, as PromQL's increase() misses the
+    first event of a series that does not.
+    """
+
+    name: str
+    type: str
+    text: str
+    labels: Sequence[str] = ()
+    choices: Sequence[str] = ()
+    buckets: Sequence[float] = ()
+    known: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The labels that the settings choose, and for how many different sets of their values a metric has series."""
+
+    labels: Sequence[str]
+    most: int
+
+    def of(self, described: Description) -> list[str]:
+        """The chosen labels that this metric can have."""
+        return [each for each in described.choices if each in self.labels]
+
+
+class Registered(Protocol):
+    """What has instruments: Metrics."""
+
+    @property
+    def instruments(self) -> dict[str, Any]: ...
+
+
+class Row(Generic[M]):
+    """An attribute of the class Metrics that describes a metric; at an instance, it is the metric."""
+
+    def __init__(self, described: Description, create: Callable[[Description, Choice, CollectorRegistry], M]) -> None:
+        self.described = described
+        self.create = create
+
+    def __get__(self, owner: Registered, _: type[Registered]) -> M:
+        return cast(M, owner.instruments[self.described.name])
+
+
+class Bounded(Generic[C]):
+    """A metric with chosen labels, in no more than ``most`` different sets of their values."""
+
+    def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
+        self._metric: C = metric
+        self._chosen = chosen
+        self._most = most
+        self._sets: set[tuple[str, ...]] = set()
+
+    def of(self, *labels: str, **names: str) -> C:
+        """Return the series to count in. labels: values of those that the metric always has; names: of all that can be chosen."""
+        values: tuple[str, ...] = tuple(label_value(names[each]) for each in self._chosen)
+        if values not in self._sets:
+            if len(self._sets) >= self._most:
+                values = (OTHER,) * len(values)
+            else:
+                self._sets.add(values)
+        found = (*values, *labels)
+        series: C = self._metric.labels(*found) if found else self._metric
+        return series
+
+
+class Phases(Collector):
+    """Number of trials (or sweeps) in each phase, by the last event. A standby reports nothing, as the leader does."""
+
+    def __init__(self, described: Description) -> None:
+        self._described = described
+        self.shown: Callable[[], bool] = lambda: True
+        self._phases: dict[Key, str] = {}
+
+    def saw(self, key: Key, phase: str | None) -> None:
+        """An object was seen; without a phase it is pending."""
+        self._phases[key] = phase or "Pending"
+
+    def gone(self, key: Key) -> None:
+        """An object was deleted."""
+        self._phases.pop(key, None)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield one sample per phase."""
+        known = self._described.known
+        family = GaugeMetricFamily(self._described.name, self._described.text, labels=self._described.labels)
+        counts = Counts(phase if phase in known else OTHER for phase in self._phases.values())
+        for phase in (*known, *([OTHER] if counts[OTHER] else [])):
+            if self.shown():
+                family.add_metric([phase], counts[phase])
+        yield family
+
+
+def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Counter]:
+    """A counter; Prometheus' clients add ``_total`` to its name."""
+    return Row(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
+
+
+def gauge(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Gauge]:
+    """A gauge."""
+    return Row(Description(f"multistep_{name}", "gauge", text, labels, known=known), _gauge)
+
+
+def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Row[Histogram]:
+    """A histogram."""
+    return Row(Description(f"multistep_{name}", "histogram", text, labels, buckets=buckets), _histogram)
+
+
+def by_phase(name: str, text: str, known: Sequence[str]) -> Row[Phases]:
+    """A gauge of objects by phase."""
+    return Row(Description(f"multistep_{name}", "gauge", text, ("phase",), known=known), _phases)
+
+
+def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> Row[Bounded[Counter]]:
+    """A counter with labels that the settings choose."""
+    return Row(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
+
+
+def bounded_histogram(
+    name: str, text: str, buckets: Sequence[float], *labels: str, choices: Sequence[str]
+) -> Row[Bounded[Histogram]]:
+    """A histogram with labels that the settings choose."""
+    return Row(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
+
+
+def _counter(row: Description, choice: Choice, registry: CollectorRegistry) -> Counter:
+    metric = Counter(row.name, row.text, (*choice.of(row), *row.labels), registry=registry)
+    for value in row.known:
+        metric.labels(value)
+    return metric
+
+
+def _gauge(row: Description, _: Choice, registry: CollectorRegistry) -> Gauge:
+    metric = Gauge(row.name, row.text, row.labels, registry=registry)
+    for value in row.known:
+        metric.labels(value)
+    return metric
+
+
+def _histogram(row: Description, choice: Choice, registry: CollectorRegistry) -> Histogram:
+    return Histogram(row.name, row.text, (*choice.of(row), *row.labels), buckets=row.buckets, registry=registry)
+
+
+def _phases(row: Description, _: Choice, registry: CollectorRegistry) -> Phases:
+    metric = Phases(row)
+    registry.register(metric)
+    return metric
+
+
+def _bounded_counter(row: Description, choice: Choice, registry: CollectorRegistry) -> Bounded[Counter]:
+    return Bounded(_counter(row, choice, registry), choice.of(row), choice.most)
+
+
+def _bounded_histogram(row: Description, choice: Choice, registry: CollectorRegistry) -> Bounded[Histogram]:
+    return Bounded(_histogram(row, choice, registry), choice.of(row), choice.most)
+
+
+def label_value(text: str) -> str:
+    """Return a name that a user chose as a label can hold it: printable UTF-8 of bounded length."""
+    shown = "".join(each if each.isprintable() else "?" for each in text[:MAX_VALUE_CHARACTERS])
+    return shown.encode(errors="replace").decode()
