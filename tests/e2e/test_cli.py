@@ -100,6 +100,27 @@ async def test_a_compose_file_beside_an_image_fails_the_trial_by_name(given: Giv
     assert code == 3 and "InvalidSpec: environment/docker-compose.yaml: compose files are not supported" in out
 
 
+async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: Given, tmp_path: Path) -> None:
+    task = tmp_path / "task"
+    shutil.copytree(EXAMPLE, task)
+    (task / "environment/Dockerfile").write_text("FROM localhost/nothing-to-build-from:1\n")
+    for command in (("run",), ("sweep", "run")):
+        code, _, err = await multistep(*command, str(task), "-n", f"{given.namespace}-none")
+        assert code == 2 and f"namespace '{given.namespace}-none' does not exist" in err, err
+        assert "building" not in err
+
+
+async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Given) -> None:
+    agent = ("sh", "-c", "printf 'Traceback:\n  line 1\nValueError: no\n'; exit 3")
+    code, out, err = await multistep("run", str(EXAMPLE), "--name", "raises", "-n", given.namespace, "--", *agent)
+    assert code == 1, err
+    assert "exited with status 3:\n  Traceback:\n    line 1\n  ValueError: no\n" in out
+    assert (out + err).count("Traceback") == 1
+    assert f"more: multistep logs raises --step scaffold --phase agent -n {given.namespace}\n" in out
+    code, out, err = await multistep("logs", "raises", "--step", "scaffold", "--phase", "agent", "-n", given.namespace)
+    assert (code, out) == (0, "Traceback:\n  line 1\nValueError: no\n"), err
+
+
 async def test_bad_input_is_exit_code_2_and_a_failed_trial_3(given: Given, tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text("[[steps]]\nname = 'a/b'\n")
     code, _, err = await multistep("run", str(tmp_path), "--agent", "oracle", "-n", given.namespace)

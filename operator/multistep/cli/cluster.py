@@ -31,9 +31,9 @@ class Cluster(Protocol):
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]: ...
 
-    async def apply(self, manifest: Mapping[str, Any]) -> Object: ...
+    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = ...) -> Object: ...
 
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = ...) -> Object: ...
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = ..., dry_run: bool = ...) -> Object: ...
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, *, uid: str = "") -> bool: ...
 
@@ -59,6 +59,23 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
         raise Unavailable(f"{told}: set $KUBECONFIG, or use --kubeconfig and --context") from error
     async with client:
         yield client
+
+
+async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
+    """Send objects as a dry run, one of each kind: the server checks namespace, rights, schema and quota, and creates nothing.
+
+    main: is created; others: are applied. Raises UsageError if the namespace does not exist, ClusterError.
+    """
+    namespace = main["metadata"]["namespace"]
+    try:
+        await cluster.create(main, field_manager=FIELD_MANAGER, dry_run=True)
+        for each in {each["kind"]: each for each in others}.values():
+            await cluster.apply(each, dry_run=True)
+    except NotFound as error:
+        if f'namespaces "{namespace}" not found' not in str(error):
+            raise
+        hint = f"create it with `kubectl create namespace {namespace}`, or name another one with --namespace"
+        raise UsageError(f"namespace {namespace!r} does not exist: {hint}") from error
 
 
 async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | None:

@@ -15,7 +15,7 @@ from ..cluster.watch import WatchEvent
 from ..errors import Unavailable
 from .cluster import Cluster
 from .exits import Gone
-from .outcome import outcome, step_faults
+from .outcome import brief, outcome
 from .output import Progress, attempt_text, rewards_text, seconds_text
 
 UNHEARD_SECONDS = 10.0
@@ -62,7 +62,7 @@ def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
 
 def _attempt_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     lost = new.attempts[len(before.attempts) :]
-    return [attempt_text(each) for each in lost]
+    return [attempt_text(each).removesuffix(f": {each.message}") for each in lost]
 
 
 def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list[str]:
@@ -74,8 +74,13 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
     durations = step.durations or Durations()
     spent = {"agent": durations.agent, "verifier": durations.verifier}
     times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
-    told = [f"reward {rewards_text(step.rewards)}", *times, *(each.removeprefix(f"{step.name}: ") for each in step_faults(step))]
+    told = [f"reward {rewards_text(step.rewards)}", *times, *_brief_faults(step)]
     return [f"{label}: {step.phase}, {', '.join(told)}"]
+
+
+def _brief_faults(step: StepStatus) -> list[str]:
+    """Without messages: the table at the end has them."""
+    return [*([step.exception.type] if step.exception else []), *(["gate not met"] if step.gate is False else [])]
 
 
 def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
@@ -84,7 +89,8 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_over(new) and is_over(before)):
         return []
-    return [f"{now.phase}: {now.why}" if now.why else now.phase]
+    why = brief(new)
+    return [f"{now.phase}: {why}" if why else now.phase]
 
 
 async def versions(

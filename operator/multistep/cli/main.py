@@ -69,7 +69,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except MultistepError as error:
-            click.echo(f"{'' if exit_of(error) is Exit.INTERRUPTED else 'error: '}{error}", err=True)
+            from .output import say
+
+            say(f"{'' if exit_of(error) is Exit.INTERRUPTED else 'error: '}{error}")
             raise click.exceptions.Exit(exit_of(error)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

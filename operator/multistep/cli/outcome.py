@@ -31,6 +31,17 @@ def outcome(status: TrialStatus) -> Outcome:
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
 
 
+def brief(status: TrialStatus) -> str:
+    """Return where a trial is or how it ended on one line, without the text of its errors."""
+    found, failed = outcome(status), holds(status, "Failed")
+    exception = status.exception or next((each.exception for each in reversed(status.steps) if each.exception), None)
+    if failed:
+        return failed.reason
+    if found.phase == "Complete" and exception and exception.type in found.why:
+        return found.why.partition(exception.type)[0] + exception.type
+    return found.why
+
+
 def _faults(status: TrialStatus) -> Iterator[str]:
     if status.exception:
         yield f"trial: {status.exception.type}: {status.exception.message}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Self, TextIO
+from typing import Any, Final, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,8 +18,9 @@ from rich.text import Text
 from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from ..engine.lifecycle import SUSPENDED
 from .examine import Report, StepSummary
-from .outcome import outcome
+from .outcome import brief, outcome
 
+PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # those whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # a pipe has no width: lines are not folded for it
 _STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
 
@@ -26,6 +28,11 @@ _STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
 def clean(text: str) -> str:
     """The text on one line, without anything that a terminal would obey."""
     return "".join(char if char.isprintable() else " " if char in "\n\t" else "�" for char in text)
+
+
+def clean_lines(text: str) -> str:
+    """The text with its line breaks, the lines after the first indented, without anything that a terminal would obey."""
+    return "\n  ".join(clean(line) for line in text.rstrip().split("\n"))
 
 
 def rewards_text(rewards: Mapping[str, float] | None) -> str:
@@ -73,8 +80,8 @@ def print_out(*renderables: RenderableType) -> None:
 
 
 def say(text: str) -> None:
-    """A line for a person, on stderr."""
-    print(clean(text), file=sys.stderr, flush=True)
+    """Print a message on stderr."""
+    print(clean_lines(text), file=sys.stderr, flush=True)
 
 
 def report_view(report: Report) -> Group:
@@ -89,18 +96,31 @@ def report_view(report: Report) -> Group:
     return Group(*lines, Text(f"{clean(report.name)}: {verdict}", style="bold"))
 
 
-def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None) -> Group:
-    """What `run` and `show` print. now: for the elapsed time of steps that run."""
+def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, namespace: str = "") -> Group:
+    """What `run` and `show` print. now: for the elapsed time of steps that run. namespace: for the command that shows more."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
     lines += [_told("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
     reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
-    why = f": {clean(found.why)}" if found.why else ""
+    text = brief(status) if found.phase == "Complete" else found.why
+    why = f": {clean_lines(text)}" if text else ""
     lines.append(Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
     if status.results_store:
         lines.append(Text(stored_text(status.results_store)))
+    if namespace and found.faults:
+        lines.append(Text(f"more: {_command_for_more(name, status, namespace)}"))
     return Group(*lines)
+
+
+def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
+    """The command that shows more of an error: the output of the phase that failed, else the trial with its Events."""
+    step = next((each for each in status.steps if each.exception or each.gate is False), None)
+    if step is None:
+        return f"kubectl describe mst {name} -n {namespace}"
+    phase = step.exception.phase if step.exception else "verifier"
+    chosen = f" --phase {phase}" if phase in PHASES else ""
+    return f"multistep logs {name} --step {shlex.quote(clean(step.name))}{chosen} -n {namespace}"
 
 
 def stored_text(url: str) -> str:
@@ -236,7 +256,7 @@ def _phase(step: StepStatus, now: datetime | None) -> str:
 
 
 def _told(kind: str, text: str, style: str) -> Text:
-    return Text.assemble((kind, style), ": ", clean(text))
+    return Text.assemble((kind, style), ": ", clean_lines(text))
 
 
 def _plural(word: str, count: int) -> str:

@@ -24,7 +24,7 @@ from .outcome import outcome
 from .output import Progress, print_json, print_out, say, status_document, trial_view
 from .submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
 from .tasks import TaskDirectory
-from .values import given_values
+from .values import Values, given_values
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,22 @@ class Session:
         given = {*values.variables, *(each["name"] for each in request.variables)}
         report = check(directory, verification=request.verify, agents=(request.agent,), given=given)
         check_used(given, report.used, agents=(request.agent,))
-        request = asyncio.run(self._reserve(request))
+        request = asyncio.run(self._reserve(directory, request, values))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
         parse_trial(submission.trial)
         return asyncio.run(self._submit(submission))
 
-    async def _reserve(self, request: TrialRequest) -> TrialRequest:
-        """Know before a long build that the cluster is there and the name is free; the request, with its namespace."""
+    async def _reserve(self, directory: TaskDirectory, request: TrialRequest, values: Values) -> TrialRequest:
+        """Check before a long build that the cluster will accept the trial; return the request with its namespace."""
         async with cluster.connect(self.target) as connected:
             namespace = request.namespace or connected.namespace
             if await cluster.find_trial(connected, namespace, request.name):
                 raise UsageError(f"there is a trial {request.name!r} already: delete it, or choose another --name")
-            return replace(request, namespace=namespace)
+            request = replace(request, namespace=namespace)
+            planned = make_submission(directory, request, values, shared=False)
+            await cluster.check_accepted(connected, planned.trial, planned.dependencies)
+            return request
 
     def _image(self, directory: TaskDirectory) -> TrialImage | None:
         if self.image or not directory.needs_build:
@@ -113,7 +116,7 @@ class Session:
             fetched = str(self.results) if self.results and fault is None else None
             print_json(status_document(namespace, name, status, fetched))
         else:
-            print_out(trial_view(name, status))
+            print_out(trial_view(name, status, namespace=namespace))
         if fault is not None:
             say(f"error: results were not fetched: {fault}")
         return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
@@ -126,7 +129,7 @@ def check(directory: TaskDirectory, *, verification: bool, agents: Collection[st
         say(f"warning: {warning}")
     if not report.ok:
         lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
-        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *(f"  {line}" for line in lines)]))
+        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *lines]))
     missing = [name for name in report.variables if name not in given]
     if missing:
         raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")

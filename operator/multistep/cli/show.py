@@ -46,5 +46,5 @@ async def _show(target: Target, trial: str, output: str, *, until_over: bool) ->
     if output == "json":
         print_json(status_document(namespace, trial, status))
     else:
-        print_out(trial_view(trial, status))
+        print_out(trial_view(trial, status, namespace=namespace))
     return outcome(status).exit if until_over else 0

@@ -83,7 +83,7 @@ class SweepSession:
         given = values.variables
         reports = [check(task, verification=True, agents=kinds, given=given) for task in tasks]
         check_used(given, frozenset().union(*(each.used for each in reports)), agents=kinds)
-        asyncio.run(self._reserve(name))
+        asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
         images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
         return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))
 
@@ -92,11 +92,14 @@ class SweepSession:
             return existing_image(task, self.image, runner_in_image=self.runner_in_image)
         return built_image(task, task.path, self.target, verbose=self.verbose)
 
-    async def _reserve(self, name: str) -> None:
-        """Know before long builds that the cluster is there and the name is free."""
+    async def _reserve(self, name: str, make: Callable[[str], SweepSubmission]) -> None:
+        """Check before long builds that the cluster will accept the sweep."""
         async with cluster.connect(self.target) as connected:
-            if await find_sweep(connected, self.target.namespace or connected.namespace, name):
+            namespace = self.target.namespace or connected.namespace
+            if await find_sweep(connected, namespace, name):
                 raise UsageError(_taken(name))
+            planned = make(namespace)
+            await cluster.check_accepted(connected, planned.sweep, planned.owned)
 
     async def _submit(self, make: Callable[[str], SweepSubmission]) -> Exit:
         async with cluster.connect(self.target) as connected:

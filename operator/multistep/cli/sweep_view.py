@@ -12,7 +12,7 @@ from ..api.conditions import holds, is_over
 from ..api.sweep import SweepStatus
 from .exits import Exit
 from .outcome import Outcome
-from .output import clean, seconds_text, table
+from .output import clean, clean_lines, seconds_text, table
 
 
 def outcome_of_sweep(status: SweepStatus) -> Outcome:
@@ -40,7 +40,7 @@ def progress_text(status: SweepStatus, now: datetime) -> str:
     """Where it is, on one line."""
     trials, found = status.trials, outcome_of_sweep(status)
     if not trials.total:
-        return f"{found.phase}: {found.why}" if found.why else found.phase
+        return f"{found.phase}: {found.why}" if found.why and not is_over(status) else found.phase
     live = ", ".join(
         f"{count} {what}"
         for count, what in ((trials.running, "running"), (trials.pending, "pending"), (trials.suspended, "suspended"))
@@ -72,7 +72,7 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
     if status.pod_hours:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
     text = progress_text(status, now)
-    ended = f": {clean(found.why)}" if is_over(status) and found.why else ""
+    ended = f": {clean_lines(found.why)}" if is_over(status) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style="bold"))
     return Group(*lines)
 

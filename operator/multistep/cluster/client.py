@@ -230,11 +230,11 @@ class Client:
         """The metadata of all objects (of a namespace, if given), and nothing else of them."""
         return await list_metadata(self._http, resource, namespace, _selectors(label_selector, ""))
 
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
-        """Create an object of any kind. Raises Conflict if its name is taken."""
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER, dry_run: bool = False) -> Object:
+        """Create an object of any kind; with dry_run the server only checks it. Raises Conflict if its name is taken."""
         resource = await self.resource_of(manifest)
         path = resource.path(self._namespace_of(resource, manifest))
-        params = {"fieldManager": field_manager}
+        params = {"fieldManager": field_manager, **({"dryRun": "All"} if dry_run else {})}
         return await self._http.send("create", resource.plural, "POST", path, params=params, body=manifest)
 
     async def replace(self, manifest: Mapping[str, Any]) -> Object:

@@ -12,6 +12,8 @@ from .operations import Healthcheck, Place
 from .plan import StepPlan, TrialPlan
 from .rewards import StepException
 
+_MOST_SAID = 500  # characters of a phase's output in a message
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -110,8 +112,16 @@ def at_limit(seconds: float | None) -> str:
     return "at its limit" if seconds is None else f"after its limit of {seconds:g} s"
 
 
+def _said(tail: str) -> str:
+    """The last lines of the output, each whole unless it is too long by itself; several start on a line of their own."""
+    text = tail[-_MOST_SAID:]
+    if len(tail) > _MOST_SAID and tail[-_MOST_SAID - 1] != "\n":
+        text = text.partition("\n")[2] or text
+    return f":{chr(10) if chr(10) in text else ' '}{text}" if text else ""
+
+
 def _ending(exit_code: int | None, signal: int | None, timed_out: bool, error: Fault | None, tail: str) -> str:
-    said = f": {tail.strip()[-500:]}" if tail.strip() else ""
+    said = _said(tail.strip())
     if error is not None:
         return f"could not be started: {error.message}"
     if timed_out:

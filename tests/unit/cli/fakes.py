@@ -14,7 +14,7 @@ from multistep.cli.options import Target
 from multistep.cluster.edge import ExecStream, Object
 from multistep.cluster.resources import TRIALS, Resource
 from multistep.cluster.watch import WatchEvent
-from multistep.errors import Conflict, NotFound, Unavailable
+from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
 from tests.support.fake_runner import FakeRunner
 
 START = "2026-01-01T00:00:00Z"
@@ -51,7 +51,7 @@ GATE = status("Complete", step("a", rewards={"reward": 0}, gate=False), message=
 RAISED = status(
     "Complete",
     step("a", "Failed", exception={"type": "AgentTimeoutError", "message": "too slow", "phase": "agent"}),
-    message="ended",
+    message="ended after 1 steps with AgentTimeoutError: too slow",
     results=RESULTS,
 )
 FAILED = status("Failed", reason="InvalidSpec", message="no image")
@@ -81,6 +81,8 @@ class CliCluster:
     replace_before_patch: bool = False
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     namespace: str = "default"
+    missing_namespaces: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()  # kinds that the user may not create
     runners: dict[str, FakeRunner] = field(default_factory=dict)  # by pod
     exec_fails: Exception | None = None
 
@@ -115,12 +117,18 @@ class CliCluster:
             if found["metadata"].get("labels", {}).get(label) == value:
                 yield found
 
-    async def apply(self, manifest: Mapping[str, Any]) -> Object:
+    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        self._admit(manifest)
+        if dry_run:
+            return dict(manifest)
         if self.apply_fails:
             raise self.apply_fails
         return self._store(manifest)
 
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "") -> Object:
+    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "", dry_run: bool = False) -> Object:
+        self._admit(manifest)
+        if dry_run:
+            return dict(manifest)
         if self.create_fails:
             raise self.create_fails
         if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
@@ -164,6 +172,14 @@ class CliCluster:
     @asynccontextmanager
     async def connect(self, target: Target) -> AsyncIterator[CliCluster]:
         yield self
+
+    def _admit(self, manifest: Mapping[str, Any]) -> None:
+        """As the API server does, also in a dry run."""
+        if manifest["kind"] in self.denied:
+            raise ClusterError(f"{manifest['kind']} is forbidden", status=403, reason="Forbidden")
+        namespace = manifest["metadata"]["namespace"]
+        if namespace in self.missing_namespaces:
+            raise NotFound(f'create: namespaces "{namespace}" not found (HTTP 404, NotFound)', status=404, reason="NotFound")
 
     def _store(self, manifest: Mapping[str, Any]) -> Object:
         stored = copy.deepcopy(dict(manifest))

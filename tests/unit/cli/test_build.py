@@ -123,7 +123,7 @@ def test_a_failed_build_shows_what_the_engine_said(dockerfile_task: Path, tools:
     tools(docker='[ "$1" = info ] || { echo no such base; exit 3; }')
     result = invoke("build", dockerfile_task)
     assert result.exit_code == 2 and result.stdout == ""
-    assert "failed with status 3; it said:\nno such base" in result.stderr
+    assert "failed with status 3; its last lines:\n  no such base" in result.stderr
 
 
 @pytest.mark.parametrize(

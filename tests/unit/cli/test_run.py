@@ -21,7 +21,7 @@ from multistep.cluster.watch import WatchEvent
 from multistep.errors import ClusterError, StoreError, Unavailable
 
 from .conftest import TASK_TOML, Invoke
-from .fakes import FAILED, GATE, GOOD, RAISED, RESULTS, RESULTS_PATH, CliCluster, status
+from .fakes import FAILED, GATE, GOOD, RAISED, RESULTS, RESULTS_PATH, CliCluster, status, step
 
 
 @pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (GATE, 1), (RAISED, 1), (FAILED, 3)])
@@ -51,6 +51,46 @@ def test_json_is_one_document(task: Path, invoke: Invoke, cluster: CliCluster, t
     document = json.loads(result.stdout)
     assert document.items() >= {"name": "t", "namespace": "default", "outcome": "Complete", "exitCode": 0}.items()
     assert document["results"] == str(tmp_path / "out") and document["status"]["rewards"] == {"reward": 1.0}
+
+
+LONG_ERROR = "the agent's command exited with status 1:\nTraceback:\n  File x\x1b[31m\nValueError: no"
+
+
+def test_an_error_is_shown_once_with_its_lines_and_the_command_that_shows_more(
+    task: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    exception = {"type": "NonZeroAgentExitCodeError", "message": LONG_ERROR, "phase": "agent"}
+    ended = f"ended after 1 steps with NonZeroAgentExitCodeError: {LONG_ERROR}"
+    cluster.story = [status("Complete", step("a", "Failed", exception=exception), message=ended)]
+    result = invoke("run", task, "--name", "t")
+    shown = [line.rstrip() for line in result.stdout.splitlines()[2:]]
+    assert shown == [
+        "fault: a: NonZeroAgentExitCodeError: the agent's command exited with status 1:",
+        "  Traceback:",
+        "    File x�[31m",
+        "  ValueError: no",
+        "t Complete, reward -: ended after 1 steps with NonZeroAgentExitCodeError",
+        "more: multistep logs t --step a --phase agent -n default",
+    ]
+    assert (result.stdout + result.stderr).count("Traceback") == 1
+    assert "step 1 a: Failed, reward -, NonZeroAgentExitCodeError\n" in result.stderr
+
+
+def test_why_a_trial_failed_is_shown_once_with_its_lines(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [status("Failed", reason="InvalidSpec", message="task.toml:\nartifacts: bad\nsteps: bad")]
+    result = invoke("run", task, "--name", "t")
+    assert result.stdout.splitlines() == [
+        "t Failed: InvalidSpec: task.toml:",
+        "  artifacts: bad",
+        "  steps: bad",
+        "more: kubectl describe mst t -n default",
+    ]
+    assert result.stderr.splitlines()[-1] == "Failed: InvalidSpec"
+
+
+def test_an_error_of_the_command_itself_cannot_command_the_terminal(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.create_fails = ClusterError("first\x1b[2J\nsecond", status=422)
+    assert invoke("run", task).stderr == "error: first�[2J\n  second\n"
 
 
 def test_what_is_made_for_a_trial_goes_with_it(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
@@ -163,6 +203,43 @@ def test_a_name_that_is_taken(task: Path, invoke: Invoke, cluster: CliCluster) -
     assert (result.exit_code, result.stderr) == (2, "error: there is a trial 't' already: delete it, or choose another --name\n")
 
 
+@pytest.mark.parametrize("command", [("run",), ("sweep", "run")])
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (
+            {"missing_namespaces": ("evals",)},
+            "error: namespace 'evals' does not exist: create it with `kubectl create namespace evals`",
+        ),
+        ({"denied": ("MultiStepTrial", "TrialSweep")}, "is forbidden"),
+        ({"denied": ("ConfigMap",)}, "error: ConfigMap is forbidden"),
+        ({"denied": ("Secret",)}, "error: Secret is forbidden"),
+        ({"installed": False}, "install Multistep"),
+    ],
+)
+def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
+    task: Path,
+    invoke: Invoke,
+    cluster: CliCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    trouble: Mapping[str, Any],
+    told: str,
+) -> None:
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("built before the cluster was checked")
+
+    monkeypatch.setattr("multistep.cli.session.build_image", build)
+    (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
+    (task / "environment").mkdir()
+    (task / "environment/Dockerfile").write_text("FROM scratch\n")
+    for name, value in trouble.items():
+        setattr(cluster, name, value)
+    result = invoke(*command, task, "-n", "evals", "--agent-env", "A=b")
+    assert result.exit_code == 2 and told in result.stderr, result.stderr
+    assert cluster.objects == {}
+
+
 def test_no_cluster(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.reachable = False
     assert invoke("run", task).exit_code == 4
@@ -197,9 +274,11 @@ def test_a_trial_that_cannot_have_what_it_needs_is_withdrawn(task: Path, invoke:
 def test_control_c_while_it_is_submitted_leaves_nothing_behind(
     task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(manifest: Mapping[str, Any]) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(60)
+    async def interrupted(manifest: Mapping[str, Any], *, dry_run: bool = False) -> Any:
+        if not dry_run:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+        return manifest
 
     monkeypatch.setattr(cluster, "apply", interrupted)
     assert invoke("run", task).exit_code == 130
@@ -227,8 +306,10 @@ def test_nothing_is_ever_there_that_no_trial_owns(
 def test_a_lost_answer_is_looked_up(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create = cluster.create
 
-    async def lose(manifest: Mapping[str, Any], **options: Any) -> Any:
-        await create(manifest, **options)
+    async def lose(manifest: Mapping[str, Any], *, dry_run: bool = False, **options: Any) -> Any:
+        created = await create(manifest, dry_run=dry_run, **options)
+        if dry_run:
+            return created
         raise Unavailable("connection reset")
 
     monkeypatch.setattr(cluster, "create", lose)

@@ -100,5 +100,5 @@ def test_a_trial_can_be_followed_again(invoke: Invoke, cluster: CliCluster, end:
     result = invoke("show", "--follow", "t")
     assert result.exit_code == code
     assert result.stderr.splitlines()[0] == "step 1 a: Agent"
-    assert result.stdout.splitlines()[-1].startswith("t ")
+    assert any(line.startswith("t ") for line in result.stdout.splitlines())
     assert invoke("show", "t").exit_code == 0

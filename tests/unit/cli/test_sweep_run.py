@@ -238,8 +238,10 @@ def test_a_lost_answer_to_the_creation_is_looked_up(
 ) -> None:
     create = cluster.create
 
-    async def made_but_lost(manifest: Mapping[str, Any], **options: Any) -> Any:
-        await create(manifest, **options)
+    async def made_but_lost(manifest: Mapping[str, Any], *, dry_run: bool = False, **options: Any) -> Any:
+        created = await create(manifest, dry_run=dry_run, **options)
+        if dry_run:
+            return created
         raise Unavailable("no answer")
 
     monkeypatch.setattr(cluster, "create", made_but_lost)

@@ -291,6 +291,12 @@ def test_what_goes_wrong(name: str) -> None:
     [
         ({"a/setup": {"exitCode": 3, "tail": " oh no\n"}}, "setup.sh exited with status 3: oh no"),
         ({"a/setup": {"exitCode": 1, "tail": "x" * 600}}, "setup.sh exited with status 1: " + "x" * 500),
+        (
+            {"a/setup": {"exitCode": 1, "tail": "Traceback:\n  line 1\nno"}},
+            "setup.sh exited with status 1:\nTraceback:\n  line 1\nno",
+        ),
+        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # whole lines
+        ({"a/setup": {"exitCode": 1, "tail": "cut\n" + "y" * 498 + "\nz"}}, "setup.sh exited with status 1:\n" + "y" * 498 + "\nz"),
         ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was ended by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),
         (
