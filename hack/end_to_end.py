@@ -8,7 +8,7 @@ Tests with the mark `long` are left to `make test-long`, those with the mark `me
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -111,4 +111,9 @@ class _Stage:
 def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
     listed = capture([*PYTEST, "--collect-only", "-q", "-m", f"alone and {_EACH_RUN}", "tests/e2e"], env=dict(env), cwd=ROOT)
     files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
-    return sorted(files, key=lambda file: file != _FIRST)
+    return in_order(files, History().seconds())
+
+
+def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+    """The longest first, by earlier runs: no cluster waits for the other one's last long file. New files may be long."""
+    return sorted(files, key=lambda file: (file != _FIRST, -seconds.get(file, float("inf"))))

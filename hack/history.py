@@ -17,12 +17,16 @@ _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 
 @dataclass
 class TestRun:
-    """One run of a target. failed: "failed" or "flaky" by the test's id; totals: as pytest counts, with "flaky"."""
+    """One run of a target.
+
+    failed: "failed" or "flaky" by the test's id; totals: as pytest counts, with "flaky"; seconds: by file of tests.
+    """
 
     started: str
     checkout: str
     failed: dict[str, str] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class History:
     started: str = _STARTED
     continued: bool = False
 
-    def add(self, failed: Mapping[str, str], totals: Mapping[str, int]) -> TestRun:
+    def add(self, failed: Mapping[str, str], totals: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> TestRun:
         """Add a stage's outcome to the run of this process; return the whole run."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(self.file.with_suffix(".lock")):
@@ -43,6 +47,7 @@ class History:
             if mine is None:
                 runs.append(mine := TestRun(self.started, self.checkout))
             mine.failed |= failed
+            mine.seconds |= seconds or {}
             mine.totals = dict(Counter(mine.totals) + Counter(totals))
             self._write(runs[-RUNS:])
         return mine
@@ -53,6 +58,13 @@ class History:
             return [TestRun(**each) for each in json.loads(self.file.read_text())]
         except (FileNotFoundError, ValueError, TypeError):
             return []
+
+    def seconds(self) -> dict[str, float]:
+        """How long each file of tests took when it ran last."""
+        found: dict[str, float] = {}
+        for run in self.runs():
+            found |= run.seconds
+        return found
 
     def _is_mine(self, run: TestRun) -> bool:
         return run.checkout == self.checkout and (self.continued or run.started == self.started)

@@ -41,12 +41,12 @@ class Outcomes:
         return not any(self._that("skipped")) and not any(each.phase == "collect" for each in self._that("failed"))
 
     @property
-    def seconds(self) -> Counter[str]:
+    def seconds(self) -> dict[str, float]:
         """The seconds of each test, with its fixtures."""
-        found: Counter[str] = Counter()
+        found: dict[str, float] = defaultdict(float)
         for each in self.all:
-            found[each.test] += each.seconds  # type: ignore[assignment]
-        return found
+            found[each.test] += each.seconds
+        return dict(found)
 
     def words_of(self, tests: Iterable[str]) -> Counter[str]:
         """How pytest counts the failures of these tests in its line of totals."""

@@ -1,6 +1,6 @@
 """How runs of pytest ended: what failed, what is flaky, what failed before, the totals last."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from hack import flaky, history
@@ -20,8 +20,9 @@ def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | 
         print(f"\n-- {each.run.name}: pytest {' '.join(each.run.arguments)}", *each.words, sep="\n")
     print(*flaky.described(again), sep="\n", end="\n" if again else "")
     totals = _totals(ended, forgiven)
-    run = (past or History()).add(_kinds(ended, forgiven), totals)
-    print(*_slowest(ended), *history.table((past or History()).runs()), *_table(ended), _line(run.totals), sep="\n", flush=True)
+    seconds = _seconds(ended)
+    run = (past or History()).add(_kinds(ended, forgiven), totals, _by_file(seconds))
+    print(*_slowest(seconds), *history.table((past or History()).runs()), *_table(ended), _line(run.totals), sep="\n", flush=True)
     _judge(bad, forgiven)
 
 
@@ -46,13 +47,24 @@ def _totals(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> Counter[st
     return +totals
 
 
-def _slowest(ended: Iterable[Ended]) -> Iterable[str]:
-    seconds: Counter[str] = Counter()
+def _seconds(ended: Iterable[Ended]) -> dict[str, float]:
+    found: dict[str, float] = {}
     for each in ended:
-        seconds.update(each.outcomes.seconds)
+        found |= each.outcomes.seconds
+    return found
+
+
+def _by_file(seconds: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for test, number in seconds.items():
+        found[test.partition("::")[0]] += number
+    return {file: round(number, 1) for file, number in found.items()}
+
+
+def _slowest(seconds: Mapping[str, float]) -> Iterable[str]:
     yield "    the slowest tests"
-    for test, number in seconds.most_common(_SLOWEST):
-        yield f"    {number:6.1f} s  {test}"
+    for test in sorted(seconds, key=lambda each: -seconds[each])[:_SLOWEST]:
+        yield f"    {seconds[test]:6.1f} s  {test}"
 
 
 def _table(ended: Iterable[Ended]) -> Iterable[str]:

@@ -24,6 +24,7 @@ from multistep.cluster.client import APPLY, Client
 from multistep.cluster.edge import Object
 from multistep.cluster.resources import PODS
 from multistep.errors import ClusterError, Conflict, NotFound
+from tests.support.waiting import eventually
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -198,12 +199,13 @@ async def _called(client: Client, namespace: str, queue: str) -> None:
     """The API server needs a moment to notice a new webhook."""
     metadata = {"name": "probe", "namespace": namespace, "labels": {QUEUE: queue}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c", "image": "none"}]}}
-    async with asyncio.timeout(240):
-        while True:
-            with suppress(ClusterError):  # the namespace's ServiceAccount may not be there yet
-                if _gated(await client.apply(pod, dry_run=True)):
-                    return
-            await asyncio.sleep(0.2)
+
+    async def gated() -> bool:
+        with suppress(ClusterError):  # the namespace's ServiceAccount may not exist yet
+            return bool(_gated(await client.apply(pod, dry_run=True)))
+        return False
+
+    await eventually(gated)
 
 
 async def _certificate(directory: Path, address: str) -> tuple[Path, Path]:

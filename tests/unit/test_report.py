@@ -116,6 +116,7 @@ def test_only_a_few_tests_may_be_flaky(count: int, is_good: bool, past: History)
         with pytest.raises(Failure, match=r"^4 tests are flaky, at most 3 may be: t\.py::test_0, "):
             report(ended, again, past)
     assert past.runs()[0].totals == {"flaky": count, "passed": 7}
+    assert past.seconds() == {"t.py": count}
 
 
 def test_of_many_failures_only_some_are_run_again_and_the_others_fail_the_run(past: History) -> None:

@@ -167,7 +167,7 @@ async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, run
         async with session(client, runner_pod) as talk:
             await talk.start(phase)
             waiting = asyncio.create_task(talk.wait(id, 20))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # no condition: time for the request to be sent
             line.cut()
             with pytest.raises(StreamLost):
                 await waiting

@@ -1,0 +1,80 @@
+"""In which order `make e2e` runs what, and what of it again."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from hack import deployment, end_to_end, load
+from hack.deployment import Cluster
+from hack.end_to_end import in_order
+from hack.lanes import Ended, Run
+from hack.outcomes import Outcome, Outcomes
+from localkube import targets
+
+LISTED = "tests/e2e/test_leader.py::test_a\ntests/e2e/test_leader.py::test_b\n"
+LOST = "tests/e2e/test_sweeps.py::test_lost"
+
+
+class Played:
+    """Runs of pytest that only keep their arguments; one of them has a failure."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.reported: list[tuple[Any, ...]] = []
+
+    def execute(self, run: Run) -> Ended:
+        self.runs.append(run)
+        is_bad = run.name == "side by side"
+        outcomes = Outcomes((Outcome(LOST, "call", "failed", 1.0, "lost"),)) if is_bad else Outcomes()
+        return Ended(run, int(is_bad), ["==== 1 failed, 2 passed ====" if is_bad else "==== 1 passed ===="], outcomes)
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.runs]
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    found = Played()
+    target = create_autospec(targets.Local, instance=True)
+    cluster = Cluster(target, "kubectl", {})
+    monkeypatch.setattr(Cluster, "environment", {"CLUSTER": "played"})
+    monkeypatch.setattr(deployment, "deploy", lambda *_: cluster)
+    monkeypatch.setattr(end_to_end, "environment", dict)
+    monkeypatch.setattr(end_to_end, "execute", found.execute)
+    monkeypatch.setattr(
+        end_to_end, "capture", lambda *_, **__: "tests/e2e/test_leader.py::test_a\ntests/e2e/test_leader.py::test_b\n"
+    )
+    monkeypatch.setattr(load, "workers", lambda: 3)
+    monkeypatch.setattr(end_to_end, "report", lambda *arguments: found.reported.append(arguments))
+    return found
+
+
+def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(played: Played) -> None:
+    end_to_end.run()
+    assert sorted(played.names[:3]) == ["conformance", "leader", "side by side"] and played.names[3:] == ["again", "rights"]
+    again = played.runs[3]
+    assert again.arguments[0] == LOST
+    by_name = {each.name: each for each in played.runs}
+    side_by_side = by_name["side by side"].arguments
+    assert side_by_side[side_by_side.index("-n") + 1] == "3"
+    assert side_by_side[side_by_side.index("-m") + 1] == "not alone and not long and not measures"
+    assert by_name["leader"].arguments[:3] == ["tests/e2e/test_leader.py", "-m", "alone and not long and not measures"]
+    assert by_name["conformance"].env["MULTISTEP_TEST_CASES"] == "6"
+    [(ended, second)] = played.reported
+    assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
+
+
+def test_long_tests_are_a_run_of_their_own_that_belongs_to_the_one_before(played: Played) -> None:
+    end_to_end.run_long()
+    assert [each.arguments[:3] for each in played.runs] == [["tests/e2e", "-m", "long"]]
+    [(_, _, past)] = played.reported
+    assert past.continued
+
+
+def test_the_longest_file_comes_first_and_a_new_one_before_it() -> None:
+    files = ["a.py", "b.py", "new.py", end_to_end._FIRST]
+    assert in_order(files, {"a.py": 3.0, "b.py": 40.0, end_to_end._FIRST: 1.0}) == [end_to_end._FIRST, "new.py", "b.py", "a.py"]
