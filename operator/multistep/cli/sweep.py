@@ -43,7 +43,7 @@ Ctrl-C ends the following only; `kubectl delete tsw NAME` ends a sweep and its t
 \b
 Exit codes:
   0    the sweep is Complete, and all of its trials count (or it was submitted, with --detach)
-  1    it is Complete, and some were lost: to the infrastructure, their verifier or task
+  1    it is Complete, and some trials are excluded (infrastructure, task or user failures)
   2    bad input or usage
   3    it is Failed: it was stopped by one of its limits, or could not be run
   4    the cluster could not be reached

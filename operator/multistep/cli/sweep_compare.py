@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 
+from ..api.sweep import Scoring
 from ..errors import UsageError
 from ..report.page import number, probability
 from ..report.rows import Row
@@ -27,9 +28,10 @@ _SOME = 3
 
 @dataclass(frozen=True)
 class Side:
-    """A sweep's trials by agent. name: as it was given, without an agent."""
+    """A sweep's trials by agent. name: as it was given, without an agent; scoring: the sweep's spec.scoring."""
 
     name: str
+    scoring: Scoring
     agents: Mapping[str, Sequence[Row]]
 
 
@@ -50,6 +52,8 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     async with cluster.connect(target) as connected:
         sides = [await _side(connected, target.namespace or connected.namespace, each) for each in texts]
     contests = _contests(sides)
+    if sides[0].scoring != sides[-1].scoring:
+        say(f"warning: {sides[0].name} and {sides[-1].name} have another spec.scoring each: their means are of different rules")
     compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
     pairs = judged(compared)
     if not pairs:
@@ -69,16 +73,17 @@ async def _side(connected: Cluster, namespace: str, text: str) -> Side:
     file, kept, rest = text.partition(_KEPT)
     if kept and rest[:1] in ("", "/"):
         name, agent = file + kept, rest[1:]
-        _, rows = read_report(Path(name))
+        _, scoring, rows = read_report(Path(name))
     else:
         name, _, agent = text.partition("/")
-        _, rows = await read(connected, namespace, name)
+        about, rows = await read(connected, namespace, name)
+        scoring = about.scoring
     agents: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         agents[row.agent].append(row)
     if agent and agent not in agents:
         raise UsageError(f"{name} has no agent {agent!r}; it has {_listed(agents)}")
-    return Side(name, {agent: agents[agent]} if agent else dict(sorted(agents.items())))
+    return Side(name, scoring, {agent: agents[agent]} if agent else dict(sorted(agents.items())))
 
 
 def _contests(sides: Sequence[Side]) -> list[Contest]:

@@ -72,11 +72,15 @@ async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scor
     return found
 
 
-def read_report(path: Path) -> tuple[str, list[Row]]:
-    """The name of the sweep and the trials in a file that `multistep sweep report -o FILE.json` wrote. UsageError: it is none."""
+def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
+    """Return the sweep's name, its scoring and its trials from a file that `multistep sweep report -o FILE.json` wrote.
+
+    UsageError: it is none.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return str(document["sweep"]), [_row(each) for each in document["trials"]]
+        scoring = Scoring.model_validate(document["scoring"])
+        return str(document["sweep"]), scoring, [_row(each) for each in document["trials"]]
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -262,6 +262,18 @@ def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: I
     assert same["difference"]["estimate"]["value"] == 0
 
 
+def test_sweeps_that_score_by_other_rules_are_told_apart(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    put(cluster, "a", MANY)
+    put(cluster, "b", MANY)
+    file = tmp_path / "a.json"
+    assert invoke("sweep", "report", "a", "-o", file).exit_code == 0
+    assert "spec.scoring" not in invoke("sweep", "compare", "a", "b").stderr
+    cluster.objects["TrialSweep", "b"]["spec"] = {"scoring": {"agentErrors": "Exclude"}}
+    for first in ("a", str(file)):
+        warned = f"warning: {first} and b have another spec.scoring each: their means are of different rules"
+        assert warned in invoke("sweep", "compare", first, "b").stderr.splitlines()
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"sweep": "x"}', '{"sweep": "x", "trials": [{"steps": []}]}', '{"sweep": 1, "trials": 3}']
 )

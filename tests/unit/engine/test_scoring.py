@@ -231,6 +231,8 @@ def test_a_deadline_counts_against_an_agent_that_used_half_of_it_and_against_nob
     assert counted_reward(at_deadline(working), Scoring()) is None
     verified = StepStatus(name="b", phase="Verifier", start_time=since(90), durations=Durations(agent=10.0))
     assert counted_reward(at_deadline(verified), Scoring()) is None
+    setting_up = StepStatus(name="b", phase="Setup", start_time=since(90))
+    assert counted_reward(at_deadline(setting_up), Scoring()) is None
     assert counted_reward(at_deadline(), Scoring()) is None
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
