@@ -62,7 +62,12 @@ class App:
         self.events: EventRouter
         self.health: Health
         self.orphans: OrphanRemoval
-        self.volume = Volume(settings.results_dir, unpack_threads=settings.unpack_threads, check=lambda: self.lease.check())
+        self.volume = Volume(
+            settings.results_dir,
+            unpack_threads=settings.unpack_threads,
+            check=lambda: self.lease.check(),
+            limits=settings.results_limits,
+        )
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
         self._end = end
         self.reconciler: Reconciler

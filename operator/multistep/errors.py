@@ -10,6 +10,7 @@ MultistepError
 │   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
 │   └── RunnerError    the runner answered that it will not or could not
 ├── StoreError         results could not be written or read
+├── CollectionCut      a download exceeds its room or its time: what came is kept, the rest is reported
 ├── ClusterError       the API server refused or could not be reached
 │   ├── NotFound
 │   ├── Conflict       somebody else wrote first: look again
@@ -87,6 +88,10 @@ class NoCommonProtocol(PodError):
 
 class StoreError(MultistepError):
     """Results could not be written or read."""
+
+
+class CollectionCut(MultistepError):
+    """A download exceeds its room or its time; the text says which limit."""
 
 
 class ClusterError(MultistepError):

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from .engine.room import Amount, Limits
 from .loglines import Form
 
 # Where clouds tell machines their credentials, and the operator's own endpoints.
@@ -57,6 +58,21 @@ class Settings(BaseSettings):
     """Address on which the results server and the metrics server listen; "::" where pods have IPv6 addresses only."""
     results_dir: Path = Path("/var/lib/multistep")
     """The volume that results are kept on."""
+    results_step_bytes: int = Field(default=2 << 30, ge=1 << 20)
+    """Bytes of logs and artifacts that are kept of one step. What exceeds a limit is left out, and named in manifest.json, in
+    result.json and in the status."""
+    results_step_files: int = Field(default=20_000, ge=10)
+    """Files, directories and links that are kept of one step."""
+    results_trial_bytes: int = Field(default=4 << 30, ge=1 << 20)
+    """Bytes that are kept of one trial on the results volume, with all its attempts."""
+    results_trial_files: int = Field(default=100_000, ge=10)
+    """Files, directories and links that are kept of one trial on the results volume."""
+    results_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
+    """Bytes that the trials of one namespace have on the results volume; None: 80 % of the volume's size."""
+    results_namespace_files: int = Field(default=1_000_000, ge=10)
+    """Files, directories and links that the trials of one namespace have on the results volume."""
+    results_collect_seconds: float = Field(default=300.0, gt=0)
+    """Timeout of one collection's download. What came until then is kept."""
     results_store: str = ""
     """Object store that the results of finished trials go to: s3://BUCKET/PREFIX, gs://... or az://...; empty: the volume keeps
     them. The prefix must be this operator's alone. Credentials and endpoint: from the usual variables of the environment."""
@@ -80,6 +96,8 @@ class Settings(BaseSettings):
     controller makes at a time."""
     open_execs: int = Field(default=48, ge=2)
     """Exec sessions that are open at the same moment."""
+    exec_session_seconds: float = Field(default=900.0, gt=0)
+    """Timeout of one exec session; it must exceed resultsCollectSeconds. The trial continues in the next one."""
     unpack_threads: int = Field(default=2, ge=1)
     """Threads that unpack collected files; they are the only ones beside the event loop's."""
     pod_grace_seconds: int = Field(default=1, ge=0)
@@ -129,6 +147,15 @@ class Settings(BaseSettings):
     """The log's form. json: an object a line; text: for people; auto: text on a terminal, else json."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """How much is logged."""
+
+    def results_limits(self, volume_bytes: int) -> Limits:
+        """Return the limits of results on a volume of a size."""
+        namespace = volume_bytes * 4 // 5 if self.results_namespace_bytes is None else self.results_namespace_bytes
+        return Limits(
+            step=Amount(self.results_step_bytes, self.results_step_files),
+            trial=Amount(self.results_trial_bytes, self.results_trial_files),
+            namespace=Amount(namespace, self.results_namespace_files),
+        )
 
     @field_validator("task_blocked_networks")
     @classmethod

@@ -12,8 +12,9 @@ from typing import Any
 from multistep.engine.direct import Sent
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
+from multistep.engine.room import Room
 from multistep.errors import StoreError
-from multistep.store.keep import Pointer
+from multistep.store.keep import Pointer, Received
 from multistep.store.shipping import Invitation
 from multistep.store.volume import Step, TrialKey
 from tests.support.faults import Faults
@@ -59,11 +60,16 @@ class FakeVolume:
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
+        self.room_bytes = 1 << 30
 
     @asynccontextmanager
-    async def spool(self, key: TrialKey, max_bytes: int | None = None) -> AsyncIterator[FakeSpool]:
+    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[FakeSpool]:
         self.faults.point("volume spool")
         yield FakeSpool()
+
+    async def room(self, key: TrialKey, *, attempt: int, step: Step, part: Part) -> Room:
+        self.faults.point("volume room")
+        return Room(self.room_bytes, 1000)
 
     async def keep_step(
         self,
@@ -75,6 +81,7 @@ class FakeVolume:
         types: Sequence[str],
         part: Part = "all",
         sent: Mapping[str, Pointer] | None = None,
+        received: Received | None = None,
     ) -> Collected:
         place = step.name if part == "all" else f"{step.name}/{part}"
         with self._write(f"keep_step {place}"):
@@ -82,7 +89,13 @@ class FakeVolume:
             found.begin(attempt)
             found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
             found.pointers[place] = dict(sent or {})
-        return Collected(tuple(types[len(LOGS[part]) :]), len(types), len(spool.data))
+        lost = (
+            (received.changed, received.unreadable, tuple(received.left_out), (received.cut,) * bool(received.cut))
+            if received
+            else ()
+        )
+        incomplete = tuple(str(name) for names in lost for name in names)
+        return Collected(tuple(types[len(LOGS[part]) :]), len(types), len(spool.data), incomplete)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
         self.faults.point(f"volume collected {step.name} {entry}")

@@ -117,11 +117,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Capture:
-    """A file that was read at a phase's end. size: bytes of the whole file."""
+    """A file that was read at a phase's end. size: bytes of the whole file; changed: while it was read."""
 
     data: bytes
     size: int
     truncated: bool
+    changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,10 @@ class Fields:
             raise self.wrong(name, "an integer")
         return value
 
+    def optional_boolean(self, name: str) -> bool:
+        """True or false; false when it is missing or null, as a runner of an earlier release leaves it."""
+        return False if self._value.get(name) is None else self.boolean(name)
+
     def number(self, name: str) -> float:
         value = self._value.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -285,7 +290,9 @@ def _capture(path: str, value: object) -> Capture:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise _nonsense(f"capture {path}: {error}") from None
-    return Capture(data=data, size=fields.integer("size"), truncated=fields.boolean("truncated"))
+    return Capture(
+        data=data, size=fields.integer("size"), truncated=fields.boolean("truncated"), changed=fields.optional_boolean("changed")
+    )
 
 
 def _nonsense(what: str) -> RunnerError:

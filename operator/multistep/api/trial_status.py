@@ -82,6 +82,8 @@ class ArtifactsSummary(Model):
     """Number of files."""
     bytes: int = 0
     """Total size in bytes."""
+    incomplete: list[str] | None = None
+    """Sources that were not collected as they were, with the reason; manifest.json names the files."""
     uri: str | None = None
     """URI of the files."""
 

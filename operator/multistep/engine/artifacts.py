@@ -5,7 +5,7 @@ The multi-step document decides where it differs from Harbor 0.25: collected aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
@@ -54,13 +54,20 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
     return result
 
 
-def manifest(placements: Sequence[Placement], types: Sequence[str]) -> list[dict[str, Any]]:
-    """manifest.json (Harbor 0.25). types: what the runner found for each entry: file, directory, missing or other."""
-    return [_manifest_line(placement, kind) for placement, kind in zip(placements, types, strict=True)]
+def manifest(
+    placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
+) -> list[dict[str, Any]]:
+    """manifest.json (Harbor 0.25). types: what the runner found for each entry: file, directory, missing or other.
+
+    incomplete: for each entry the files that are missing or not as they were. Such an entry has Harbor's status "failed".
+    """
+    missed = incomplete or [()] * len(placements)
+    return [_manifest_line(*each) for each in zip(placements, types, missed, strict=True)]
 
 
-def _manifest_line(placement: Placement, kind: str) -> dict[str, Any]:
-    found = kind in ("file", "directory")
+def _manifest_line(placement: Placement, kind: str, incomplete: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    found = kind in ("file", "directory") and not incomplete
+    named = {"incomplete": [dict(each) for each in incomplete]} if incomplete else {}
     return {
         "source": placement.entry.source,
         "destination": str(PurePosixPath("artifacts") / placement.destination),
@@ -68,6 +75,7 @@ def _manifest_line(placement: Placement, kind: str) -> dict[str, Any]:
         "status": "ok" if found else "failed",
         "service": placement.entry.service if placement.entry.service != "main" else None,
         "exclude": list(placement.entry.exclude) if kind == "directory" else [],
+        **named,
     }
 
 

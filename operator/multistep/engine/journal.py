@@ -13,11 +13,15 @@ SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent"
 
 @dataclass
 class Collected:
-    """What a collection brought to the results store. types: per artifact entry, as in engine.artifacts.manifest."""
+    """What a collection brought to the results store. types: per artifact entry, as in engine.artifacts.manifest.
+
+    incomplete: a line for each source that did not come whole.
+    """
 
     types: Sequence[str] = ()
     count: int = 0
     bytes: int = 0
+    incomplete: tuple[str, ...] = ()
 
 
 @dataclass

@@ -197,7 +197,12 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
     found = Fields(record.result, "collect")
     run.timed(ARTIFACTS, replace(record, started_at=record.started_at - (found.optional_number("seconds") or 0.0)))
-    run.collected = Collected(found.texts("types", 10_000)[len(logs) :], found.integer("count"), found.integer("bytes"))
+    run.collected = Collected(
+        types=found.texts("types", 10_000)[len(logs) :],
+        count=found.integer("count"),
+        bytes=found.integer("bytes"),
+        incomplete=found.texts("incomplete", 10_000),
+    )
 
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:

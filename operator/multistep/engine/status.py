@@ -33,6 +33,7 @@ from .scoring import agent_may_have_caused, agent_used_deadline
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
+MAX_INCOMPLETE = 4  # sources of one step
 MAX_STATUS_BYTES = 56 * 1024  # 100 steps, so that the whole resource stays below 64 KiB; an inline task comes on top of that
 MAX_SHORT_BYTES = 128  # of a message in a status that would have more
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
@@ -194,10 +195,22 @@ def step_status(run: StepRun) -> StepStatus:
         start_time=_optional_time(run.started_at),
         completion_time=_optional_time(run.completed_at),
         durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
-        artifacts=run.collected and ArtifactsSummary(count=run.collected.count, bytes=run.collected.bytes),
+        artifacts=run.collected and _artifacts(run.collected),
         verifier_image_id=run.verifier_image_id,
         gate=run.gate_passed,
     )
+
+
+def _artifacts(collected: Collected) -> ArtifactsSummary:
+    """Name a few sources that did not come whole; manifest.json and result.json have all."""
+    lines = [_short(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
+    more = len(collected.incomplete) - len(lines)
+    shown = [*lines, f"and {more} more sources"] if more > 0 else lines
+    return ArtifactsSummary(count=collected.count, bytes=collected.bytes, incomplete=shown or None)
+
+
+def _collected(artifacts: ArtifactsSummary) -> Collected:
+    return Collected(count=artifacts.count, bytes=artifacts.bytes, incomplete=tuple(artifacts.incomplete or ()))
 
 
 def _exception(exception: StepException | None) -> rewards.StepException | None:
@@ -214,7 +227,9 @@ def step_run(step: StepStatus) -> StepRun:
         phase=(step.phase or "").lower(),
         rewards=dict(step.rewards) if step.rewards is not None else None,
         exception=_exception(step.exception),
-        collected=Collected(count=artifacts.count, bytes=artifacts.bytes) if artifacts else None,
+        collected=Collected(count=artifacts.count, bytes=artifacts.bytes, incomplete=tuple(artifacts.incomplete or ()))
+        if artifacts
+        else None,
         verifier_image_id=step.verifier_image_id,
         gate_passed=step.gate,
     )
@@ -224,7 +239,14 @@ def to_json(status: TrialStatus) -> dict[str, Any]:
     """The status as the API server takes it; absent stands for null. One that would be too large tells less of the details, what a
     reader misses least first; the results have them all."""
     content = _dumped(status)
-    for shorten in (_shorter_attempts, _shorter_messages, _without_durations, _without_messages, _fewer_rewards):
+    for shorten in (
+        _shorter_attempts,
+        _shorter_incomplete,
+        _shorter_messages,
+        _without_durations,
+        _without_messages,
+        _fewer_rewards,
+    ):
         if status_bytes(content) <= MAX_STATUS_BYTES:
             break
         status = shorten(status)
@@ -245,6 +267,17 @@ def _shorter_attempts(status: TrialStatus) -> TrialStatus:
     """Without the steps of earlier attempts."""
     attempts = [each.model_copy(update={"steps": [], "message": _short(each.message or "")}) for each in status.attempts]
     return status.model_copy(update={"attempts": attempts})
+
+
+def _shorter_incomplete(status: TrialStatus) -> TrialStatus:
+    """Whether anything is incomplete stays."""
+    return _with_steps(status, _with_short_incomplete)
+
+
+def _with_short_incomplete(step: StepStatus) -> StepStatus:
+    if step.artifacts is None or not step.artifacts.incomplete:
+        return step
+    return step.model_copy(update={"artifacts": step.artifacts.model_copy(update={"incomplete": ["see manifest.json"]})})
 
 
 def _shorter_messages(status: TrialStatus) -> TrialStatus:
@@ -273,6 +306,16 @@ def _fewer_rewards(status: TrialStatus) -> TrialStatus:
 
 def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
     return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
+
+
+_SHORTENERS = (
+    _shorter_attempts,
+    _shorter_incomplete,
+    _shorter_messages,
+    _without_durations,
+    _without_messages,
+    _fewer_rewards,
+)
 
 
 def _short(message: str) -> str:

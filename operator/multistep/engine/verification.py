@@ -72,7 +72,10 @@ def verify_apart(
         record = yield _run_tests(there, verifier, {**environment.env, **verifier.env})
         run.timed(VERIFIER, record)
         _read_rewards(verifier, PhaseResult.from_record(record), run)
-    yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
+    record = yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
+    if run.collected is not None:
+        missed = Fields(record.result, "collect").texts("incomplete", 10_000)
+        run.collected = replace(run.collected, incomplete=(*run.collected.incomplete, *missed))
     yield Release(scope.id("release"), step.index)
 
 
@@ -190,6 +193,8 @@ def _captured(result: PhaseResult, path: str) -> bytes | None:
     capture = result.captures.get(path)
     if capture is None:
         return None
+    if capture.changed:
+        raise RewardError("VerifierOutputParseError", f"{path} changed while it was read, so it is no reward")
     if capture.truncated:
         raise RewardError("VerifierOutputParseError", f"{path} has {capture.size} bytes, which is too large for a reward")
     return capture.data

@@ -7,8 +7,6 @@ whatever breaks the conversation is a ``StreamLost``, after which only a new ses
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,7 +18,9 @@ from multistep.api.records import Fields, Hello, Record
 from multistep.engine.direct import Large
 from multistep.engine.exec_ends import ended_from_inside
 from multistep.engine.operations import Directory, Source
-from multistep.errors import ExecKilled, NoCommonProtocol, PodError, RunnerError, StreamLost
+from multistep.errors import CollectionCut, ExecKilled, NoCommonProtocol, PodError, RunnerError, StreamLost
+from multistep.pod import answers
+from multistep.pod.answers import Printed
 from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 
 PROTOCOLS = (2, 1)  # with that of the release before, whose runners live in the pods that it made
@@ -50,7 +50,8 @@ class Stream(Protocol):
 class DownloadResult:
     """What a download brought. size and sha256 are of the tar stream, and were verified.
 
-    types: one of file, directory, missing, other, for each source; changed, unreadable: member names.
+    types: one of file, directory, missing, other, for each source; changed, unreadable: member names. cut: why the stream
+    ended early, "" if it did not; then size and sha256 were not verified, and the session is at an end.
     """
 
     types: tuple[str, ...]
@@ -58,16 +59,7 @@ class DownloadResult:
     sha256: str
     changed: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A part of what a phase printed. size: of all there is, in bytes; start: where the part begins in it; done: the phase is."""
-
-    size: int
-    start: int
-    data: bytes
-    done: bool
+    cut: str = ""
 
 
 class Session:
@@ -132,12 +124,12 @@ class Session:
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
         """The record as soon as it is done, or as it is after timeout_seconds."""
-        return _record(await self._ask(_wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds)), id)
+        return answers.record(await self._ask(answers.wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds)), id)
 
     async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
         """A part of what a phase printed, from offset on; changes nothing. Only if hello agreed on OUTPUT_PROTOCOL or later."""
         answer = await self._ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
-        return _printed(answer, max_bytes)
+        return answers.printed(answer, max_bytes)
 
     def ack(self, id: str) -> None:
         """Say that the result is in safe hands: together with the next request, or when the session is closed."""
@@ -155,7 +147,7 @@ class Session:
 
     async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
         """Make each directory an empty, real directory."""
-        return await self._ask_record("reset", {"id": id, "directories": [_directory(each) for each in directories]})
+        return await self._ask_record("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
         """Merge a tar stream into the directory target. chunks is not read when the runner has it already."""
@@ -165,11 +157,11 @@ class Session:
             if answer.get("proceed") is True:
                 await self._send_body(chunks)
                 answer = await self._answer()
-        return _record(answer, id, "upload")
+        return answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
         """Files of at least so many bytes among what a download of the sources would bring. Since protocol 2."""
-        request = {"op": "survey", "sources": [_source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
+        request = {"op": "survey", "sources": [answers.source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
         found = Fields(await self._ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)
 
@@ -177,15 +169,26 @@ class Session:
         """Begin to send a file to an address. spec: the request's fields but ``op``. Since protocol 2."""
         return await self._ask_record("send", spec)
 
-    async def download(self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None) -> DownloadResult:
+    async def download(
+        self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None
+    ) -> DownloadResult:
         """Give the tar stream of sources to sink, chunk by chunk. max_bytes: beyond it the session is given up.
 
-        What the sink got is only to be believed once this returned.
+        What the sink got is only to be believed once this returned. After timeout_seconds, or when the sink raises CollectionCut,
+        the rest of the stream is not read: the result has ``cut``, and this session can do nothing more.
         """
-        request = {"op": "download", "sources": [_source(each) for each in sources]}
+        request = {"op": "download", "sources": [answers.source(each) for each in sources]}
         async with self._exchange():
-            types = _types(await self._request(request), len(sources))
-            return await self._receive_body(types, sink, max_bytes)
+            types = answers.types(await self._request(request), len(sources))
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    return await self._receive_body(types, sink, max_bytes)
+            except CollectionCut as cut:
+                result = DownloadResult(types, 0, "", cut=str(cut))
+            except TimeoutError:
+                result = DownloadResult(types, 0, "", cut=f"it took longer than {timeout_seconds:g} s")
+        self._lost = "a download was cut off"
+        return result
 
     async def close(self) -> None:
         """End the session in an orderly way where possible; never raises for a broken stream."""
@@ -225,12 +228,12 @@ class Session:
         """Begin and wait by one write: most phases are over in a moment, and each message takes the whole way to the pod."""
         begin = {**spec, "op": op}
         if wait_seconds is None:
-            return _record(await self._ask(begin), spec["id"], op)
-        answer = await self._ask(begin, _wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
-        return _record(answer, spec["id"], op)
+            return answers.record(await self._ask(begin), spec["id"], op)
+        answer = await self._ask(begin, answers.wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
+        return answers.record(answer, spec["id"], op)
 
     async def _ask_record(self, op: str, spec: Mapping[str, Any]) -> Record:
-        return _record(await self._ask({**spec, "op": op}), spec["id"], op)
+        return answers.record(await self._ask({**spec, "op": op}), spec["id"], op)
 
     async def _ask(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
         async with self._exchange():
@@ -268,7 +271,7 @@ class Session:
         answer = frame.json()
         if answer.get("ok") is True:
             return answer
-        raise _Refusal(_error(answer))
+        raise _Refusal(answers.error(answer))
 
     # -- bodies
 
@@ -378,10 +381,6 @@ async def _chunks(chunks: Body) -> AsyncIterator[bytes]:
             yield chunk
 
 
-def _wait(id: str, timeout_seconds: float) -> dict[str, Any]:
-    return {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
-
-
 def _frame(request: Mapping[str, Any]) -> bytes:
     try:
         return encode_json(MESSAGE, request)
@@ -400,46 +399,3 @@ def _body_end(frame: Frame, got: DownloadResult) -> DownloadResult:
         raise StreamLost(f"{got.size} bytes came, with another size or digest than the runner sent")
     changed, unreadable = end.texts("changed", 100_000), end.texts("unreadable", 100_000)
     return DownloadResult(got.types, got.size, got.sha256, changed, unreadable)
-
-
-def _record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:
-    record = Record.from_json(answer.get("record"))
-    if record.id != id or (op is not None and record.op != op):
-        raise RunnerError(f"asked for {id!r}, the runner answered for {record.id[:200]!r}", code="Protocol")
-    return record
-
-
-def _printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
-    fields = Fields(answer, "output")
-    try:
-        data = base64.b64decode(fields.text("base64", 2 * max_bytes + 4), validate=True)
-    except binascii.Error:
-        raise RunnerError("the runner sent an output that is no base64", code="Protocol") from None
-    if len(data) > max_bytes:
-        raise RunnerError(f"asked for {max_bytes} bytes, the runner sent {len(data)}", code="Protocol")
-    return Printed(fields.integer("size"), fields.integer("from"), data, fields.one_of("state", {"running", "done"}) == "done")
-
-
-def _types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    sources = Fields(answer, "download").sequence("sources", count)
-    if len(sources) != count:
-        raise RunnerError(f"asked for {count} sources, the runner answered for {len(sources)}", code="Protocol")
-    kinds = {"file", "directory", "missing", "other"}
-    return tuple(Fields(each, "source").one_of("type", kinds) for each in sources)
-
-
-def _error(answer: Mapping[str, Any]) -> RunnerError:
-    if answer.get("ok") is not False:
-        return RunnerError("the runner's answer is neither ok nor an error", code="Protocol")
-    error = Fields(answer.get("error"), "error")
-    return RunnerError(error.text("message")[:1000], code=error.text("code", 64))
-
-
-def _directory(directory: Directory) -> dict[str, Any]:
-    request: dict[str, Any] = {"path": directory.path, "mode": directory.mode, "user": directory.user}
-    return {**request, "keep": True} if directory.keep else request
-
-
-def _source(source: Source) -> dict[str, Any]:
-    request: dict[str, Any] = {"path": source.path, "exclude": list(source.exclude)}
-    return {**request, "sent": list(source.sent)} if source.sent else request

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,23 +16,26 @@ from ..engine.decisions import PodFacts
 from ..engine.evidence import changed_rewards, missing_records
 from ..engine.journal import Journal
 from ..engine.lifecycle import prestarts
-from ..engine.operations import Collect, Environment, Operation, Place, Release, Transfer, in_verifier
+from ..engine.operations import Collect, Environment, Operation, Place, Release, Source, Transfer, in_verifier
 from ..engine.plan import StepPlan, isolation
 from ..engine.replay import Progress, Replay
+from ..engine.room import SURVEYED_FILES, Room, too_large
 from ..engine.scope import Scope
 from ..engine.script import AgentScript
-from ..errors import ContradictoryRecords, PodError
+from ..errors import ContradictoryRecords, PodError, StreamLost
 from ..metrics import Metrics
 from ..pod.perform import perform, upload
 from ..pod.session import Session
 from ..settings import Settings
 from ..sources.trial import Loaded
 from ..store import harbor
-from ..store.keep import Pointer
+from ..store.keep import Pointer, Received
 from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
 from .direct import Direct, Gathering, told_as_sent
 
+SURVEY_PROTOCOL = 2
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of what a collection lacks: a record has 64 KiB
 HURRIED_SECONDS = 0.3  # how long a session stays open for a phase that may end soon while other trials wait for theirs
 
 Report = Callable[[Journal, str], Awaitable[None]]
@@ -123,7 +127,18 @@ class Driver:
         self._metrics = metrics
 
     async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
-        """Go on with the script until it is finished, or a phase takes its time. Raises PodError when a session breaks."""
+        """Go on with the script until it is finished, or a phase takes its time. Raises PodError when a session breaks.
+
+        A session ends with an error at its timeout: a pod that sends or takes a byte now and then holds no exec slot for ever.
+        """
+        limit = self._settings.exec_session_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return await self._drive(trial, loaded, agent, pods, hooks)
+        except TimeoutError:
+            raise StreamLost(f"exec session in pod {pods.agent.name} ended at its timeout of {limit:g} s") from None
+
+    async def _drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
         async with AsyncExitStack() as stack:
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
             if _must_be_root(trial, hello, trial.status.image_user):
@@ -242,15 +257,40 @@ class Driver:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = told_as_sent(sources, sent)
-        async with self._volume.spool(ride.key) as spool:
-            found = await session.download(sources, spool.write)
+        room = await self._volume.room(ride.key, attempt=attempt, step=step, part=operation.part)
+        left_out = await self._left_out(ride, session, sources, room)
+        asked = told_as_sent(sources, {**sent, **left_out})
+        async with self._volume.spool(ride.key, room=room) as spool:
+            found = await session.download(asked, spool.write, timeout_seconds=self._settings.results_collect_seconds)
+            received = Received(found.changed, found.unreadable, left_out, found.cut, room)
             kept = await self._volume.keep_step(
-                ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent
+                ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )
+        if found.cut:
+            session = await self._reopen(ride, operation.where)
         self._metrics.collected_bytes.inc(found.size)
         seconds = round(time.monotonic() - start, 3)  # the note's own times are those of its writing, after all that
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
+        if kept.incomplete:
+            data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
+
+    async def _left_out(self, ride: _Ride, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
+        """Files that do not fit into the room, by name in the download, with the reason: their contents are not asked for."""
+        if ride.protocol < SURVEY_PROTOCOL:
+            return {}
+        files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
+        here = [each for each in files if each.path not in sources[each.source].sent]
+        return {each.member: room.refusal(each.size) for each in too_large(here, room)}
+
+    async def _reopen(self, ride: _Ride, where: Place) -> Session:
+        """A new session in place of one whose download was cut off."""
+        pod = ride.pods.verifier if where == "verifier" else ride.pods.agent
+        assert pod is not None
+        await ride.sessions[where].close()
+        session, _ = await ride.stack.enter_async_context(self._session(ride.trial, pod))
+        ride.sessions[where] = session
+        return session
 
     def _may_send(self, ride: _Ride, operation: Collect) -> bool:
         """Not what a separate verifier is given from the volume, nor out of a pod whose network is limited."""

@@ -185,7 +185,10 @@ def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
 
 
 def _phases(run: StepRun) -> dict[str, Any]:
+    """A phase's results. artifacts_incomplete is Multistep's own, and only there if an artifact or log did not come whole."""
+    incomplete = list(run.collected.incomplete) if run.collected else []
     return {
+        **({"artifacts_incomplete": incomplete} if incomplete else {}),
         "agent_result": _AGENT_RESULT if AGENT in run.timings else None,
         "agent_execution": _timing(run.timings.get(AGENT)),
         "verifier": _timing(run.timings.get(VERIFIER)),
@@ -354,6 +357,7 @@ def _outcome(run: StepRun) -> Iterable[str]:
         yield f"{run.exception.type}: {run.exception.message}"
     if run.collected:
         yield f"{run.collected.count} files collected, {run.collected.bytes} bytes"
+        yield from (f"not collected as it was: {each}" for each in run.collected.incomplete)
     if run.gate_failure:
         yield f"the gate was not passed: {run.gate_failure}"
     yield f"ended; rewards: {json.dumps(run.rewards)}"

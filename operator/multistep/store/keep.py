@@ -13,14 +13,17 @@ from types import MappingProxyType
 
 from ..api.task import ArtifactConfig
 from ..engine.artifacts import Placement, manifest, place
+from ..engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
 from ..engine.journal import Collected
 from ..engine.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
+from ..engine.room import Amount, Filling, Room
 from ..errors import StoreError
-from .tar import Kind, Member, members
+from .tar import MAX_MEMBERS, Kind, Member, members
 from .tree import Skipped, TreeWriter, safe_parts, walk
 
-MAX_MEMBERS = 200_000  # of one collection; their names are held in memory to find the artifacts' places
 MAX_NOTES = 100
+_NO_LIMIT = 2**62
+_NO_ROOM = "left out: no room within the results limits"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
@@ -40,11 +43,30 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class Received:
+    """What is known of a download beside its bytes, by name in the stream.
+
+    left_out: files whose contents were not asked for, with the reason; cut: why the stream ends early, "" if it is whole;
+    room: None for no limit.
+    """
+
+    changed: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    cut: str = ""
+    room: Room | None = None
+
+
+_WHOLE = Received()
+
+
+@dataclass(frozen=True)
 class Kept:
     """What was unpacked. notes: a line for each thing that was left out; members: where each entry's files are;
-    pointers: by path, for those that are empty here."""
+    pointers: by path, for those that are empty here; used: how much of the room was taken."""
 
     collected: Collected
+    used: Amount
     notes: Sequence[str] = ()
     members: Sequence[Members] = ()
     pointers: Mapping[str, Pointer] = field(default_factory=dict)
@@ -90,6 +112,7 @@ def keep(
     types: Sequence[str],
     part: Part = "all",
     sent: Mapping[str, Pointer] = _NONE_SENT,
+    received: Received = _WHOLE,
 ) -> Kept:
     """Unpack into directories of target, which is new: agent and verifier as part says, and artifacts, unless it is "verifier".
 
@@ -102,17 +125,25 @@ def keep(
     for name in (*places, *([] if part == "verifier" else ["artifacts"])):
         (target / name).mkdir()
     sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
-    found = _found(fd, sources)
+    filling = Filling(received.room or Room(_NO_LIMIT, MAX_MEMBERS))
+    found = _found(fd, sources, cut=bool(received.cut))
     placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
     places += [f"artifacts/{each.destination}" for each in placements]
-    notes, pointers = _unpack(fd, target, sources, places, sent)
+    unpacking = _Unpacking(sources, places, sent, received, filling)
+    unpacking.run(fd, target)
+    notes, pointers, incomplete = unpacking.notes, unpacking.pointers, unpacking.incomplete
+    lines = summaries(sources.paths, incomplete)
+    notes.lines = [*lines, *notes.lines]
     if part == "verifier":
-        return Kept(Collected(), notes.all())
+        return Kept(Collected(incomplete=lines), filling.used, notes.all())
     count, size = _measure(target / "artifacts")
     size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
-    (target / "artifacts" / _MANIFEST).write_text(json.dumps(manifest(placements, shown), indent=2) + "\n")
-    return Kept(Collected(shown, count, size), notes.all(), _members(placements, found, shown), pointers)
+    (target / "artifacts" / _MANIFEST).write_text(
+        json.dumps(manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
+    )
+    collected = Collected(shown, count, size, lines)
+    return Kept(collected, filling.used, notes.all(), _members(placements, found, shown), pointers)
 
 
 def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
@@ -161,10 +192,10 @@ class _Sources:
         return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 
-def _found(fd: int, sources: _Sources) -> list[list[str]]:
+def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
     """The paths of each artifact entry; logs have places of their own."""
     found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
-    for member in islice(members(fd), MAX_MEMBERS):
+    for member in islice(members(fd, cut=cut), MAX_MEMBERS):
         with suppress(Skipped):
             index, path = sources.wanted(member)
             if index >= sources.logs:
@@ -172,23 +203,57 @@ def _found(fd: int, sources: _Sources) -> list[list[str]]:
     return found[sources.logs :]
 
 
-def _unpack(
-    fd: int, target: Path, sources: _Sources, places: Sequence[str], sent: Mapping[str, Pointer]
-) -> tuple[_Notes, dict[str, Pointer]]:
-    notes, pointers = _Notes(), dict[str, Pointer]()
-    with TreeWriter(target) as tree:
-        for number, member in enumerate(members(fd)):
-            try:
-                if number >= MAX_MEMBERS:
-                    raise Skipped(f"there are more than {MAX_MEMBERS} files")
-                index, path = sources.wanted(member)
-                place = "/".join(safe_parts(f"{places[index]}/{path}"))
-                tree.add(place, member, fd)
-                if member.name in sent and member.kind == "file" and not member.size:
-                    pointers[place] = sent[member.name]
-            except Skipped as why:
-                notes.add(sources.name_of(member), member.name, str(why))
-    return notes, pointers
+@dataclass
+class _Unpacking:
+    """One pass over a stream. places: by source, where its files go; incomplete: by source."""
+
+    sources: _Sources
+    places: Sequence[str]
+    sent: Mapping[str, Pointer]
+    received: Received
+    filling: Filling
+    notes: _Notes = field(default_factory=_Notes)
+    pointers: dict[str, Pointer] = field(default_factory=dict)
+    incomplete: list[Incomplete] = field(default_factory=list)
+    reached: int = 0
+
+    def run(self, fd: int, target: Path) -> None:
+        """Unpack what has room, and name what has not."""
+        self.incomplete = [Incomplete() for _ in self.sources.paths]
+        for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
+            for name in names:
+                self._report(name, reason)
+        with TreeWriter(target) as tree:
+            for number, member in enumerate(members(fd, cut=bool(self.received.cut))):
+                try:
+                    if number >= MAX_MEMBERS:
+                        raise Skipped(f"there are more than {MAX_MEMBERS} files")
+                    self._add(tree, member, fd)
+                except Skipped as why:
+                    self.notes.add(self.sources.name_of(member), member.name, str(why))
+        if self.received.cut:
+            self._cut_off(self.received.cut)
+
+    def _add(self, tree: TreeWriter, member: Member, fd: int) -> None:
+        index, path = self.sources.wanted(member)
+        self.reached = index
+        place = "/".join(safe_parts(f"{self.places[index]}/{path}"))
+        if why := self.received.left_out.get(member.name) or self.filling.refuse(place, member.size):
+            self.incomplete[index].add(path, why, _NO_ROOM)
+            return
+        tree.add(place, member, fd)
+        if member.name in self.sent and member.kind == "file" and not member.size:
+            self.pointers[place] = self.sent[member.name]
+
+    def _cut_off(self, why: str) -> None:
+        """Name the sources that did not come whole: the last one that was reached, and all after it."""
+        for index in range(self.reached, len(self.incomplete)):
+            if self.sources.types[index] in ("file", "directory"):
+                self.incomplete[index].whole_reason = f"cut off: {why}"
+
+    def _report(self, name: str, reason: str) -> None:
+        with suppress(Skipped):
+            self.incomplete[self.sources.index(name)].add(name.partition("/")[2], reason)
 
 
 def _measure(directory: Path) -> tuple[int, int]:

@@ -23,7 +23,8 @@ from .archive import END, header, padding
 from .bucket import PART_BYTES, Bucket, Stored
 from .keep import Pointer
 from .manifest import Line
-from .volume import Found, Spool, TrialKey, Volume, is_result
+from .reading import Found, is_result
+from .volume import Spool, TrialKey, Volume
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from typing import Literal
 from ..errors import StoreError
 
 BLOCK = 512
+MAX_MEMBERS = 200_000  # of one collection; their names are held in memory to find the artifacts' places
 MAX_EXTENDED_BYTES = 64 * 1024  # of one extended header: two paths and some numbers
 _SIZE_LIMIT = 2**62
 
@@ -35,14 +36,19 @@ class Member:
     size: int
 
 
-def members(fd: int) -> Iterator[Member]:
-    """The members of the tar in a file, in order. Raises StoreError when it is none."""
+def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
+    """The members of the tar in a file, in order. Raises StoreError when it is none.
+
+    cut: the file is known to end early; then the members that are whole are all there are.
+    """
     length, position = os.fstat(fd).st_size, 0
     extended: dict[str, bytes] = {}
-    while block := _header(fd, position, length):
+    while block := _header(fd, position, length // BLOCK * BLOCK if cut else length):
         kind, size = block[156:157], _content_size(block, extended)
         position += BLOCK
         if position + size > length:
+            if cut:
+                return
             raise _broken("it is cut short")
         if kind in _EXTENDED:
             extended |= _extended(kind, _contents(fd, position, size))

@@ -8,144 +8,51 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import re
-import stat
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from ..api.task import ArtifactConfig
-from ..api.trial import MultiStepTrial
 from ..engine.journal import Collected
 from ..engine.operations import Part
+from ..engine.room import Limits, Room
 from ..errors import StoreError
-from . import directory
+from . import directory, reading, steps
 from .access import KEY_FILE, load_or_make_key, token
-from .archive import picked_chunks, tar_chunks
+from .archive import tar_chunks
 from .directory import TrialDirectory
-from .keep import Kept, Members, Pointer, keep
+from .keep import Pointer, Received
+from .key import TrialKey as TrialKey
+from .ledger import Admission, Collection, Ledger, no_limits, usage_on_disk
+from .reading import Found as Found
 from .redact import Redactor
+from .spool import Spool as Spool
+from .steps import Step as Step
 from .threads import Threads, as_store_error
-from .tree import Entry, open_below, pread_all, walk
 
 T = TypeVar("T")
 
-_SPOOL_BUFFER_BYTES = 1024 * 1024
-_LINES_BYTES = 64 * 1024
-_BATCH = 100
-_MEMBERS, _RECORDS, _POINTERS = "members", "records", "pointers"  # what is kept of steps beside their results
-_OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-
-
-@dataclass(frozen=True)
-class TrialKey:
-    """Which trial. StoreError when a part could not be the name or uid of an object."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __post_init__(self) -> None:
-        if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and _UID.fullmatch(self.uid)):
-            raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not namespace, name and uid of an object")
-
-    @classmethod
-    def of(cls, trial: MultiStepTrial) -> Self:
-        """A trial's."""
-        return cls(trial.metadata.namespace, trial.metadata.name, trial.metadata.uid)
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}/{self.uid}"
-
-
-@dataclass(frozen=True)
-class Found:
-    """One thing among a trial's results: path, and what stat tells of it. target: of a link."""
-
-    path: str
-    info: os.stat_result
-    target: str = ""
-
-
-class Step(Protocol):
-    """What is to be known of a step; an engine.plan.StepPlan is one. directory: None for a single-step task."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def directory(self) -> str | None: ...
-    @property
-    def artifacts(self) -> tuple[ArtifactConfig, ...]: ...
-
-
-class Spool:
-    """A download on its way to the volume: a nameless file, which is gone when it is closed or the operator dies."""
-
-    def __init__(self, key: TrialKey, file: BinaryIO, threads: Threads, max_bytes: int | None) -> None:
-        self._key = key
-        self._file = file
-        self._threads = threads
-        self._max_bytes = max_bytes
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self.size = 0
-
-    async def write(self, data: bytes) -> None:
-        """Append. StoreError past the limit or when the disk is full."""
-        self.size += len(data)
-        if self._max_bytes is not None and self.size > self._max_bytes:
-            raise StoreError(f"{self._key}: what is to be collected has more than {self._max_bytes} bytes")
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes >= _SPOOL_BUFFER_BYTES:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Write what is held in memory."""
-        held, self._held, self._held_bytes = self._held, [], 0
-        if held:
-            await self._threads.run(self._append, held)
-
-    def _append(self, held: Sequence[bytes]) -> None:
-        with as_store_error(f"{self._key}: writing what was collected"):
-            self._file.writelines(held)
-            self._file.flush()
-
-    def fileno(self) -> int:
-        """Its file descriptor."""
-        return self._file.fileno()
-
-    async def lines(self) -> AsyncGenerator[list[bytes], None]:
-        """What was written, line by line and some hundred at once."""
-        await self.flush()
-        self._file.seek(0)
-        while found := await self._threads.run(lambda: self._file.readlines(_LINES_BYTES)):
-            yield found
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """What was written."""
-        await self.flush()
-        at = 0
-        while chunk := await self._threads.run(os.pread, self.fileno(), _SPOOL_BUFFER_BYTES, at):
-            at += len(chunk)
-            yield chunk
+_RECORDS = "records"  # what is kept of separate verifiers beside their results
 
 
 class Volume:
     """Results below root. unpack_threads: the most threads used. Raises StoreError when root cannot be used.
 
+    limits: of what is kept, by the volume's size in bytes.
     check: called, in whatever thread, before each change that can be seen; raises if this process may not make it.
     """
 
-    def __init__(self, root: Path, unpack_threads: int = 2, *, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        unpack_threads: int = 2,
+        *,
+        check: Callable[[], None] = lambda: None,
+        limits: Callable[[int], Limits] = no_limits,
+    ) -> None:
         self.root = root
         self._check = check
         self._threads = Threads(unpack_threads)
@@ -153,6 +60,8 @@ class Volume:
         with as_store_error(f"results directory {root}"):
             directory.make(root)
             self._key = load_or_make_key(root / KEY_FILE)
+            info = os.statvfs(root)
+        self._ledger = Ledger(limits(info.f_blocks * info.f_frsize))
 
     def close(self) -> None:
         """Take no more work."""
@@ -160,12 +69,14 @@ class Volume:
         self._check_thread.close()
 
     @asynccontextmanager
-    async def spool(self, key: TrialKey, max_bytes: int | None = None) -> AsyncIterator[Spool]:
-        """A place for a download. max_bytes: more than that is a StoreError."""
+    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[Spool]:
+        """A place for a download. max_bytes: more than that is a StoreError; room: more than that is a CollectionCut."""
         file = await self._threads.run(self._new_file)
+        admission = Admission(self._ledger, key.namespace, room)
         try:
-            yield Spool(key, file, self._threads, max_bytes)
+            yield Spool(key, file, self._threads, max_bytes, admission.admit)
         finally:
+            admission.close()
             await self._threads.run(file.close)  # frees the blocks, which takes a while for many
 
     def _new_file(self) -> BinaryIO:
@@ -182,6 +93,7 @@ class Volume:
         types: Sequence[str],
         part: Part = "all",
         sent: Mapping[str, Pointer] | None = None,
+        received: Received | None = None,
     ) -> Collected:
         """Unpack a step's logs and artifacts into their place, over an older collection of the same step and part.
 
@@ -191,16 +103,31 @@ class Volume:
         StoreError: the stream makes no sense, the disk is full, or a later attempt has begun.
         """
         await spool.flush()
-        keep = partial(_keep_step, spool=spool, attempt=attempt, step=step, types=types, part=part, sent=sent or {})
-        return await self._run(key, f"keeping step {step.name!r}", keep)
+        keep = partial(
+            steps.keep_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
+            received=received or Received(),
+        )  # fmt: skip
+        await self._read_usage(key.namespace)
+        kept = await self._run(key, f"keeping step {step.name!r}", keep)
+        self._ledger.take(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), kept.used)
+        return kept.collected
+
+    async def room(self, key: TrialKey, *, attempt: int, step: Step, part: Part) -> Room:
+        """Return how much of a collection may be kept, by the limits of step, trial and namespace."""
+        await self._read_usage(key.namespace)
+        return self._ledger.room(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part))
+
+    async def _read_usage(self, namespace: str) -> None:
+        if not self._ledger.knows(namespace):
+            self._ledger.read(namespace, await self._of_root(lambda: usage_on_disk(self.root / namespace)))
 
     async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
         """The files whose contents went straight to the object store, by path in the results."""
-        return await self._run(key, "reading pointers", _pointers)
+        return await self._run(key, "reading pointers", steps.pointers)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
         """What is kept of one artifact entry of part "agent", as a tar stream: a directory's contents, or one file."""
-        chunks = await self._run(key, "looking for artifacts", lambda to: _picked(to, attempt, step, entry))
+        chunks = await self._run(key, "looking for artifacts", lambda to: steps.picked(to, attempt, step, entry))
         async for chunk in self._stream(key, chunks):
             yield chunk
 
@@ -238,6 +165,7 @@ class Volume:
     async def remove(self, key: TrialKey) -> None:
         """Delete a trial's results, if there are any."""
         await self._run(key, "deleting", lambda to: _remove(to, self.root))
+        self._ledger.free(key.namespace, f"{key.name}/{key.uid}")
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
         """Write down that the trial is gone since now, and delete what a crash left behind: nobody else will."""
@@ -293,7 +221,7 @@ class Volume:
 
     async def listing(self, key: TrialKey) -> AsyncGenerator[list[Found], None]:
         """All that belongs to a trial's results, in the order of the archive and some at once."""
-        batches = _batches(self._path(key))
+        batches = reading.batches(self._path(key))
         try:
             while batch := await self._run(key, "listing results", lambda _: next(batches, [])):
                 yield batch
@@ -302,7 +230,7 @@ class Volume:
 
     async def contents(self, key: TrialKey, path: str) -> AsyncGenerator[bytes, None]:
         """One file of the results, in chunks."""
-        async with aclosing(self._stream(key, _contents(self._path(key), path))) as chunks:
+        async with aclosing(self._stream(key, reading.contents(self._path(key), path))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -316,7 +244,7 @@ class Volume:
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
         """At most limit bytes of one file of the results; None if it is not there. offset: a negative one counts from its end."""
-        return await self._run(key, "reading a file", lambda to: _part(to.path, path, offset, limit))
+        return await self._run(key, "reading a file", lambda to: reading.part(to.path, path, offset, limit))
 
     async def _stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
         try:
@@ -345,87 +273,6 @@ class Volume:
             return await self._threads.run(function, TrialDirectory(self._path(key), self._check))
 
 
-def _keep_step(
-    to: TrialDirectory,
-    *,
-    spool: Spool,
-    attempt: int,
-    step: Step,
-    types: Sequence[str],
-    part: Part,
-    sent: Mapping[str, Pointer],
-) -> Collected:
-    to.begin(attempt)
-    with to.work() as work:
-        kept: Kept = keep(spool.fileno(), work, () if part == "verifier" else step.artifacts, types, part, sent)
-        if kept.pointers or to.kept(_POINTERS, attempt):
-            pointers = {f"{_place(step)}{path}": asdict(each) for path, each in kept.pointers.items()}
-            to.keep(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
-        if part == "agent":
-            members = [asdict(each) for each in kept.members]
-            to.keep(_MEMBERS, attempt, step.index, json.dumps(members).encode())
-        if step.directory is not None and part == "all":
-            to.put(work, f"steps/{step.directory}")
-        else:
-            for made in sorted(work.iterdir()):
-                to.put(made, f"{_place(step)}{made.name}")
-    to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
-    return kept.collected
-
-
-def _batches(top: Path) -> Generator[list[Found], None, None]:
-    batch: list[Found] = []
-    for entry in walk(top, hidden=False):
-        batch.append(_found(entry))
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    yield batch
-
-
-def _found(entry: Entry) -> Found:
-    is_link = stat.S_ISLNK(entry.info.st_mode)
-    return Found(entry.path, entry.info, os.readlink(entry.name, dir_fd=entry.parent) if is_link else "")
-
-
-def _contents(top: Path, path: str) -> Generator[bytes, None, None]:
-    fd = open_below(top, path)
-    try:
-        yield from pread_all(fd, 0, os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
-
-
-def is_result(path: str) -> bool:
-    """Whether a path can be that of a result: none that leads elsewhere, and nothing that is hidden at the top."""
-    parts = path.split("/")
-    return not ("" in parts or ".." in parts or parts[0].startswith("."))
-
-
-def _part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
-    if not is_result(path):
-        return None
-    try:
-        fd = open_below(top, path)
-    except (OSError, ValueError):
-        return None
-    try:
-        info = os.fstat(fd)
-        begin = offset if offset >= 0 else max(0, info.st_size + offset)
-        return b"".join(pread_all(fd, begin, limit)) if stat.S_ISREG(info.st_mode) else None
-    finally:
-        os.close(fd)
-
-
-def _pointers(to: TrialDirectory) -> dict[str, Pointer]:
-    current, found = to.attempt(), dict[str, Pointer]()
-    for attempt in range(1, current + 1):
-        top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
-        for data in to.kept(_POINTERS, attempt).values():
-            found |= {f"{top}{path}": Pointer(**each) for path, each in json.loads(data).items()}
-    return found
-
-
 def _redact(to: TrialDirectory, redactor: Redactor) -> None:
     to.check()
     redactor.tree(to.path)
@@ -434,14 +281,3 @@ def _redact(to: TrialDirectory, redactor: Redactor) -> None:
 def _remove(to: TrialDirectory, root: Path) -> None:
     to.check()
     directory.remove(to.path, root)
-
-
-def _place(step: Step) -> str:
-    return "" if step.directory is None else f"steps/{step.directory}/"
-
-
-def _picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
-    kept = to.kept(_MEMBERS, attempt).get(step.index)
-    if kept is None:
-        raise StoreError(f"what was collected in step {step.name!r} is not here any more")
-    return picked_chunks(to.path / f"{_place(step)}artifacts", Members(**json.loads(kept)[entry]).names())

@@ -228,15 +228,14 @@ func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 		}
 		left -= int64(n)
 	}
-	return d.pad(member, left)
+	if left > 0 || !sent && changedSince(info, file) {
+		d.changed = list(d.changed, member)
+	}
+	return d.pad(left)
 }
 
-func (d *Download) pad(member string, left int64) error {
-	if left == 0 {
-		return nil
-	}
-	d.changed = list(d.changed, member)
-	clear(d.buffer)
+func (d *Download) pad(left int64) error {
+	clear(d.buffer[:min(int64(len(d.buffer)), left)])
 	for left > 0 {
 		n, err := d.archive.Write(d.buffer[:min(int64(len(d.buffer)), left)])
 		if err != nil {

@@ -2,12 +2,14 @@
 package files
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 
 	"multistep.dev/runner/internal/paths"
 	"multistep.dev/runner/internal/users"
@@ -121,9 +123,27 @@ func capture(name string, limit int64) *wire.Captured {
 	if err != nil {
 		return nil
 	}
+	changed := changedSince(info, file) || !holds(file, content)
 	truncated := int64(len(content)) > limit
 	if truncated {
 		content = content[:limit]
 	}
-	return &wire.Captured{Base64: content, Size: max(info.Size(), int64(len(content))), Truncated: truncated}
+	return &wire.Captured{Base64: content, Size: max(info.Size(), int64(len(content))), Truncated: truncated, Changed: changed}
+}
+
+// changedSince is true if the file is not as info says any more. Its owner can set every time but the one of the last change.
+func changedSince(info fs.FileInfo, file *os.File) bool {
+	now, err := file.Stat()
+	return err != nil || now.Size() != info.Size() || changeTime(now) != changeTime(info)
+}
+
+func changeTime(info fs.FileInfo) syscall.Timespec {
+	return info.Sys().(*syscall.Stat_t).Ctim
+}
+
+// holds reads the file once more: two writes within a tick of the kernel's clock leave no trace in its time.
+func holds(file *os.File, content []byte) bool {
+	again := make([]byte, len(content)+1)
+	n, err := file.ReadAt(again, 0)
+	return (err == nil || err == io.EOF) && bytes.Equal(again[:min(n, len(content))], content)
 }

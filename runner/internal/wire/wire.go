@@ -194,6 +194,7 @@ type Captured struct {
 	Base64    []byte `json:"base64"`
 	Size      int64  `json:"size"`
 	Truncated bool   `json:"truncated"`
+	Changed   bool   `json:"changed,omitempty"` // while it was read, so that its content may never have been in the file
 }
 
 // PhaseResult is the result of a start.

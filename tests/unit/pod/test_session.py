@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from multistep.engine.operations import Directory, Source
-from multistep.errors import NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
+from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
+from multistep.pod.answers import Printed
 from multistep.pod.frames import DATA, END, MESSAGE, encode, encode_json
-from multistep.pod.session import Printed, Session
+from multistep.pod.session import Session
 from tests.support.fake_runner import FakeRunner, FakeStream
 
 Talk = Callable[[Session], Awaitable[object]]
@@ -259,6 +260,29 @@ async def test_a_download_has_a_limit() -> None:
         with pytest.raises(RunnerError) as caught:
             await talk.download([Source("/a")], lambda _: None, max_bytes=50_000)
     assert caught.value.code == "TooLarge"
+
+
+async def test_a_download_is_cut_off_when_its_sink_takes_no_more() -> None:
+    def full(_: bytes) -> None:
+        raise CollectionCut("no room")
+
+    async with session(FakeRunner(files={"/a": b"1" * 100_000})) as talk:
+        result = await talk.download([Source("/a"), Source("/none")], full)
+        assert (result.types, result.cut) == (("file", "missing"), "no room")
+        with pytest.raises(StreamLost, match="cut off"):
+            await talk.hello()
+
+
+async def test_a_trickled_download_is_cut_off_at_its_timeout_and_what_came_is_kept() -> None:
+    got: list[bytes] = []
+
+    async def slow(data: bytes) -> None:
+        got.append(data)
+        await asyncio.sleep(0.04)
+
+    async with session(FakeRunner(files={"/a": b"1" * 2_000_000})) as talk:
+        result = await talk.download([Source("/a")], slow, timeout_seconds=0.05)
+    assert result.cut == "it took longer than 0.05 s" and result.types == ("file",) and got
 
 
 async def test_a_request_too_large_to_send_leaves_the_session_usable() -> None:

@@ -20,12 +20,12 @@ class FullVolume(FakeVolume):
 
     def __init__(self, at: str) -> None:
         super().__init__()
-        self.at, self.full, self.room, self.again = at, False, False, 0
+        self.at, self.full, self.has_room, self.again = at, False, False, 0
 
     @contextmanager
     def _write(self, what: str) -> Iterator[None]:
         self.full = self.full or what == self.at
-        if self.full and not self.room:
+        if self.full and not self.has_room:
             self.again += 1
             raise StoreError(FULL)
         with super()._write(what):
@@ -52,7 +52,7 @@ async def test_it_is_told_and_no_reward_is_invented_meanwhile(at: str) -> None:
 @pytest.mark.parametrize("durations", [{}, {"a/agent": 100.0, "c/verifier": 40.0}], ids=["short", "long"])
 async def test_the_trial_goes_on_when_there_is_room_and_no_phase_starts_twice(at: str, durations: dict[str, float]) -> None:
     world, volume = await filled(at, durations=durations)
-    volume.room, since = True, world.now
+    volume.has_room, since = True, world.now
     await world.run()
     calm = World(durations=durations)
     await calm.run()

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,11 +13,14 @@ from typing import Any, cast
 import pytest
 
 from multistep.cluster.edge import Cluster, Object
+from multistep.engine.room import Room
 from multistep.engine.status import to_json
+from multistep.errors import CollectionCut
 from multistep.reconcile.look import SOON_SECONDS, TASK_GRACE_SECONDS
-from multistep.store.volume import Volume
+from multistep.store.volume import TrialKey, Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream
+from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.played import FAULT
 from tests.support.world import CONFIG, FILES, KEY, START, World, manifest
 
@@ -120,7 +126,8 @@ async def test_results_on_a_real_volume(tmp_path: Path) -> None:
     found = listing(tmp_path / "default/t/trial-uid")
     assert {"result.json", "config.json", "lock.json", "trial.log", "steps/a/agent/log.txt", "steps/c/artifacts/out"} <= found
     assert {f"steps/{step}/{name}" for step in ALL for name in ("agent", "verifier", "artifacts/manifest.json")} <= found
-    assert {path for path in found if "/" not in path} == {"result.json", "config.json", "lock.json", "trial.log", "steps"}
+    top = {path for path in found if "/" not in path and not path.startswith(".")}
+    assert top == {"result.json", "config.json", "lock.json", "trial.log", "steps"}
     assert world.status.results and world.status.results.startswith("http://127.0.0.1:8080/results/default/t/trial-uid/")
 
 
@@ -663,3 +670,45 @@ async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:
     assert 60.0 <= waits[0] <= 66.0
     assert all(later >= earlier * 0.9 for earlier, later in itertools.pairwise(waits))
     assert all(3600.0 <= wait <= 3960.0 for wait in waits[-3:])
+
+
+async def test_a_file_beyond_the_limits_is_not_asked_for_and_the_status_names_its_source() -> None:
+    world = World(files={"/logs/artifacts": {"huge": b"x" * 5000, "small": b"y"}})
+    assert isinstance(world.volume, FakeVolume)
+    world.volume.room_bytes = 1000
+    await world.run()
+    assert world.condition[1] == "TrialComplete" and world.status.steps[0].rewards == {"reward": 1}
+    downloads = [each for each in world.runner.requests if each["op"] == "download"]
+    assert [each["sources"][2].get("sent") for each in downloads] == [["huge"]] * 3
+    assert [step.artifacts and step.artifacts.incomplete for step in world.status.steps] == [["2/huge"]] * 3
+    result = json.loads(world.kept.files["result.json"])
+    assert [step["artifacts_incomplete"] for step in result["step_results"]] == [["2/huge"]] * 3
+
+
+async def test_a_collection_that_is_cut_off_is_kept_as_far_as_it_came_and_noted_in_another_session() -> None:
+    class Cutting(FakeVolume):
+        @asynccontextmanager
+        async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[FakeSpool]:
+            yield CutSpool()
+
+    class CutSpool(FakeSpool):
+        async def write(self, data: bytes) -> None:
+            raise CollectionCut("it has more bytes than that")
+
+    world = World(volume=Cutting())
+    await world.run()
+    assert world.errors == [] and world.condition[1] == "TrialComplete"
+    assert [step.artifacts and step.artifacts.incomplete for step in world.status.steps] == [["it has more bytes than that"]] * 3
+    assert world.execs == 4  # one more for each step
+
+
+async def test_a_session_ends_at_its_timeout_and_gives_its_slot_back() -> None:
+    world = World(settings={"exec_session_seconds": 0.05})
+    world.cluster.open_exec = forever  # type: ignore[method-assign, assignment]
+    await world.look(4)
+    assert any("timeout of 0.05 s" in str(each) for each in world.errors)
+
+
+async def forever(*_: object) -> object:
+    await asyncio.Event().wait()
+    return None

@@ -159,7 +159,8 @@ async def test_an_archive_is_the_directory(volume: Volume, tmp_path: Path) -> No
     with tarfile.open(tmp_path / "copy.tar") as archive:
         archive.extractall(tmp_path / "copy", filter="fully_trusted")
     (trial_path(volume) / ".work-crashed").rmdir()
-    assert snapshot(tmp_path / "copy") == snapshot(trial_path(volume))
+    kept = {path: found for path, found in snapshot(trial_path(volume)).items() if not path.startswith(".")}
+    assert snapshot(tmp_path / "copy") == kept
 
 
 async def test_an_archive_of_nothing_is_an_error(volume: Volume) -> None:
@@ -210,7 +211,7 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
         go_on.wait(10)
         seen.append(os.fstat(fd).st_nlink)  # would fail, or be another file, if the spool were closed by now
 
-    monkeypatch.setattr("multistep.store.volume.keep", slow)
+    monkeypatch.setattr("multistep.store.steps.keep", slow)
     task = asyncio.create_task(keep(volume, tar()))
     await asyncio.to_thread(began.wait, 10)
     task.cancel()

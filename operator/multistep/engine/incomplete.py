@@ -1,0 +1,44 @@
+"""What a collection could not bring as it was in the container: named in the manifest, the result and the status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+MAX_NAMED = 100  # files of one source
+CHANGED = "changed while it was read"
+UNREADABLE = "could not be read"
+
+
+@dataclass
+class Incomplete:
+    """Files of one source that are missing or not as they were. whole_reason: why the source itself was cut off, if it was."""
+
+    files: list[tuple[str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    whole_reason: str = ""
+
+    def add(self, path: str, reason: str, kind: str = "") -> None:
+        """Name a file. kind: the reason without details, for a count."""
+        self.reasons[kind or reason] += 1
+        if len(self.files) < MAX_NAMED:
+            self.files.append((path, reason))
+
+    def __bool__(self) -> bool:
+        return bool(self.reasons or self.whole_reason)
+
+    def entries(self) -> list[dict[str, str]]:
+        """Return the files for the manifest, the source itself with the path ""."""
+        cut = [("", self.whole_reason)] if self.whole_reason else []
+        return [{"path": path, "reason": reason} for path, reason in [*cut, *self.files]]
+
+    def summary(self, source: str) -> str:
+        """Return one line for people; it has no file names, which an agent chooses."""
+        counts = [f"{count} {'file' if count == 1 else 'files'}: {reason}" for reason, count in self.reasons.items()]
+        return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
+
+
+def summaries(sources: Sequence[str], found: Sequence[Incomplete]) -> tuple[str, ...]:
+    """Return a line for each source that is incomplete."""
+    return tuple(each.summary(source) for source, each in zip(sources, found, strict=True) if each)

@@ -1,0 +1,34 @@
+"""Which trial results belong to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from ..api.trial import MultiStepTrial
+from ..errors import StoreError
+
+_OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+
+
+@dataclass(frozen=True)
+class TrialKey:
+    """Which trial. StoreError when a part could not be the name or uid of an object."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __post_init__(self) -> None:
+        if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and _UID.fullmatch(self.uid)):
+            raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not namespace, name and uid of an object")
+
+    @classmethod
+    def of(cls, trial: MultiStepTrial) -> Self:
+        """A trial's."""
+        return cls(trial.metadata.namespace, trial.metadata.name, trial.metadata.uid)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.uid}"

@@ -1,0 +1,155 @@
+"""How much of the results volume each trial has: read once per namespace from the trials' notes, then kept in memory.
+
+Used by the event loop only, but for what reads and writes the notes.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..engine.operations import Part
+from ..engine.room import Amount, Limits, Room, room, total
+from ..errors import CollectionCut
+from .directory import TrialDirectory
+from .tar import MAX_MEMBERS
+from .tree import walk
+
+NOTE = "usage"
+ADMITTED_BYTES = 2**20  # of a download, whatever the limits are
+HEADER_BYTES = 2048  # of a member of a download
+_NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One collection of a trial. step: index."""
+
+    attempt: int
+    step: int
+    part: Part
+
+
+Usage = Mapping[Collection | None, Amount]  # of one trial; None: what has no note
+
+
+@dataclass
+class Ledger:
+    """trials: by namespace, then by the trial's path below it; reserved: bytes of downloads that are not unpacked yet;
+    bytes: of all trials of a namespace."""
+
+    limits: Limits
+    trials: dict[str, dict[str, dict[Collection | None, Amount]]] = field(default_factory=dict)
+    reserved: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+
+    def knows(self, namespace: str) -> bool:
+        """Return whether the namespace was read."""
+        return namespace in self.trials
+
+    def read(self, namespace: str, found: Mapping[str, Usage]) -> None:
+        """Take what is on the volume; what was collected meanwhile is newer."""
+        if namespace not in self.trials:
+            self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
+            self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
+
+    def room(self, namespace: str, trial: str, collection: Collection) -> Room:
+        """Return the room for a collection, which replaces a former one of the same name."""
+        trials = self.trials[namespace]
+        own = {each: amount for each, amount in trials.get(trial, {}).items() if each != collection}
+        others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
+        step = total(
+            amount for each, amount in own.items() if each and (each.attempt, each.step) == (collection.attempt, collection.step)
+        )
+        used = total(own.values())
+        taken = others + used + Amount(self.reserved[namespace])
+        return room(self.limits, step=step, trial=used, namespace=taken)
+
+    def left(self, namespace: str) -> int:
+        """Return the bytes that the namespace may still collect at this moment."""
+        return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
+
+    def take(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
+        """Count a collection that was unpacked."""
+        usage = self.trials[namespace].setdefault(trial, {})
+        self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
+        usage[collection] = amount
+
+    def free(self, namespace: str, trial: str) -> None:
+        """Count a trial no more, whose results were deleted."""
+        usage = self.trials.get(namespace, {}).pop(trial, {})
+        self.bytes[namespace] -= sum(amount.bytes for amount in usage.values())
+
+    def reserve(self, namespace: str, size: int) -> None:
+        """Count bytes of a download, or with a negative size no more."""
+        self.reserved[namespace] += size
+
+
+class Admission:
+    """Lets the bytes of one download in, as long as its room and its namespace's limit hold them, and reserves them meanwhile.
+
+    A download has headers beside contents, and brings the verdict first: both get in whatever the limits are.
+    """
+
+    def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:
+        self._ledger = ledger
+        self._namespace = namespace
+        self._room = room
+        self._size = 0
+        self._free = ADMITTED_BYTES + (room.files * HEADER_BYTES if room else 0)
+
+    def admit(self, size: int) -> None:
+        """Reserve bytes. Raises CollectionCut."""
+        if self._room is None:
+            return
+        if self._size + size > self._room.bytes + self._free:
+            raise CollectionCut(f"it has more bytes than what is left of the {self._room.bytes_of}'s results limit")
+        if self._size > ADMITTED_BYTES and self._ledger.left(self._namespace) < size:
+            raise CollectionCut("the trials of the namespace collect more at this moment than its results limit")
+        self._size += size
+        self._ledger.reserve(self._namespace, size)
+
+    def close(self) -> None:
+        """Give back what was reserved."""
+        self._ledger.reserve(self._namespace, -self._size)
+
+
+def no_limits(_volume_bytes: int) -> Limits:
+    """Return limits that nothing reaches."""
+    most = Amount(_NO_LIMIT, MAX_MEMBERS)
+    return Limits(most, Amount(_NO_LIMIT, _NO_LIMIT), Amount(_NO_LIMIT, _NO_LIMIT))
+
+
+def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
+    """Append a collection to the trial's note; of several lines about one the last counts."""
+    line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
+    former = [each for each in to.noted(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
+    if former[-1:] != [line.strip()]:
+        to.note(NOTE, line.encode())
+
+
+def usage_on_disk(top: Path) -> dict[str, Usage]:
+    """Read the usage of all trials of a namespace, by path below its directory."""
+    return {f"{path.parent.name}/{path.name}": _usage(TrialDirectory(path)) for path in top.glob("*/*") if path.is_dir()}
+
+
+def _usage(trial: TrialDirectory) -> Usage:
+    lines = [line.split() for line in trial.noted(NOTE).decode(errors="replace").splitlines()]
+    try:
+        noted: dict[Collection | None, Amount] = {_collection(line): Amount(int(line[3]), int(line[4])) for line in lines}
+    except (ValueError, IndexError):
+        noted = {}
+    return noted or {None: _measured(trial.path)}
+
+
+def _collection(line: list[str]) -> Collection:
+    part: Part = "agent" if line[2] == "agent" else "verifier" if line[2] == "verifier" else "all"
+    return Collection(int(line[0]), int(line[1]), part)
+
+
+def _measured(top: Path) -> Amount:
+    """Measure a trial that an earlier release collected."""
+    return total(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))

@@ -1,0 +1,74 @@
+"""Downloads on their way to the results volume."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import BinaryIO
+
+from ..errors import StoreError
+from .key import TrialKey
+from .threads import Threads, as_store_error
+
+_BUFFER_BYTES = 1024 * 1024
+_LINES_BYTES = 64 * 1024
+
+
+class Spool:
+    """A download on its way to the volume: a nameless file, which is gone when it is closed or the operator dies.
+
+    admit: called with the size of what comes next; raises to refuse it.
+    """
+
+    def __init__(
+        self, key: TrialKey, file: BinaryIO, threads: Threads, max_bytes: int | None, admit: Callable[[int], None]
+    ) -> None:
+        self._key = key
+        self._file = file
+        self._threads = threads
+        self._max_bytes = max_bytes
+        self._admit = admit
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self.size = 0
+
+    async def write(self, data: bytes) -> None:
+        """Append. StoreError past the limit or when the disk is full; CollectionCut when no room is left for it."""
+        self._admit(len(data))
+        self.size += len(data)
+        if self._max_bytes is not None and self.size > self._max_bytes:
+            raise StoreError(f"{self._key}: what is to be collected has more than {self._max_bytes} bytes")
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= _BUFFER_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is held in memory."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held:
+            await self._threads.run(self._append, held)
+
+    def _append(self, held: Sequence[bytes]) -> None:
+        with as_store_error(f"{self._key}: writing what was collected"):
+            self._file.writelines(held)
+            self._file.flush()
+
+    def fileno(self) -> int:
+        """Its file descriptor."""
+        return self._file.fileno()
+
+    async def lines(self) -> AsyncGenerator[list[bytes], None]:
+        """What was written, line by line and some hundred at once."""
+        await self.flush()
+        self._file.seek(0)
+        while found := await self._threads.run(lambda: self._file.readlines(_LINES_BYTES)):
+            yield found
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """What was written."""
+        await self.flush()
+        at = 0
+        while chunk := await self._threads.run(os.pread, self.fileno(), _BUFFER_BYTES, at):
+            at += len(chunk)
+            yield chunk

@@ -1,0 +1,86 @@
+"""Where a step's collection is put among a trial's results, and what is kept beside it. Blocking code."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Protocol
+
+from ..api.task import ArtifactConfig
+from ..engine.operations import Part
+from ..errors import StoreError
+from . import directory
+from .archive import picked_chunks
+from .directory import TrialDirectory
+from .keep import Kept, Members, Pointer, Received, keep
+from .ledger import Collection, write_note
+
+_MEMBERS, _POINTERS = "members", "pointers"  # what is kept of steps beside their results
+
+
+class Step(Protocol):
+    """What is to be known of a step; an engine.plan.StepPlan is one. directory: None for a single-step task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def directory(self) -> str | None: ...
+    @property
+    def artifacts(self) -> tuple[ArtifactConfig, ...]: ...
+
+
+def keep_step(
+    to: TrialDirectory,
+    *,
+    fd: int,
+    attempt: int,
+    step: Step,
+    types: Sequence[str],
+    part: Part,
+    sent: Mapping[str, Pointer],
+    received: Received,
+) -> Kept:
+    """Unpack a download into its place. fd: of the file that holds it."""
+    to.begin(attempt)
+    with to.work() as work:
+        kept = keep(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
+        if kept.pointers or to.kept(_POINTERS, attempt):
+            pointers = {f"{_place(step)}{path}": asdict(each) for path, each in kept.pointers.items()}
+            to.keep(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
+        if part == "agent":
+            members = [asdict(each) for each in kept.members]
+            to.keep(_MEMBERS, attempt, step.index, json.dumps(members).encode())
+        if step.directory is not None and part == "all":
+            to.put(work, f"steps/{step.directory}")
+        else:
+            for made in sorted(work.iterdir()):
+                to.put(made, f"{_place(step)}{made.name}")
+    to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
+    write_note(to, Collection(attempt, step.index, part), kept.used)
+    return kept
+
+
+def pointers(to: TrialDirectory) -> dict[str, Pointer]:
+    """Read which files went straight to the object store, by path in the results."""
+    current, found = to.attempt(), dict[str, Pointer]()
+    for attempt in range(1, current + 1):
+        top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
+        for data in to.kept(_POINTERS, attempt).values():
+            found |= {f"{top}{path}": Pointer(**each) for path, each in json.loads(data).items()}
+    return found
+
+
+def _place(step: Step) -> str:
+    return "" if step.directory is None else f"steps/{step.directory}/"
+
+
+def picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
+    """Return what is kept of one artifact entry as a tar stream. Raises StoreError if the step was not collected."""
+    kept = to.kept(_MEMBERS, attempt).get(step.index)
+    if kept is None:
+        raise StoreError(f"what was collected in step {step.name!r} is not here any more")
+    return picked_chunks(to.path / f"{_place(step)}artifacts", Members(**json.loads(kept)[entry]).names())

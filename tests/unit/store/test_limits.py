@@ -1,0 +1,162 @@
+"""Limits of what is kept, and what is reported of collections that did not come whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.engine.journal import Collected
+from multistep.engine.operations import Part
+from multistep.engine.room import Amount, Limits, Room
+from multistep.errors import CollectionCut
+from multistep.store.keep import Received
+from multistep.store.ledger import ADMITTED_BYTES
+from multistep.store.volume import TrialKey, Volume
+
+from .helpers import KEY, Step, directory, entries, member, snapshot, tar, trial_path
+
+STEP = Step(artifacts=entries("/logs/artifacts", "/app/out"))
+TYPES = ("directory", "directory", "directory", "file")
+OTHER = TrialKey("default", "other", "11111111-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
+STREAM = tar(
+    directory("0"), member("0/log", b"x" * 10), directory("1"), member("1/reward.txt", b"1"),
+    directory("2"), member("2/small", b"y" * 100), member("2/large", b"z" * 5000), member("3", b"out"),
+)  # fmt: skip
+
+
+def limited(root: Path, **changes: Amount) -> Volume:
+    limits = Limits(step=Amount(10_000, 100), trial=Amount(50_000, 500), namespace=Amount(100_000, 1000))
+    return Volume(root, limits=lambda _: replace(limits, **changes))
+
+
+async def collect(
+    volume: Volume,
+    key: TrialKey = KEY,
+    data: bytes = STREAM,
+    step: Step = STEP,
+    received: Received | None = None,
+    part: Part = "all",
+) -> Collected:
+    room = await volume.room(key, attempt=1, step=step, part=part)
+    async with volume.spool(key, room=room) as spool:
+        await spool.write(data)
+        told = replace(received or Received(), room=room)
+        return await volume.keep_step(key, spool, attempt=1, step=step, types=TYPES, received=told)
+
+
+def manifest(volume: Volume, key: TrialKey = KEY) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((trial_path(volume, key) / "steps/one/artifacts/manifest.json").read_text())
+    return found
+
+
+async def test_what_changed_or_could_not_be_read_is_reported(tmp_path: Path) -> None:
+    volume = limited(tmp_path)
+    collected = await collect(volume, received=Received(changed=("2/small", "9/x", "0/log"), unreadable=("2/dir", "3")))
+    assert collected.incomplete == (
+        "/logs/agent: 1 file: changed while it was read",
+        "/logs/artifacts: 1 file: changed while it was read; 1 file: could not be read",
+        "/app/out: 1 file: could not be read",
+    )
+    top, out = manifest(volume)
+    assert (top["status"], out["status"]) == ("failed", "failed")
+    assert top["incomplete"] == [
+        {"path": "small", "reason": "changed while it was read"},
+        {"path": "dir", "reason": "could not be read"},
+    ]
+    assert "/app/out: 1 file: could not be read" in (trial_path(volume) / "trial.log").read_text()
+
+
+async def test_what_came_whole_has_no_such_words(tmp_path: Path) -> None:
+    volume = limited(tmp_path)
+    assert (await collect(volume)).incomplete == ()
+    assert [each["status"] for each in manifest(volume)] == ["ok", "ok"] and "incomplete" not in manifest(volume)[0]
+
+
+async def test_a_file_beyond_the_steps_limit_is_left_out_and_named_and_all_others_are_kept(tmp_path: Path) -> None:
+    volume = limited(tmp_path, step=Amount(1000, 100))
+    collected = await collect(volume)
+    found = snapshot(trial_path(volume) / "steps/one")
+    assert "artifacts/large" not in found and found["artifacts/small"][2] == b"y" * 100 and found["artifacts/out"][2] == b"out"
+    assert found["verifier/reward.txt"][2] == b"1"
+    assert collected.incomplete == ("/logs/artifacts: 1 file: left out: no room within the results limits",)
+    assert manifest(volume)[0]["incomplete"] == [
+        {"path": "large", "reason": "its 5000 bytes exceed what is left of the step's results limit"}
+    ]
+
+
+async def test_a_file_whose_contents_were_not_asked_for_is_not_there_empty(tmp_path: Path) -> None:
+    volume = limited(tmp_path)
+    data = tar(directory("2"), member("2/huge", b""), member("2/small", b"y"))
+    collected = await collect(volume, data=data, received=Received(left_out={"2/huge": "its 3221225472 bytes exceed"}))
+    assert sorted(each.name for each in (trial_path(volume) / "steps/one/artifacts").iterdir()) == ["manifest.json", "small"]
+    assert collected.incomplete and manifest(volume)[0]["incomplete"][0]["path"] == "huge"
+
+
+async def test_many_files_are_cut_to_the_limit_and_the_verdict_is_kept(tmp_path: Path) -> None:
+    volume = limited(tmp_path, step=Amount(10_000, 20))
+    data = tar(*(member(f"0/{number}", b"") for number in range(50)), member("1/reward.txt", b"1"), member("2/a", b"a"))
+    collected = await collect(volume, data=data)
+    found = snapshot(trial_path(volume) / "steps/one")
+    assert sum(path.startswith("agent/") for path in found) == 10
+    assert "verifier/reward.txt" in found and "artifacts/a" in found
+    assert collected.incomplete == ("/logs/agent: 40 files: left out: no room within the results limits",)
+
+
+async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_frees_it(tmp_path: Path) -> None:
+    volume = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))
+    await collect(volume)
+    assert await room_of(volume, KEY, index=0) == Room(6000, 100, "trial", "step")  # collected again, it replaces the former one
+    assert await room_of(volume, KEY, index=1) == Room(6000 - 5114, 100, "trial", "step")
+    await collect(volume, OTHER)
+    assert (await room_of(volume, OTHER, index=1)).bytes == 11_000 - 2 * 5114
+    assert (await room_of(volume, replace(KEY, namespace="elsewhere"), index=0)).bytes == 6000
+    again = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))  # another process reads the same
+    assert await room_of(again, OTHER, index=1) == await room_of(volume, OTHER, index=1)
+    await volume.remove(KEY)
+    assert (await room_of(volume, OTHER, index=1)).bytes == 6000 - 5114
+
+
+async def room_of(volume: Volume, key: TrialKey, *, index: int) -> Room:
+    return await volume.room(key, attempt=1, step=Step(index=index), part="all")
+
+
+async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: Path) -> None:
+    volume = limited(tmp_path)
+    old = trial_path(volume, OTHER)
+    old.mkdir(parents=True)
+    (old / "file").write_bytes(b"x" * 99_000)
+    assert await room_of(volume, KEY, index=0) == Room(1000, 100, "namespace", "step")
+
+
+async def test_a_download_beyond_its_room_is_cut_off_and_what_came_is_kept(tmp_path: Path) -> None:
+    volume = limited(tmp_path, step=Amount(10_000, 10))
+    room = await volume.room(KEY, attempt=1, step=STEP, part="all")
+    data = tar(member("0/log", b"log"), member("1/reward.txt", b"1"), member("2/flood", os.urandom(2 * ADMITTED_BYTES)))
+    async with volume.spool(KEY, room=room) as spool:
+        with pytest.raises(CollectionCut, match="what is left of the step's results limit"):
+            for start in range(0, len(data), 100_000):
+                await spool.write(data[start : start + 100_000])
+        received = Received(cut="why", room=room)
+        collected = await volume.keep_step(KEY, spool, attempt=1, step=STEP, types=TYPES, received=received)
+    found = snapshot(trial_path(volume) / "steps/one")
+    assert found["agent/log"][2] == b"log" and found["verifier/reward.txt"][2] == b"1" and "artifacts/flood" not in found
+    assert collected.incomplete == tuple(f"{each}: cut off: why" for each in ("/logs/verifier", "/logs/artifacts", "/app/out"))
+    assert (await volume.room(KEY, attempt=1, step=replace(STEP, index=1), part="all")).bytes == 10_000
+
+
+async def test_downloads_at_one_moment_share_the_namespaces_limit_and_the_first_mebibyte_always_comes(tmp_path: Path) -> None:
+    volume = limited(tmp_path, step=Amount(2**30, 100), trial=Amount(2**30, 100), namespace=Amount(3 * 2**20, 1000))
+    first, second = [await volume.room(key, attempt=1, step=STEP, part="all") for key in (KEY, OTHER)]
+    async with volume.spool(KEY, room=first) as one, volume.spool(OTHER, room=second) as two:
+        for _ in range(3):
+            await one.write(bytes(2**20))
+        await two.write(bytes(2**20))
+        with pytest.raises(CollectionCut, match="trials of the namespace"):
+            await two.write(bytes(1))
+            await two.write(bytes(1))
+    assert (await volume.room(KEY, attempt=1, step=STEP, part="all")).bytes == 3 * 2**20
