@@ -91,6 +91,13 @@ async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it
     assert {line.get("attempt") for line in about_good} >= {1}
 
 
+async def test_the_operators_log_has_no_traceback(given: Given) -> None:
+    """kopf and asyncio swallow exceptions of handlers and callbacks: they log them, and the event is lost. Of all tests so far."""
+    await given.ended(trial(Step("only", solve=SECOND), name="good"))
+    tracebacks = [line for line in await operators_log(given) if "error" in line]
+    assert not tracebacks, json.dumps(tracebacks[:3], indent=2)
+
+
 FIELDS = ("time", "level", "logger", "message", "namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 ENDS = ("TrialComplete", "InvalidSpec")
 

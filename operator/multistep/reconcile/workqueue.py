@@ -21,7 +21,7 @@ Work = Callable[[Key], Awaitable[float | None]]
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.5
-LAST_BACKOFF_SECONDS = 60.0
+LAST_BACKOFF_SECONDS = 48.0  # with jitter at most a minute
 MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for more is asked again all the same
 JITTER = 0.25  # what failed together does not come again together
 
