@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from .api.trial import MultiStepTrial
+from .backoff import Backoff
 from .engine.spans import Span, spans, trace_id
 from .errors import UsageError
 from .loglines import about
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 1000
-FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
+BACKOFF: Final = Backoff(first=1.0, last=60.0)
 _RETRYABLE = frozenset({408, 429})
 _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -59,14 +60,13 @@ class Traces:
 
     async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
         """Retry with back-off until the receiver accepts or rejects the trace."""
-        pause = FIRST_PAUSE_SECONDS
+        failures = 0
         while not await asyncio.to_thread(self._receiver.take, batch):
             if (status := self._receiver.status) is not None and 400 <= status < 500 and status not in _RETRYABLE:
                 logger.error("the receiver of traces rejects this trial's trace with HTTP status %d; it is dropped", status)
                 return "rejected"
             self._metrics.traces.labels("failed").inc()
-            await self._sleep(pause)
-            pause = min(LAST_PAUSE_SECONDS, 2 * pause)
+            await self._sleep(BACKOFF.seconds(failures := failures + 1))
         return "sent"
 
 

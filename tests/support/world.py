@@ -14,7 +14,7 @@ from multistep.api.trial_status import TrialStatus
 from multistep.cluster.edge import Cluster, Object
 from multistep.metrics import Metrics
 from multistep.reconcile.reconciler import Reconciler
-from multistep.reconcile.workqueue import FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS
+from multistep.reconcile.workqueue import BACKOFF
 from multistep.settings import Settings
 from multistep.sources.trial import Loaded, TrialLoader
 from multistep.store.volume import Volume
@@ -120,8 +120,8 @@ class World:
                 self._failures = 0
             except (Killed, Exception) as error:
                 self.errors += [error] if isinstance(error, Exception) else []
-                wait = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**self._failures)
                 self._failures += 1
+                wait = replace(BACKOFF, jitter=0.0).seconds(self._failures)
             if self.faults.dead:
                 self.faults.dead, self.reconciler, wait = False, self.fresh(), 1.0
         self.waits.append(wait)

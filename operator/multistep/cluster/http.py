@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
@@ -18,6 +17,7 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
+from multistep.backoff import Backoff
 from multistep.cluster.connection import Connection
 from multistep.cluster.edge import Object
 from multistep.cluster.errors import no_answer, refusal
@@ -29,6 +29,7 @@ RequestObserver = Callable[[str, str, int, float], None]  # verb, plural, HTTP s
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
+BACKOFF: Final = Backoff(first=0.2, last=MAX_PAUSE_SECONDS, jitter=2.0)
 MAX_REFUSAL_BYTES: Final = 64 * 1024
 URGENT: Final = frozenset({"leases"})  # do not wait at the gate, nor to be sent again: a leader that is late is taken for dead
 
@@ -181,5 +182,4 @@ async def _refusal(what: str, response: aiohttp.ClientResponse) -> ClusterError:
 
 def pause_seconds(attempt: int, retry_after: float | None = None) -> float:
     """How long to wait before trying again after the attempt-th failure: with jitter, as many wait for one server."""
-    own = random.uniform(0.5, 1.5) * 0.2 * 2.0**attempt
-    return min(max(own, retry_after or 0.0), MAX_PAUSE_SECONDS)
+    return min(max(BACKOFF.seconds(attempt), retry_after or 0.0), MAX_PAUSE_SECONDS)

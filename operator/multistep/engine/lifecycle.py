@@ -14,6 +14,7 @@ from ..api.conditions import holds, is_over
 from ..api.sweep import SweepStatus
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import AttemptStatus, Condition, TrialStatus
+from ..backoff import Backoff
 from .decisions import (
     Adopt,
     AdoptVerifierPod,
@@ -55,6 +56,7 @@ _WHAT_FAILED: Mapping[NonsenseReason, str] = {
     "Tampered": "the runner's records contradicted the status",
     "ExecSessionsKilled": "something in the container ended the exec session",
 }
+_NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
 POD_STARTING = "PodStarting"
 SUSPENDED = "Suspended"  # why an attempt ended whose pod was released
 QUEUED_BY_KUEUE = "QueuedByKueue"
@@ -114,7 +116,7 @@ def _backing_off(s: Situation) -> Decision | None:
         return None
     if lost[-1].reason == SUSPENDED:
         return None
-    left = lost[-1].end_time.timestamp() + min(60.0, 2.0 ** (faults(lost) - 1)) - s.now
+    left = lost[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(faults(lost)) - s.now
     return Wait("BackingOff", f"attempt {lost[-1].number} was lost: {lost[-1].reason}", seconds=left) if left > 0 else None
 
 

@@ -15,23 +15,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..backoff import Backoff
 from .turns import Key
 
 Kind = tuple[str, str]  # namespace, and what of a pod a quota counts
 
 EXCEEDED = "exceeded quota"  # in every such refusal
-FIRST_PAUSE_SECONDS = 1.0
-LAST_PAUSE_SECONDS = 60.0  # a quota may be raised, and nobody tells
+BACKOFF = Backoff(first=1.0, last=60.0)  # a quota may be raised, and nobody tells
 ROOM_SECONDS = 1.0  # from a pod's end until quotas have it counted, more or less
 
 
 @dataclass
 class _Line:
-    """keys: who waits, the one that tries first. refusal: what was said last; due: when one tries next."""
+    """keys: who waits, the one that tries first. refusal: what was said last; refusals: in a row; due: when one tries next."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     refusal: str = ""
-    pause: float = FIRST_PAUSE_SECONDS
+    refusals: int = 0
     due: float = 0.0
 
     @property
@@ -75,7 +75,8 @@ class Quotas:
         line = self._join(key, (key[0], _counted(pod)), first=first)
         line.refusal = refusal
         if line.first == key:
-            line.due, line.pause = self._clock() + line.pause, min(LAST_PAUSE_SECONDS, 2 * line.pause)
+            line.refusals += 1
+            line.due = self._clock() + BACKOFF.seconds(line.refusals)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._kinds
@@ -101,7 +102,7 @@ class Quotas:
         due = self._clock() + ROOM_SECONDS
         for kind, line in self._lines.items():
             if kind[0] == namespace:
-                line.pause = FIRST_PAUSE_SECONDS
+                line.refusals = 0
                 if line.due > due:
                     line.due = due
                     asyncio.get_running_loop().call_later(ROOM_SECONDS, self._wake_first, kind)
@@ -129,7 +130,7 @@ class Quotas:
         if not line.keys:
             del self._lines[kind]
         elif was_first:
-            line.pause, line.due = FIRST_PAUSE_SECONDS, self._clock()
+            line.refusals, line.due = 0, self._clock()
             self._wake(line.first)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from ..backoff import Backoff
 from ..errors import MultistepError, Unavailable
 from ..loglines import about
 from .turns import Key, Turns
@@ -20,10 +20,8 @@ Work = Callable[[Key], Awaitable[float | None]]
 
 logger = logging.getLogger(__name__)
 
-FIRST_BACKOFF_SECONDS = 0.5
-LAST_BACKOFF_SECONDS = 48.0  # with jitter at most a minute
+BACKOFF = Backoff(first=0.5, last=48.0, jitter=0.25)  # at most a minute
 MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for more is asked again all the same
-JITTER = 0.25  # what failed together does not come again together
 
 
 @dataclass(frozen=True)
@@ -150,10 +148,10 @@ class WorkQueue:
     def _back_off(self, key: Key, error: MultistepError | None = None) -> float:
         """Try the key again after seconds that double with each failure, or when the server asked for it; returns them."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        pause = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 30))
+        pause = BACKOFF.seconds(failures)
         if isinstance(error, Unavailable) and error.retry_after is not None:
-            pause = max(pause, min(error.retry_after, MAX_RETRY_AFTER_SECONDS))
-        pause *= random.uniform(1.0, 1.0 + JITTER)
+            asked = Backoff(error.retry_after, MAX_RETRY_AFTER_SECONDS, BACKOFF.jitter)
+            pause = max(pause, asked.seconds(1))
         self.add_after(key, pause)
         return pause
 

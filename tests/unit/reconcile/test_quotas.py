@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from multistep.cluster.edge import Object
-from multistep.reconcile.quotas import LAST_PAUSE_SECONDS, Quotas
+from multistep.reconcile.quotas import BACKOFF, Quotas
 from multistep.reconcile.turns import Key
 from tests.support.virtual_time import in_virtual_time
 
@@ -56,7 +56,7 @@ async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> No
         assert not trials.look(A, FULL)  # before its time
         await asyncio.sleep(pauses[-1] or 0)
         assert trials.look(A, FULL)
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, LAST_PAUSE_SECONDS]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, BACKOFF.last]
     assert (trials.quotas.pause(B), trials.quotas.refusal(B), trials.woken) == (None, "exceeded quota: few", [])
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from multistep.backoff import Backoff
 from multistep.errors import Unavailable
 from multistep.reconcile import workqueue
 from multistep.reconcile.turns import Key
@@ -102,7 +103,7 @@ async def test_an_event_comes_before_a_timer_and_replaces_it() -> None:
 async def test_failures_pause_longer_each_time_and_a_success_forgets_them(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workqueue, "FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(workqueue, "BACKOFF", Backoff(0.001, 1.0))
     worker = Worker(error, error, None)
     queue = WorkQueue(worker, workers=1)
     queue.start()

@@ -1,0 +1,23 @@
+"""Exponential back-off: how long to wait before a retry."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_MAX_DOUBLINGS = 30  # more would overflow; the longest pause is reached long before
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Pauses of ``first`` seconds that double with each failure, up to ``last``. jitter: by which fraction a pause may be longer,
+    so that what failed together is not retried together."""
+
+    first: float
+    last: float
+    jitter: float = 0.0
+
+    def seconds(self, failures: int) -> float:
+        """Return the pause after this many failures in a row, from 1."""
+        pause = min(self.last, self.first * 2.0 ** min(max(failures, 1) - 1, _MAX_DOUBLINGS))
+        return pause * random.uniform(1.0, 1.0 + self.jitter)
