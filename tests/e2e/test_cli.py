@@ -75,8 +75,8 @@ async def test_agent_env_reaches_the_command_agent_and_a_template_variable_does_
     shutil.copytree(EXAMPLE, task)
     with (task / "task.toml").open("a") as config:
         config.write('\n[solution.env]\nJUDGE = "${JUDGE}"\n')
-    agent = ("sh", "-c", 'printf "%s|%s" "$API_KEY" "$JUDGE" > /logs/artifacts/seen')
-    values = ("--var", "JUDGE=verifiers", "--agent-env", "API_KEY=two words")
+    agent = ("sh", "-c", 'printf "%s|%s" "$MODE" "$JUDGE" > /logs/artifacts/seen')
+    values = ("--var", "JUDGE=verifiers", "--agent-env", "MODE=two words")
     results = ("--results", str(tmp_path / "out"), "-n", given.namespace)
     code, _, err = await multistep("run", str(task), *values, *results, "--no-verify", "--", *agent)
     assert code == 0, err

@@ -13,9 +13,9 @@ Examples:
   multistep build my-task
   multistep build my-task -t registry.example/me/my-task:1 --push
 
-docker, podman or buildah is used, whichever works. Without --push the image is loaded into the cluster of the current
-context if that is localkube or kind. If the runner is at hand ($MULTISTEP_RUNNER, or with this program), it becomes the
-image's last layer, and trials in it need no init container. The default name is localhost/multistep/TASK:DIGEST, where
+The first of docker, podman and buildah that works builds the image. Without --push the image is loaded into the cluster of
+the current context if that is localkube or kind. If a runner binary is found ($MULTISTEP_RUNNER, or with this program), it
+becomes the image's last layer, and trials in it need no init container. The default name is localhost/multistep/TASK:DIGEST, where
 the digest is that of environment/ and the runner: `multistep package` and `multistep run` use the same.
 """
 
@@ -28,7 +28,7 @@ the digest is that of environment/ and the runner: `multistep package` and `mult
 @verbose_option
 @output_option
 def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, context: str | None, verbose: bool, output: str) -> None:
-    """Make the image of environment/Dockerfile in directory TASK."""
+    """Build the image of environment/Dockerfile in directory TASK."""
     from .images import build_image, check_pushable, choose_engine, load_image, plan_build, push_image
     from .kubeconfig import current_cluster
     from .output import print_json

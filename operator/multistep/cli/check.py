@@ -14,7 +14,7 @@ Examples:
   multistep check my-task
   multistep check my-task -o json | jq .problems
 
-Exits with 2 if the task has problems. Warnings are about what is ignored silently, such as a misspelt key.
+Exits with 2 if the task has problems. Warnings are about what has no effect, such as a misspelt key.
 """
 
 
@@ -22,7 +22,7 @@ Exits with 2 if the task has problems. Warnings are about what is ignored silent
 @task_argument
 @output_option
 def check(task: Path, output: str) -> None:
-    """Tell what is wrong with the task in directory TASK, and what its steps are."""
+    """Validate the task in directory TASK and list its steps."""
     from .examine import examine
     from .output import print_json, print_out, report_view
     from .tasks import TaskDirectory

@@ -25,7 +25,7 @@ The task runs as it is: each step asks for a line in a file, tests for it and ha
 @click.argument("directory", metavar="NAME", type=click.Path(path_type=Path))
 @click.option("--steps", default="first,second", show_default=True, metavar="A,B,...", help="Names of the steps, in order.")
 def init(directory: Path, steps: str) -> None:
-    """Make a task in the new directory NAME, to begin with."""
+    """Create a task from a template in the new directory NAME."""
     from .output import say
     from .scaffold import scaffold
 

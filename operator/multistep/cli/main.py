@@ -17,16 +17,16 @@ from ..errors import MultistepError
 from .exits import Exit, exit_of
 
 COMMANDS: Final = {  # a command of this name in the module of this name
-    "init": "Make a task to begin with.",
-    "check": "Tell what is wrong with a task, and what its steps are.",
-    "build": "Make the image of a task's environment.",
+    "init": "Create a new task from a template.",
+    "check": "Validate a task and list its steps.",
+    "build": "Build the image of a task's environment.",
     "package": "Write the manifests of a trial to stdout.",
     "run": "Build, submit and follow a trial, and fetch its results.",
-    "show": "Show a trial's steps, rewards and end.",
-    "logs": "Show what a trial's phases printed.",
-    "stop": "End trials for good, wherever they are.",
+    "show": "Show a trial's steps, rewards and outcome.",
+    "logs": "Show the output of a trial's phases.",
+    "stop": "Stop trials permanently.",
     "results": "Fetch a trial's results into a directory.",
-    "sweep": "Run many tasks with many agents, and say what came out.",
+    "sweep": "Run tasks x agents x attempts and report the results.",
     "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
 }
@@ -40,10 +40,10 @@ Examples:
 
 \b
 Exit codes:
-  0  the trial is Complete, without an exception or a failed gate
-  1  the trial is Complete, with one
+  0  the trial completed without an exception or a failed gate
+  1  the trial completed, but a step raised an exception or a gate failed
   2  bad input or usage
-  3  the trial is Failed: it could not be run
+  3  the trial failed: it could not be run
   4  the cluster or its results could not be reached
 """
 
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def cli() -> None:
-    """Runs multi-step agent trials in a Kubernetes cluster."""
+    """Run multi-step agent trials in a Kubernetes cluster."""
 
 
 def main() -> None:

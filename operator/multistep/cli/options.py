@@ -87,20 +87,22 @@ def output_option(function: F) -> F:
 
 def verbose_option(function: F) -> F:
     """What the tools say."""
-    return click.option("-v", "--verbose", is_flag=True, help="Show the output of the build as it comes.")(function)
+    return click.option("-v", "--verbose", is_flag=True, help="Stream the output of the build.")(function)
 
 
 def agent_option(function: F) -> F:
     """Who works on the steps."""
     return click.option(
-        "--agent", type=click.Choice(AGENTS), help="Who works on the steps; default: command if there is a -- COMMAND, else oracle."
+        "--agent", type=click.Choice(AGENTS), help="Agent; default: command if a -- COMMAND is given, else oracle."
     )(function)
 
 
 def image_options(function: F) -> F:
     """An image that exists already."""
-    function = click.option("--runner-in-image", is_flag=True, help="IMAGE holds the runner: `multistep build` said so.")(function)
-    return click.option("--image", metavar="IMAGE", help="Run in this image instead of the task's.")(function)
+    function = click.option("--runner-in-image", is_flag=True, help="IMAGE contains the runner, as `multistep build` reported.")(
+        function
+    )
+    return click.option("--image", metavar="IMAGE", help="Use this image instead of the task's.")(function)
 
 
 def agent_env_option(function: F) -> F:
@@ -122,14 +124,14 @@ def trial_options(function: F) -> F:
     """What may differ from trial to trial; used by package and run."""
     for option in (
         click.argument("command", nargs=-1, metavar="[-- COMMAND...]"),
-        click.option("--keep", is_flag=True, help="Keep the pod after the end, to look into it."),
-        click.option("--no-verify", is_flag=True, help="Do not verify: no rewards, and gates are ignored."),
+        click.option("--keep", is_flag=True, help="Keep the pod after the trial finishes, for debugging."),
+        click.option("--no-verify", is_flag=True, help="Skip verification: no rewards, and gates are ignored."),
         click.option(
             "--on-agent-error",
             type=click.Choice(["abort", "continue"]),
             help="After an agent's exception: abort (default), or continue as Harbor does.",
         ),
-        click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiplies every time limit."),
+        click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X."),
         click.option(
             "--var-from-secret",
             "secret_variables",

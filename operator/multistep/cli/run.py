@@ -33,10 +33,10 @@ process receives --agent-env.
 
 \b
 Exit codes:
-  0  the trial is Complete, without an exception or a failed gate (or was submitted, with --detach)
-  1  the trial is Complete, with one
+  0  the trial completed without an exception or a failed gate (or was submitted, with --detach)
+  1  the trial completed, but a step raised an exception or a gate failed
   2  bad input or usage
-  3  the trial is Failed: it could not be run
+  3  the trial failed: it could not be run
   4  the cluster or its results could not be reached
 """
 
@@ -48,7 +48,7 @@ Exit codes:
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )
 @agent_env_option
-@click.option("--detach", is_flag=True, help="Do not follow the trial: print its name and leave.")
+@click.option("--detach", is_flag=True, help="Print the trial's name and exit instead of following it.")
 @image_options
 @namespace_option
 @kubeconfig_options
@@ -70,7 +70,7 @@ def run(
     output: str,
     **options: Any,
 ) -> None:
-    """Run a trial of the task in directory TASK, and show what became of it."""
+    """Run a trial of the task in directory TASK and show its outcome."""
     from .session import Session
     from .submit import TrialOptions
 

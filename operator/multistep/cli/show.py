@@ -14,18 +14,18 @@ Examples:
   multistep show --follow my-task-oracle-x7k2p
   multistep show my-task-oracle-x7k2p -o json | jq .status.rewards
 
-With --follow the exit code tells how the trial ended, as that of `multistep run`.
+With --follow the exit codes are those of `multistep run`.
 """
 
 
 @click.command(epilog=_EPILOG)
 @trial_argument
-@click.option("-f", "--follow", is_flag=True, help="Follow the trial until it is over, with progress on stderr.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the trial until it finishes, with progress on stderr.")
 @namespace_option
 @kubeconfig_options
 @output_option
 def show(trial: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
-    """Show the steps of TRIAL, its rewards and how it ended, or where it is."""
+    """Show the steps, rewards and outcome of TRIAL, or its progress."""
     if code := asyncio.run(_show(Target(kubeconfig, context, namespace), trial, output, until_over=follow)):
         raise click.exceptions.Exit(code)
 

@@ -20,29 +20,29 @@ Examples:
   multistep stop --no-wait my-task-oracle-x7k2p
   multistep stop -o json my-task-oracle-x7k2p | jq '.[].why'
 
-A stopped trial is Failed with reason Stopped and has no reward; what its steps had stays on record, with its results, and
-its pod goes. It cannot be taken up again: to go on later, suspend it instead (docs/trial-reference.md). A trial that is
-over stays as it is.
+A stopped trial fails with reason Stopped and has no reward. The operator deletes its pod and keeps the status and results
+of its steps. It cannot be resumed; suspend it instead to continue later (docs/trial-reference.md). Finished trials do not
+change.
 
 \b
 Exit codes:
-  0  all of them are over (with --no-wait: are told to stop)
-  2  there is no such trial, or bad usage
-  3  a trial was deleted meanwhile
+  0  all trials finished (with --no-wait: spec.stop is set on all)
+  2  a trial does not exist, or bad usage
+  3  a trial was deleted while waiting
   4  the cluster could not be reached
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("trials", nargs=-1, required=True, metavar="TRIAL...", shell_complete=complete_trials)
-@click.option("--no-wait", is_flag=True, help="Do not wait until they are over.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the trials finish.")
 @namespace_option
 @kubeconfig_options
 @output_option
 def stop(
     trials: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str
 ) -> None:
-    """End each TRIAL for good, wherever it is."""
+    """Stop each TRIAL permanently."""
     asyncio.run(_stop(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(trials)), output, wait=not no_wait))
 
 

@@ -38,16 +38,16 @@ A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is ch
 image), and goes to the cluster with the sweep, which owns it. COMMAND is split as a shell does, but no shell runs it: for
 pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml only; agents
 receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
-Ctrl-C ends the following only; `kubectl delete tsw NAME` ends a sweep and its trials.
+Ctrl-C stops following only; `kubectl delete tsw NAME` deletes a sweep and its trials.
 
 \b
 Exit codes:
-  0    the sweep is Complete, and all of its trials count (or it was submitted, with --detach)
-  1    it is Complete, and some trials are excluded (infrastructure, task or user failures)
+  0    the sweep completed and all trials are scored (or it was submitted, with --detach)
+  1    the sweep completed, but some trials are excluded (infrastructure, task or user failures)
   2    bad input or usage
-  3    it is Failed: it was stopped by one of its limits, or could not be run
+  3    the sweep failed: one of its limits stopped it, or it could not be run
   4    the cluster could not be reached
-  130  Ctrl-C: the sweep goes on
+  130  Ctrl-C: the sweep continues
 """
 
 _STATUS_EPILOG = """\b
@@ -56,7 +56,7 @@ Examples:
   multistep sweep status nightly --follow
   multistep sweep status nightly -o json | jq .status.trials
 
-With --follow the exit code tells how the sweep ended, as that of `multistep sweep run`.
+With --follow the exit codes are those of `multistep sweep run`.
 """
 
 _REPORT_EPILOG = """\b
@@ -90,7 +90,7 @@ Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could no
 
 @click.group(epilog=_EPILOG)
 def sweep() -> None:
-    """Run many tasks with many agents, and say what came out."""
+    """Run tasks x agents x attempts and report the results."""
 
 
 @sweep.command(epilog=_RUN_EPILOG)
@@ -100,18 +100,18 @@ def sweep() -> None:
     "agents",
     multiple=True,
     metavar="AGENT",
-    help="oracle, nop, or NAME=COMMAND for a command of your own; as often as there are agents. Default: oracle.",
+    help="oracle, nop, or NAME=COMMAND for a command of your own; repeatable. Default: oracle.",
 )
-@click.option("--attempts", type=click.IntRange(1, 1000), metavar="N", help="How often each agent works on each task; default: 1.")
-@click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="How many trials at once; default: 10.")
+@click.option("--attempts", type=click.IntRange(1, 1000), metavar="N", help="Trials per task and agent; default: 1.")
+@click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="Maximum number of active trials; default: 10.")
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
-@click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiplies every time limit.")
+@click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X.")
 @click.option(
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )
 @agent_env_option
 @queue_option
-@click.option("--detach", is_flag=True, help="Do not follow the sweep: print its name and leave.")
+@click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")
 @image_options
 @namespace_option
 @kubeconfig_options
@@ -125,7 +125,7 @@ def run(
     output: str,
     **options: Any,
 ) -> None:
-    """Run the tasks in each DIRECTORY, or the sweep in FILE, and follow it to its end."""
+    """Run the tasks in each DIRECTORY, or the sweep in FILE, and follow the sweep until it finishes."""
     from .sweep_session import SweepSession
 
     session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", **options)
@@ -135,12 +135,12 @@ def run(
 
 @sweep.command(epilog=_STATUS_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
-@click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it is over, with progress on stderr.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes, with progress on stderr.")
 @namespace_option
 @kubeconfig_options
 @output_option
 def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
-    """Show how far SWEEP is, what it came to so far, and when it will end."""
+    """Show a sweep's progress, results so far and estimated end."""
     from .sweep_session import show
 
     if code := asyncio.run(show(Target(kubeconfig, context, namespace), name, until_over=follow, as_json=output == "json")):
@@ -153,7 +153,7 @@ def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | Non
 @namespace_option
 @kubeconfig_options
 def report(name: str, outputs: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
-    """Say what the trials of SWEEP came to: a table, a page, or files for machines."""
+    """Report the results of SWEEP as a table, an HTML page, CSV, JSON or Parquet."""
     from .extras import require_report
 
     require_report()
@@ -168,7 +168,7 @@ def report(name: str, outputs: tuple[str, ...], namespace: str | None, kubeconfi
 @kubeconfig_options
 @output_option
 def compare(sides: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
-    """Say whether there is a real difference between two sweeps, or between agents."""
+    """Compare two sweeps, or agents, and test whether they differ significantly."""
     from .extras import require_report
 
     require_report()
