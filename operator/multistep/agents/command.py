@@ -39,4 +39,8 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
 def _non_zero(result: PhaseResult) -> StepException | None:
     if result.exit_code == 0:
         return None
-    return StepException("NonZeroAgentExitCodeError", f"the agent's command {ending(result)}", AGENT)
+    return StepException(
+        "NonZeroAgentExitCodeError",
+        f"the agent's command {ending(result, output=False)}; its output is in agent/command.txt",
+        AGENT,
+    )

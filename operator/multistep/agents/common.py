@@ -22,9 +22,9 @@ def out_of_memory(result: PhaseResult) -> StepException | None:
     """OutOfMemoryError, if the kernel killed the agent, or a process of a shell that then said so (128 + 9)."""
     if not (killed_for_memory(result) or (result.oom_kills and result.exit_code == _KILLED)):
         return None
-    return StepException("OutOfMemoryError", f"the agent {ending(result)}", AGENT)
+    return StepException("OutOfMemoryError", f"the agent {ending(result, output=False)}", AGENT)
 
 
 def broken(result: PhaseResult) -> StepException | None:
     """RuntimeError, if the command could not be started at all."""
-    return None if result.error is None else StepException("RuntimeError", f"the agent {ending(result)}", AGENT)
+    return None if result.error is None else StepException("RuntimeError", f"the agent {ending(result, output=False)}", AGENT)

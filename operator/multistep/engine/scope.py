@@ -95,9 +95,9 @@ def healthcheck_failure(record: Record) -> str | None:
     return f"failed after {result.attempts} attempts; the last one {last}"
 
 
-def ending(result: PhaseResult) -> str:
-    """How a phase ended, as the rest of a sentence."""
-    text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail)
+def ending(result: PhaseResult, *, output: bool = True) -> str:
+    """How a phase ended, as the rest of a sentence. output: with what it printed last; not of an agent, as it may print keys."""
+    text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail if output else "")
     limit = f"; its limit is {result.memory_limit / 2**20:g}Mi" if result.memory_limit else ""
     return f"{text} (the container ran out of memory meanwhile{limit})" if result.oom_kills else text
 

@@ -20,6 +20,7 @@ from ..engine import decisions, lifecycle, status
 from ..engine.decisions import Nonsense, NonsenseReason, PodFacts, Situation
 from ..engine.journal import Journal
 from ..engine.plan import StepPlan, TrialPlan
+from ..engine.redaction import redacted
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
 from ..engine.verifier_environment import VerifierEnvironment
@@ -38,6 +39,7 @@ from ..loglines import also_about
 from ..metrics import Metrics
 from ..settings import Settings
 from ..sources.trial import Loaded, TrialLoader
+from ..store import harbor
 from ..store.volume import TrialKey, Volume
 from .bounds import Bound, PodStarts
 from .driver import Driver, Hooks, Left, Pods
@@ -502,6 +504,8 @@ class Look:
         self._t.hints.forget(self._key)
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        if self._loaded is not None:
+            new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
         await self._writer.write(new, before=before)
 
     def _write_to(self, trial: MultiStepTrial) -> TrialWriter:

@@ -712,3 +712,17 @@ async def test_a_session_ends_at_its_timeout_and_gives_its_slot_back() -> None:
 async def forever(*_: object) -> object:
     await asyncio.Event().wait()
     return None
+
+
+@pytest.mark.parametrize("phase", ["a/agent", "a/setup"])
+async def test_a_key_that_a_phase_prints_is_in_no_status_no_event_and_no_line_of_the_log(
+    phase: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "sk-hunter2-hunter2"
+    agent = {"name": "command", "command": ["x"], "env": [{"name": "API_KEY", "value": key}]}
+    world = World(trial=manifest({"agent": agent}), results={phase: {"exitCode": 1, "tail": f"my key is {key}"}})
+    with caplog.at_level("DEBUG"):
+        await world.run()
+    assert world.status.steps[0].exception is not None
+    assert key not in json.dumps(world.object["status"]) and key not in caplog.text
+    assert world.cluster.events and key not in json.dumps(world.cluster.events)

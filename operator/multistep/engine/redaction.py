@@ -1,0 +1,33 @@
+"""Keeps the values of secrets out of a trial's status, and so out of its Events and the operator's log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ..api.trial_status import TrialStatus
+
+MARK = "[REDACTED]"
+
+
+def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
+    """Return the status with all secrets in its messages replaced by the mark. A test may print what an agent left."""
+    values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
+    content = status.model_dump()
+    return TrialStatus.model_validate(content) if _redact(content, values) else status
+
+
+def _redact(value: Any, secrets: Collection[str]) -> bool:
+    """Change messages in place; return whether any was."""
+    inner = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+    changed = sum(_redact(each, secrets) for each in inner) > 0
+    message = value.get("message") if isinstance(value, dict) else None
+    if isinstance(message, str) and (clean := _replaced(message, secrets)) != message:
+        value["message"], changed = clean, True
+    return changed
+
+
+def _replaced(text: str, secrets: Collection[str]) -> str:
+    for each in secrets:
+        text = text.replace(each, MARK)
+    return text
