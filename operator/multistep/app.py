@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
+from . import leadership
 from .background import BackgroundTasks, insist, repeat
 from .cluster import pods
 from .cluster.client import Client
 from .cluster.fence import Fenced
 from .cluster.gate import Gate
-from .cluster.lease import RENEWED, Lease, Replica
+from .cluster.lease import Lease
 from .cluster.resources import PODS
 from .cluster.shard import Shard
 from .endpoints import Endpoints
-from .errors import ClusterError, NotLeading
+from .errors import ClusterError
 from .event_router import EventRouter
 from .health import Health
 from .metrics import Metrics
@@ -40,8 +40,6 @@ from .traces import Traces, exporter
 
 logger = logging.getLogger(__name__)
 
-LOST_LEASE_EXIT_CODE = 3
-RELEASE_SECONDS = 3.0
 SWEEP_WORKERS = 4
 
 
@@ -82,7 +80,7 @@ class App:
         self._client = client = await self._stack.enter_async_context(
             await Client.connect(gate=gate, observe=self.metrics.requested)
         )
-        self.lease = await self._make_lease()
+        self.lease = await leadership.connect(self._stack, self.settings, self.metrics)
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
             self.traces = Traces(to, self.metrics)
         self._compose(client)
@@ -134,7 +132,7 @@ class App:
         """Answer requests, until everything else is stopped: what is pushed last is stopped first."""
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
-        stack.push_async_callback(self._release)
+        stack.push_async_callback(leadership.release, self.lease)
         stack.push_async_callback(self.tasks.cancel)
         stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.sweeps.tasks.fetches.stop)
@@ -143,7 +141,7 @@ class App:
     def _start_tasks(self) -> None:
         if self.traces is not None:
             self.tasks.start("traces", self.traces.run())
-        self.tasks.start("lease", self._keep_lease())
+        self.tasks.start("lease", leadership.keep(self.lease, self._end))
         self.tasks.start("work", self._work())
         pause = partial(self.relist.pause_seconds, self.settings.relist_seconds)
         self.tasks.start("relist", repeat("comparing lists with watches", pause, self.relist.compare))
@@ -152,30 +150,6 @@ class App:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""
         self._stopping = True
         await self._stack.aclose()
-
-    # -- leading
-
-    async def _make_lease(self) -> Lease:
-        """With a client of its own: neither a burst of requests nor a slow one may keep a renewal waiting."""
-        settings = self.settings
-        limit = RENEWED * settings.lease_seconds
-        client = await Client.connect(timeout_seconds=limit, observe=self.metrics.requested)
-        await self._stack.enter_async_context(client)
-        return Lease(
-            client,
-            Replica(settings.pod_name or socket.gethostname(), settings.pod_uid),
-            namespace=settings.lease_namespace or client.namespace,
-            name=settings.lease_name,
-            seconds=settings.lease_seconds,
-        )
-
-    async def _keep_lease(self) -> None:
-        try:
-            await self.lease.keep()
-        except NotLeading as error:
-            logger.critical("%s any more: this process ends, and whatever it was at, at once", error)
-            logging.shutdown()
-            self._end(LOST_LEASE_EXIT_CODE)  # no orderly way out: threads that unpack would be waited for
 
     async def _work(self) -> None:
         await self.lease.won.wait()
@@ -193,15 +167,6 @@ class App:
     async def _stop_queues(self) -> None:
         limit = self.settings.stop_seconds
         await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
-
-    async def _release(self) -> None:
-        try:
-            async with asyncio.timeout(RELEASE_SECONDS):
-                await self.lease.release()
-        except (ClusterError, TimeoutError) as error:
-            logger.warning("the lease could not be released, it runs out by itself: %s", error)
-        else:
-            logger.info("%s stopped, and holds no lease", self.lease.replica)
 
     async def _count_starting_pods(self, client: Client) -> None:
         """Those that were asked for before we began count, too. Watching tells of them as well, only later."""

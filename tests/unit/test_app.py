@@ -14,11 +14,12 @@ import pytest
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
-from multistep.app import LOST_LEASE_EXIT_CODE, App
+from multistep.app import App
 from multistep.background import insist, repeat
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
 from multistep.handlers import Stopping
+from multistep.leadership import LOST_LEASE_EXIT_CODE
 from multistep.reconcile.relist import STALLED_AFTER
 from multistep.settings import Settings
 from multistep.store.volume import TrialKey

@@ -1,0 +1,55 @@
+"""This replica's leader lease: a client of its own, and the end of the process when the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from .cluster.client import Client
+from .cluster.lease import RENEWED, Lease, Replica
+from .errors import ClusterError, NotLeading
+from .metrics import Metrics
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+LOST_LEASE_EXIT_CODE: Final = 3
+RELEASE_SECONDS: Final = 3.0
+
+
+async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
+    """Return the lease. Its client is its own, so that neither a burst of requests nor a slow one delays a renewal."""
+    client = await Client.connect(timeout_seconds=RENEWED * settings.lease_seconds, observe=metrics.requested)
+    await stack.enter_async_context(client)
+    return Lease(
+        client,
+        Replica(settings.pod_name or socket.gethostname(), settings.pod_uid),
+        namespace=settings.lease_namespace or client.namespace,
+        name=settings.lease_name,
+        seconds=settings.lease_seconds,
+    )
+
+
+async def keep(lease: Lease, end: Callable[[int], object]) -> None:
+    """Acquire and renew the lease; end the process when it is lost."""
+    try:
+        await lease.keep()
+    except NotLeading as error:
+        logger.critical("%s any more: this process ends, and whatever it was at, at once", error)
+        logging.shutdown()
+        end(LOST_LEASE_EXIT_CODE)  # not an orderly exit, which would wait for threads that unpack
+
+
+async def release(lease: Lease) -> None:
+    """Hand the lease over, so that a standby need not wait until it expires."""
+    try:
+        async with asyncio.timeout(RELEASE_SECONDS):
+            await lease.release()
+    except (ClusterError, TimeoutError) as error:
+        logger.warning("the lease could not be released; it expires: %s", error)
+    else:
+        logger.info("%s stopped, and holds no lease", lease.replica)
