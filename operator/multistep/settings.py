@@ -37,10 +37,10 @@ class Settings(BaseSettings):
     namespaces: list[str] = []
     """Namespaces to watch; empty: all."""
     shard: str = Field(default="", max_length=63, pattern=LABEL_VALUE)
-    """Of several operators, which trials (and sweeps) are this one's: those whose label multistep.dev/shard has this value; empty:
-    those without the label. Each shard is an operator of its own, with its own lease and results."""
+    """Value of the label multistep.dev/shard of the trials and sweeps that this operator runs; empty: those without the label. Each
+    shard is an operator of its own, with its own lease and results volume."""
     operator_image: str = "localhost/multistep-operator:dev"
-    """The operator's own image; the init container that brings the runner is made of it."""
+    """The operator's own image. The init container of trial pods copies the runner from it."""
     operator_image_pull_policy: str = "IfNotPresent"
     runner_port: int = Field(default=9876, ge=1, le=65535)
     """Port of the runner's readiness endpoint in trial pods."""
@@ -49,15 +49,15 @@ class Settings(BaseSettings):
     metrics_port: int = Field(default=8081, ge=0, le=65535)
     """Port of /metrics, /healthz and /readyz, which nothing but a NetworkPolicy protects; 0: any free one."""
     orphans_seconds: float = Field(default=120.0, gt=0)
-    """How often what belongs to no trial is looked for, give or take a quarter."""
+    """Period of the search for orphans (pods and results of no trial), with a jitter of 25 %."""
     orphans_grace_seconds: float = Field(default=60.0, ge=0)
-    """How long every pod is left alone by that."""
+    """Minimum age of a pod that is deleted as an orphan."""
     results_retention_seconds: float | None = Field(default=None, ge=0)
-    """How long results are kept after their trial was deleted; None: for ever."""
+    """How long results are retained after their trial was deleted; None: forever."""
     listen_host: str = "0.0.0.0"
     """Address on which the results server and the metrics server listen; "::" where pods have IPv6 addresses only."""
     results_dir: Path = Path("/var/lib/multistep")
-    """The volume that results are kept on."""
+    """Mount path of the results volume."""
     results_step_bytes: int = Field(default=2 << 30, ge=1 << 20)
     """Bytes of logs and artifacts that are kept of one step. What exceeds a limit is left out, and named in manifest.json, in
     result.json and in the status."""
@@ -74,26 +74,25 @@ class Settings(BaseSettings):
     results_collect_seconds: float = Field(default=300.0, gt=0)
     """Timeout of one collection's download. What came until then is kept."""
     results_store: str = ""
-    """Object store that the results of finished trials go to: s3://BUCKET/PREFIX, gs://... or az://...; empty: the volume keeps
-    them. The prefix must be this operator's alone. Credentials and endpoint: from the usual variables of the environment."""
+    """Object store for the results of finished trials: s3://BUCKET/PREFIX, gs://... or az://...; empty: they stay on the volume. No
+    other operator may use the prefix. Credentials and endpoint come from the store's usual environment variables."""
     results_store_ca_file: Path | None = None
-    """PEM certificates that the store's own is checked by; None: those of the system."""
+    """CA certificates (PEM) that verify the object store's certificate; None: those of the system."""
     results_direct_bytes: int | None = Field(default=64 * 2**20, ge=1)
-    """Files of at least so many bytes go from the pod straight to that store; None: all go through the operator."""
+    """Minimum size of a file that the pod uploads directly to the object store; None: all files go through the operator."""
     results_url: str = "http://127.0.0.1:8080"
-    """What status.results begins with; service://NAMESPACE/SERVICE:PORT is reached through the API server."""
+    """Prefix of status.results. Clients reach service://NAMESPACE/SERVICE:PORT through the API server's proxy."""
     linger_seconds: float = Field(default=3.0, ge=0)
-    """How long a session stays open for a phase that may end soon."""
+    """How long an exec session stays open for a phase that may finish soon."""
     poll_seconds: float = Field(default=300.0, gt=0)
-    """How soon a running phase is looked at when nothing is heard of it; after that when it has run twice as long, at least once
-    an hour. Its end is heard of at once by the pod's readiness: this is for pods where that does not work."""
+    """Time after which a running phase is polled, should the pod's readiness not report its end; the interval then doubles, up to
+    an hour."""
     answer_timeout_seconds: float = Field(default=60.0, gt=0)
-    """How long the runner may take for an answer."""
+    """Timeout of the runner's answers."""
     reconcile_workers: int = Field(default=64, ge=1)
-    """Trials that are worked on at the same moment."""
+    """Trials that are reconciled concurrently."""
     starting_pods: int = Field(default=500, ge=1)
-    """Pods that are starting at the same moment; further trials wait for their turn. The default is as many as Kubernetes' own Job
-    controller makes at a time."""
+    """Pods that start concurrently; further trials are queued. The default is that of Kubernetes' Job controller."""
     open_execs: int = Field(default=48, ge=2)
     """Exec sessions that are open at the same moment."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
@@ -101,52 +100,53 @@ class Settings(BaseSettings):
     unpack_threads: int = Field(default=2, ge=1)
     """Threads that unpack collected files; they are the only ones beside the event loop's."""
     pod_grace_seconds: int = Field(default=1, ge=0)
-    """terminationGracePeriodSeconds of trial pods. The runner waits for the SIGKILL at its end; a sidecar may need the time."""
+    """terminationGracePeriodSeconds of trial pods. The runner ignores SIGTERM and waits for SIGKILL; sidecars may need it."""
     network_policy_enforced: bool = False
     """Whether the cluster's network plugin enforces NetworkPolicies. true: each trial pod gets a policy that denies ingress; tasks
     with a network_mode other than public are accepted. false: such tasks are refused."""
     lease_name: str = "multistep"
-    """The Lease whose holder works; other replicas stand by. Operators that run the same trials must have the same one."""
+    """Name of the leader Lease. Replicas that run the same trials must share it."""
     lease_namespace: str = ""
-    """Where that Lease is; empty: the operator's own namespace."""
+    """Namespace of the leader Lease; empty: the operator's own."""
     lease_seconds: float = Field(default=15.0, ge=3)
-    """How long after the last that was heard of its holder another replica takes the lease."""
+    """Duration of the leader lease: a standby acquires it this long after the leader's last renewal."""
     pod_name: str = ""
-    """Who this replica is, for the lease; empty: the host's name."""
+    """Identity of this replica in the lease; empty: the host's name."""
     pod_uid: str = ""
-    """The pod that the operator runs in: a lease that was left by an earlier container of the same pod is taken at once."""
+    """UID of the operator's pod. A lease held by an earlier container of the same pod is acquired at once."""
     stop_seconds: float = Field(default=5.0, ge=0)
-    """How long looks at trials may go on when the operator is told to stop; well below terminationGracePeriodSeconds."""
+    """Time that running reconciles have to finish on shutdown; keep it well below terminationGracePeriodSeconds."""
     relist_seconds: float = Field(default=40.0, gt=0)
     """Period of the resync: it lists the metadata of trials, sweeps and pods and requeues what the watch missed an event of."""
     drain: Literal["Move", "Wait"] = "Move"
-    """What the drain of a node does: Move evicts trials, which begin anew elsewhere; Wait keeps them until they are over."""
+    """What draining a node does: Move evicts trial pods, whose trials restart elsewhere; Wait blocks it until they finish."""
     metrics_labels: list[Literal["namespace", "agent"]] = ["agent"]
     """Labels of the metrics about trials and steps (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Number of different sets of these labels' values that a metric has series for; further ones are counted as "other"."""
     otlp_endpoint: str = ""
-    """Where traces of trials are sent by OTLP over HTTP (http://collector:4318); empty: nowhere, unless OTEL_ variables say so."""
+    """OTLP/HTTP endpoint for traces of trials (http://collector:4318); empty: the OTEL_ variables', or no traces."""
     task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]
-    """From where tasks may be fetched besides the cluster itself."""
+    """Kinds of task sources outside the cluster that trials may use."""
     task_allowed_hosts: list[str] = []
-    """Hosts that trials may name as their task's source, as patterns (*.example.com, HOST:PORT); empty: all."""
+    """Hosts that tasks may be fetched from, as patterns (*.example.com, HOST:PORT); empty: all."""
     task_insecure_hosts: list[str] = []
-    """Registries that are spoken to without TLS, and hosts to which http:// URLs may carry credentials; patterns, too."""
+    """Patterns of registries that are accessed without TLS, and of hosts that may get credentials over http://."""
     task_blocked_networks: list[str] = list(BLOCKED_NETWORKS)
-    """Networks that no task is fetched from, whatever leads there; by default where clouds tell machines their credentials."""
+    """Networks (CIDR) that no task is fetched from, redirects included. Default: loopback and link-local networks and the clouds'
+    metadata servers."""
     task_fetches: int = Field(default=2, ge=1)
     """Tasks that are fetched at the same moment, each in a process of at most 448 MiB."""
     task_fetch_seconds: float = Field(default=120.0, gt=0)
     """How long fetching a task may take."""
     task_cache_dir: Path = Path("/var/cache/multistep")
-    """Where fetched tasks are kept; all of it can be lost."""
+    """Directory of the cache of fetched tasks. Its loss costs nothing but new fetches."""
     task_cache_bytes: int = Field(default=1 << 30, ge=0)
-    """How many bytes of them; while one is fetched it takes up to 1.5 GiB more."""
+    """Size limit of the cache of fetched tasks. Each running fetch needs up to 1.5 GiB more."""
     log_format: Form = "auto"
-    """The log's form. json: an object a line; text: for people; auto: text on a terminal, else json."""
+    """Format of the log: json (one object per line), text, or auto (text on a terminal, otherwise json)."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """How much is logged."""
+    """Minimum level of logged messages."""
 
     def results_limits(self, volume_bytes: int) -> Limits:
         """Return the limits of results on a volume of a size."""
