@@ -20,7 +20,7 @@ from rich.table import Table
 from multistep.cli.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.cluster.client import Client
 from multistep.cluster.resources import PODS, TRIALS
-from multistep.engine.status import status_bytes
+from multistep.engine.status_size import status_bytes
 from multistep.sources.bundle import digest_of, pack
 from tests.bench.simulation.nodes import placement, simulated_nodes
 from tests.bench.simulation.runners import Simulation

@@ -11,7 +11,7 @@ from typing import Any
 
 from multistep.api.conditions import holds
 from multistep.api.trial_status import TrialStatus
-from multistep.engine.status import bounded_rewards
+from multistep.engine.status_size import bounded_rewards
 
 from .compare import same_rewards
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -64,9 +65,8 @@ class FakeCluster:
         """The kubelet started the pod."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
-        image_id = f"registry.example/{name}@sha256:{'12' * 32}"
         container_id = f"containerd://{pod['metadata']['uid']}"
-        running = {"name": "main", "state": {"running": {}}, "imageID": image_id, "containerID": container_id}
+        running = {"name": "main", "state": {"running": {}}, "imageID": image_id(name), "containerID": container_id}
         self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
         return runner
 
@@ -305,3 +305,9 @@ def _copy(value: T) -> T:
 def _key(manifest: Mapping[str, Any]) -> Key:
     metadata = manifest["metadata"]
     return manifest["kind"], metadata.get("namespace") or "default", metadata["name"]
+
+
+def image_id(pod_name: str) -> str:
+    """The image that the fake kubelet resolves for a pod: the same in every attempt, another one for each separate verifier."""
+    verifier = re.search(r"-v\d+", pod_name)
+    return f"registry.example/image{verifier[0] if verifier else ''}@sha256:{'12' * 32}"

@@ -240,8 +240,8 @@ class World:
 
     @property
     def condition(self) -> tuple[str, str, str]:
-        """The condition that tells how it is: type, reason and message."""
-        held = next(each for each in self.status.conditions if each.status == "True")
+        """Type, reason and message of the first condition after Ready that is True."""
+        held = next(each for each in self.status.conditions if each.status == "True" and each.type != "Ready")
         return held.type, held.reason, held.message
 
     @property

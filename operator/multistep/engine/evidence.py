@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..api.trial_status import StepStatus, TrialStatus
 from .journal import StepRun
-from .status import bounded_rewards
+from .status_size import bounded_rewards
 
 
 def missing_records(status: TrialStatus, attempt: int, ids: Iterable[str]) -> str:

@@ -1,21 +1,14 @@
-"""The status of a trial, from what is known of it. Pure: the former status and the clock come in.
-
-Status must always be writable, whatever a verifier wrote: messages, keys and numbers are bounded here; result.json is exact.
-"""
+"""The status of a trial in each situation. Pure: the former status and the clock are arguments."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import (
     ArtifactsSummary,
     AttemptStatus,
-    Condition,
     Durations,
     StepException,
     StepStatus,
@@ -29,17 +22,10 @@ from . import failures, rewards
 from .journal import Collected, Journal, StepRun
 from .lifecycle import DEADLINE_EXCEEDED, POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
 from .scoring import agent_may_have_caused, agent_used_deadline
+from .status_conditions import Phase, conditions, time
+from .status_size import bounded, bounded_rewards, reward_text, shortened
 
-MAX_MESSAGE_BYTES = 1024
-MAX_REWARD_KEYS = 64
-MAX_KEY_BYTES = 128
 MAX_INCOMPLETE = 4  # sources of one step
-MAX_STATUS_BYTES = 56 * 1024  # 100 steps, so that the whole resource stays below 64 KiB; an inline task comes on top of that
-MAX_SHORT_BYTES = 128  # of a message in a status that would have more
-LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
-
-Phase = Literal["Pending", "Running", "Suspended", "Halting", "Complete", "Failed"]
-"""Of a trial; Halting: of a sweep that makes no more trials, and waits for those that are live."""
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False) -> TrialStatus:
@@ -203,7 +189,7 @@ def step_status(run: StepRun) -> StepStatus:
 
 def _artifacts(collected: Collected) -> ArtifactsSummary:
     """Name a few sources that did not come whole; manifest.json and result.json have all."""
-    lines = [_short(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
+    lines = [shortened(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
     more = len(collected.incomplete) - len(lines)
     shown = [*lines, f"and {more} more sources"] if more > 0 else lines
     return ArtifactsSummary(count=collected.count, bytes=collected.bytes, incomplete=shown or None)
@@ -233,131 +219,6 @@ def step_run(step: StepStatus) -> StepRun:
         verifier_image_id=step.verifier_image_id,
         gate_passed=step.gate,
     )
-
-
-def to_json(status: TrialStatus) -> dict[str, Any]:
-    """The status as the API server takes it; absent stands for null. One that would be too large tells less of the details, what a
-    reader misses least first; the results have them all."""
-    content = _dumped(status)
-    for shorten in (
-        _shorter_attempts,
-        _shorter_incomplete,
-        _shorter_messages,
-        _without_durations,
-        _without_messages,
-        _fewer_rewards,
-    ):
-        if status_bytes(content) <= MAX_STATUS_BYTES:
-            break
-        status = shorten(status)
-        content = _dumped(status)
-    return content
-
-
-def status_bytes(content: Mapping[str, Any]) -> int:
-    """The size of a status, or a whole resource, as the API server keeps it."""
-    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
-
-
-def _dumped(status: TrialStatus) -> dict[str, Any]:
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _shorter_attempts(status: TrialStatus) -> TrialStatus:
-    """Without the steps of earlier attempts."""
-    attempts = [each.model_copy(update={"steps": [], "message": _short(each.message or "")}) for each in status.attempts]
-    return status.model_copy(update={"attempts": attempts})
-
-
-def _shorter_incomplete(status: TrialStatus) -> TrialStatus:
-    """Whether anything is incomplete stays."""
-    return _with_steps(status, _with_short_incomplete)
-
-
-def _with_short_incomplete(step: StepStatus) -> StepStatus:
-    if step.artifacts is None or not step.artifacts.incomplete:
-        return step
-    return step.model_copy(update={"artifacts": step.artifacts.model_copy(update={"incomplete": ["see manifest.json"]})})
-
-
-def _shorter_messages(status: TrialStatus) -> TrialStatus:
-    return _with_steps(status, lambda step: _with_message(step, _short))
-
-
-def _without_messages(status: TrialStatus) -> TrialStatus:
-    """The types of exceptions stay."""
-    return _with_steps(status, lambda step: _with_message(step, lambda _: ""))
-
-
-def _with_message(step: StepStatus, change: Callable[[str], str]) -> StepStatus:
-    exception = step.exception and step.exception.model_copy(update={"message": change(step.exception.message)})
-    return step.model_copy(update={"exception": exception})
-
-
-def _without_durations(status: TrialStatus) -> TrialStatus:
-    """When each step began and ended stays."""
-    return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
-
-
-def _fewer_rewards(status: TrialStatus) -> TrialStatus:
-    """One of each step: last, as they are what it was all for."""
-    return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
-
-
-def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
-    return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
-
-
-_SHORTENERS = (
-    _shorter_attempts,
-    _shorter_incomplete,
-    _shorter_messages,
-    _without_durations,
-    _without_messages,
-    _fewer_rewards,
-)
-
-
-def _short(message: str) -> str:
-    data = message.encode(errors="replace")
-    return message if len(data) <= MAX_SHORT_BYTES else f"{data[: MAX_SHORT_BYTES - 3].decode(errors='ignore')}..."
-
-
-def bounded(message: str) -> str:
-    """A message that fits, its beginning and its end kept. What a terminal would obey is not shown."""
-    data = message.encode(errors="replace")
-    if len(data) > MAX_MESSAGE_BYTES:
-        half = MAX_MESSAGE_BYTES // 2 - 3
-        message = f"{data[:half].decode(errors='ignore')} ... {data[-half:].decode(errors='ignore')}"
-    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
-
-
-def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
-    """Rewards that fit: integers beyond 2**53 become the nearest float, a key that does not fit is left out, "reward" last."""
-    if values is None:
-        return None
-    named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}
-    kept = {key: value for key, value in named.items() if value is not None}
-    first = sorted(kept, key=lambda key: key != "reward")[:most]
-    return {key: value for key, value in kept.items() if key in first}
-
-
-def reward_text(values: Mapping[str, int | float] | None) -> str | None:
-    """The key "reward" for a column; another single key with its name; nothing else."""
-    if not values:
-        return None
-    if "reward" in values:
-        return f"{values['reward']:.4g}"
-    return ", ".join(f"{key}={value:.4g}" for key, value in sorted(values.items()))[:60]
-
-
-def _number(value: float | int) -> int | float | None:
-    if isinstance(value, float) or abs(value) < 2**53:
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return None
 
 
 def _step_phase(run: StepRun) -> str:
@@ -419,48 +280,6 @@ def _with(
 
 def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:
     return trial.model_copy(update={"status": trial.status.model_copy(update=changes)})
-
-
-def conditions(
-    former: Sequence[Condition],
-    phase: Phase,
-    reason: str,
-    message: str,
-    generation: int,
-    now: float,
-    *,
-    suspended: bool,
-    stalled: bool = False,
-) -> list[Condition]:
-    """A Job's conditions beside those of kstatus: Reconciling until it ends, Ready when Complete, Stalled when Failed.
-
-    stalled: it cannot go on by itself, though it has not ended.
-    """
-    holds = {
-        "Complete": phase == "Complete",
-        "Failed": phase == "Failed",
-        "Ready": phase == "Complete",
-        "Reconciling": phase not in ("Complete", "Failed"),
-        "Stalled": phase == "Failed" or stalled,
-        "Suspended": suspended,
-    }
-    since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
-    return [
-        Condition(
-            type=type_,
-            status=(state := "True" if held else "False"),
-            observed_generation=generation,
-            last_transition_time=since.get((type_, state), time(now)),
-            reason=reason,
-            message=message,
-        )
-        for type_, held in holds.items()
-    ]
-
-
-def time(seconds: float) -> datetime:
-    """Whole seconds, as Kubernetes writes times; a runner's clock may say anything."""
-    return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)
 
 
 def _optional_time(seconds: float | None) -> datetime | None:

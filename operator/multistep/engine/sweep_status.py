@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from ..api.sweep import SweepAgentStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
 from .lifecycle import suspended_seconds
-from .status import Phase, bounded, conditions, time
+from .status_conditions import Phase, conditions, time
+from .status_size import bounded
 from .sweep_trials import Plan
 from .sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_make
 

@@ -9,7 +9,7 @@ from ..api.conditions import is_over
 from ..api.trial_spec import TrialSpec
 from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from ..engine.lifecycle import SUSPENDED
-from ..engine.status import bounded, reward_text
+from ..engine.status_size import bounded, reward_text
 from ..engine.unsupported import ignored
 from ..engine.variables import unused_variables
 from ..sources.task import Task

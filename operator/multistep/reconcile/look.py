@@ -23,6 +23,7 @@ from ..engine.plan import StepPlan, TrialPlan
 from ..engine.redaction import redacted
 from ..engine.rewards import StepException
 from ..engine.script import aggregate, lift
+from ..engine.status_conditions import Phase
 from ..engine.verifier_environment import VerifierEnvironment
 from ..errors import (
     ContradictoryRecords,
@@ -330,7 +331,7 @@ class Look:
 
     async def _wait(self, reason: str, message: str, *, seconds: float | None, held: bool = False) -> float | None:
         phase = self._trial.status.phase
-        shown: status.Phase = "Running" if phase == "Running" else "Pending"
+        shown: Phase = "Running" if phase == "Running" else "Pending"
         await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), held=held))
         return self._sooner(seconds)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import TrialStatus
 from ..cluster.edge import Cluster, Object
-from ..engine import status
+from ..engine.status_size import to_json
 from ..loglines import also_about
 from ..metrics import Metrics
 from .events import Transition, transitions
@@ -34,7 +34,7 @@ class TrialWriter:
         Raises Conflict if somebody wrote meanwhile.
         """
         old = before or self.trial.status
-        content = status.to_json(new)
+        content = to_json(new)
         if content != (self._object.get("status") or {}):
             await self._apply(content)
             self.trial = self.trial.model_copy(update={"status": new})

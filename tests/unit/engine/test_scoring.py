@@ -17,6 +17,7 @@ from multistep.engine.journal import Journal, StepRun
 from multistep.engine.rewards import StepException
 from multistep.engine.scoring import AGENT_ERRORS, agent_may_have_caused, agent_used_deadline, blamed, counted_reward
 from multistep.engine.script import aggregate
+from multistep.engine.status_size import to_json
 from multistep.engine.sweep_trials import facts
 from multistep.engine.sweeps import Grid, TrialFacts, tally
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, plan, play, rewarded
@@ -37,7 +38,7 @@ EXCLUDE = Scoring(agent_errors="Exclude", environment_errors="Exclude")
 def resource(trial_status: TrialStatus, number: int = 0) -> dict[str, Any]:
     """A finished trial as a sweep reads it."""
     labels = {"multistep.dev/number": str(number)}
-    return {"metadata": {"name": "t", "labels": labels}, "spec": {}, "status": status.to_json(trial_status)}
+    return {"metadata": {"name": "t", "labels": labels}, "spec": {}, "status": to_json(trial_status)}
 
 
 def trial(**spec: Any) -> MultiStepTrial:

@@ -14,7 +14,15 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
-from multistep.engine.status import MAX_REWARD_KEYS, MAX_STATUS_BYTES, bounded, bounded_rewards, reward_text, status_bytes, to_json
+from multistep.engine.status_size import (
+    MAX_REWARD_KEYS,
+    MAX_STATUS_BYTES,
+    bounded,
+    bounded_rewards,
+    reward_text,
+    status_bytes,
+    to_json,
+)
 
 NOW = 1_700_000_000.7
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -67,8 +75,18 @@ def test_conditions_are_a_jobs_and_kstatus_ones(name: str) -> None:
     assert made.observed_generation == 3
     assert {each.observed_generation for each in made.conditions} == {3}
     assert {each.last_transition_time for each in made.conditions} == {THEN}
-    (reason,) = {each.reason for each in made.conditions}
-    assert reason and " " not in reason
+    assert all(each.reason and " " not in each.reason for each in made.conditions)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_each_condition_has_its_own_reason_and_message(name: str) -> None:
+    ready, *others = EVERY[name].conditions
+    assert ready.type == "Ready"
+    true = {(each.reason, each.message) for each in others if each.status == "True"}
+    assert true == {(ready.reason, ready.message)}
+    false = {(each.type, each.reason, each.message) for each in others if each.status == "False"}
+    names = {"Reconciling": "Finished"}
+    assert false == {(type_, names.get(type_, f"Not{type_}"), "") for type_, _, _ in false}
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
@@ -392,7 +410,7 @@ def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None
 )
 def test_a_suspended_trial_says_what_going_on_will_mean(former: TrialStatus, spec: dict[str, Any], told: tuple[str, str]) -> None:
     made = status.suspended(trial(former, suspend=True, **spec), NOW)
-    assert {(each.reason, each.message) for each in made.conditions} == {told}
+    assert {(each.reason, each.message) for each in made.conditions if each.type == "Ready" or each.status == "True"} == {told}
 
 
 def test_a_step_that_has_not_begun_is_not_shown_while_paused() -> None:

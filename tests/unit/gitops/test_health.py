@@ -14,6 +14,7 @@ from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import status, sweep_status
 from multistep.engine.journal import Journal, StepRun
+from multistep.engine.status_size import to_json
 from multistep.engine.sweep_status import Trouble
 from multistep.engine.sweep_trials import plan
 from multistep.engine.sweeps import TrialFacts
@@ -24,7 +25,7 @@ NOW = 1_700_000_000.0
 
 def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
     made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
-    return parse_trial({**made, "status": status.to_json(former) if former else {}})
+    return parse_trial({**made, "status": to_json(former) if former else {}})
 
 
 def resource(content: Object, **metadata: Any) -> Object:
@@ -52,7 +53,7 @@ STATES = {
 
 
 def content_of(made: TrialStatus | Object) -> Object:
-    return status.to_json(made) if isinstance(made, TrialStatus) else made
+    return to_json(made) if isinstance(made, TrialStatus) else made
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -71,7 +72,7 @@ def test_a_status_about_an_earlier_spec_is_never_the_last_word(name: str) -> Non
 
 def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
     noted = status.noted(trial(COMPLETE).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})}))
-    found = resource(status.to_json(noted), generation=4)
+    found = resource(to_json(noted), generation=4)
     assert (kstatus(found), argo_health(found)[0]) == ("Current", "Healthy")
 
 

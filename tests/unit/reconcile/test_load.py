@@ -308,7 +308,7 @@ def client_of(url: str) -> Client:
 
 
 def reasons(world: World, key: tuple[str, str]) -> set[str]:
-    return {each.reason for each in statuses(world.cluster)[key].conditions}
+    return {each.reason for each in statuses(world.cluster)[key].conditions if each.type == "Ready" or each.status == "True"}
 
 
 def writes(world: World, key: tuple[str, str]) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from multistep.cluster.edge import Cluster, Object
 from multistep.engine.room import Room
-from multistep.engine.status import to_json
+from multistep.engine.status_size import to_json
 from multistep.errors import CollectionCut
 from multistep.reconcile.look import SOON_SECONDS, TASK_GRACE_SECONDS
 from multistep.store.volume import TrialKey, Volume

@@ -11,6 +11,7 @@ import pytest
 from multistep.cluster import pods
 from multistep.cluster.edge import Object
 from multistep.store.volume import Volume
+from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
 
 LONG = {"a/verifier/verifier": 40.0}
@@ -322,20 +323,16 @@ async def test_limits_are_refused_where_nobody_enforces_them() -> None:
 
 async def test_status_and_lock_name_the_images_that_ran_as_the_kubelet_resolved_them() -> None:
     world = await ran()
-    assert world.status.image_id == image_of("t-1")
-    assert [step.verifier_image_id for step in world.status.steps] == [image_of(f"t-1-v{index}") for index in range(3)]
+    assert world.status.image_id == image_id("t-1")
+    assert [step.verifier_image_id for step in world.status.steps] == [image_id(f"t-1-v{index}") for index in range(3)]
     kwargs = json.loads(world.kept.files["lock.json"])["environment"]["kwargs"]
-    assert kwargs["image_id"] == image_of("t-1")
-    assert kwargs["verifier_image_ids"] == {name: image_of(f"t-1-v{index}") for index, name in enumerate("abc")}
+    assert kwargs["image_id"] == image_id("t-1")
+    assert kwargs["verifier_image_ids"] == {name: image_id(f"t-1-v{index}") for index, name in enumerate("abc")}
 
 
 async def test_a_lost_attempt_keeps_the_image_that_it_ran() -> None:
     world = await verifying()
     world.cluster.remove("Pod", "default", "t-1")
     await world.run()
-    assert [each.image_id for each in world.status.attempts] == [image_of("t-1")]
-    assert world.status.image_id == image_of("t-2")
-
-
-def image_of(pod: str) -> str:
-    return f"registry.example/{pod}@sha256:{'12' * 32}"
+    assert [each.image_id for each in world.status.attempts] == [image_id("t-1")]
+    assert world.status.image_id == image_id("t-2")

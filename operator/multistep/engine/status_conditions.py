@@ -1,0 +1,71 @@
+"""Conditions of a trial or a sweep: those of a Job (Complete, Failed, Suspended) and of kstatus (Ready, Reconciling, Stalled)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from ..api.trial_status import Condition
+
+LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
+Phase = Literal["Pending", "Running", "Suspended", "Halting", "Complete", "Failed"]
+"""Phase of a trial or a sweep. Halting: a sweep that creates no more trials and waits for active ones."""
+
+_FINISHED: Final = ("Complete", "Failed")
+_WHEN_FALSE: Final = {
+    "Reconciling": ("Finished", ""),
+    "Stalled": ("NotStalled", ""),
+    "Complete": ("NotComplete", ""),
+    "Failed": ("NotFailed", ""),
+    "Suspended": ("NotSuspended", ""),
+}
+
+
+def conditions(
+    former: Sequence[Condition],
+    phase: Phase,
+    reason: str,
+    message: str,
+    generation: int,
+    now: float,
+    *,
+    suspended: bool,
+    stalled: bool = False,
+) -> list[Condition]:
+    """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
+
+    former: conditions whose transition times are kept. stalled: an unfinished object that needs somebody's help.
+    """
+    holds = {
+        "Ready": phase == "Complete",
+        "Complete": phase == "Complete",
+        "Failed": phase == "Failed",
+        "Reconciling": phase not in _FINISHED,
+        "Stalled": phase == "Failed" or stalled,
+        "Suspended": suspended,
+    }
+    since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
+    found = []
+    for type_, held in holds.items():
+        state: Literal["True", "False"] = "True" if held else "False"
+        own_reason, own_message = (reason, message) if held or type_ == "Ready" else _WHEN_FALSE[type_]
+        transition = since.get((type_, state), time(now))
+        found.append(
+            Condition(
+                type=type_,
+                status=state,
+                observed_generation=generation,
+                last_transition_time=transition,
+                reason=own_reason,
+                message=own_message,
+            )
+        )
+    return found
+
+
+def time(seconds: float) -> datetime:
+    """Return a time in whole seconds, as Kubernetes writes it. A runner's clock may be arbitrary, so the range is limited."""
+    return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)

@@ -1,0 +1,135 @@
+"""Keeps a status small enough to be written, whatever a verifier or an agent wrote. result.json has the exact values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..api.trial_status import StepStatus, TrialStatus
+from . import rewards
+
+MAX_MESSAGE_BYTES = 1024
+MAX_REWARD_KEYS = 64
+MAX_KEY_BYTES = 128
+MAX_STATUS_BYTES = 56 * 1024  # 100 steps, so that the whole resource stays below 64 KiB; an inline task comes on top of that
+MAX_SHORT_BYTES = 128  # of a message in a status that would have more
+
+
+def to_json(status: TrialStatus) -> dict[str, Any]:
+    """Return the status as JSON, without nulls. A status that is too large loses details, the least important first; the results
+    have all of them."""
+    content = _dumped(status)
+    for shorten in _SHORTENERS:
+        if status_bytes(content) <= MAX_STATUS_BYTES:
+            break
+        status = shorten(status)
+        content = _dumped(status)
+    return content
+
+
+def status_bytes(content: Mapping[str, Any]) -> int:
+    """Return the size in bytes of a status, or of a whole resource, as the API server stores it."""
+    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
+
+
+def _dumped(status: TrialStatus) -> dict[str, Any]:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _shorter_attempts(status: TrialStatus) -> TrialStatus:
+    """Without the steps of earlier attempts."""
+    attempts = [each.model_copy(update={"steps": [], "message": shortened(each.message or "")}) for each in status.attempts]
+    return status.model_copy(update={"attempts": attempts})
+
+
+def _shorter_incomplete(status: TrialStatus) -> TrialStatus:
+    """Keep whether anything is incomplete."""
+    return _with_steps(status, _with_short_incomplete)
+
+
+def _with_short_incomplete(step: StepStatus) -> StepStatus:
+    if step.artifacts is None or not step.artifacts.incomplete:
+        return step
+    return step.model_copy(update={"artifacts": step.artifacts.model_copy(update={"incomplete": ["see manifest.json"]})})
+
+
+def _shorter_messages(status: TrialStatus) -> TrialStatus:
+    return _with_steps(status, lambda step: _with_message(step, shortened))
+
+
+def _without_messages(status: TrialStatus) -> TrialStatus:
+    """The types of exceptions stay."""
+    return _with_steps(status, lambda step: _with_message(step, lambda _: ""))
+
+
+def _with_message(step: StepStatus, change: Callable[[str], str]) -> StepStatus:
+    exception = step.exception and step.exception.model_copy(update={"message": change(step.exception.message)})
+    return step.model_copy(update={"exception": exception})
+
+
+def _without_durations(status: TrialStatus) -> TrialStatus:
+    """When each step began and ended stays."""
+    return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
+
+
+def _fewer_rewards(status: TrialStatus) -> TrialStatus:
+    """One of each step: last, as they are what it was all for."""
+    return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
+
+
+def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
+    return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
+
+
+_SHORTENERS = (
+    _shorter_attempts,
+    _shorter_incomplete,
+    _shorter_messages,
+    _without_durations,
+    _without_messages,
+    _fewer_rewards,
+)
+
+
+def shortened(message: str) -> str:
+    """Return at most 128 bytes of a message."""
+    data = message.encode(errors="replace")
+    return message if len(data) <= MAX_SHORT_BYTES else f"{data[: MAX_SHORT_BYTES - 3].decode(errors='ignore')}..."
+
+
+def bounded(message: str) -> str:
+    """Return the start and end of a message, at most 1,024 bytes, without control characters."""
+    data = message.encode(errors="replace")
+    if len(data) > MAX_MESSAGE_BYTES:
+        half = MAX_MESSAGE_BYTES // 2 - 3
+        message = f"{data[:half].decode(errors='ignore')} ... {data[-half:].decode(errors='ignore')}"
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
+
+
+def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
+    """Return at most 64 rewards, "reward" first. Integers beyond 2**53 become floats; keys that are too long are dropped."""
+    if values is None:
+        return None
+    named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}
+    kept = {key: value for key, value in named.items() if value is not None}
+    first = sorted(kept, key=lambda key: key != "reward")[:most]
+    return {key: value for key, value in kept.items() if key in first}
+
+
+def reward_text(values: Mapping[str, int | float] | None) -> str | None:
+    """Return the rewards as text for the printer column: the key "reward" alone, or all keys with their names."""
+    if not values:
+        return None
+    if "reward" in values:
+        return f"{values['reward']:.4g}"
+    return ", ".join(f"{key}={value:.4g}" for key, value in sorted(values.items()))[:60]
+
+
+def _number(value: float | int) -> int | float | None:
+    if isinstance(value, float) or abs(value) < 2**53:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return None
