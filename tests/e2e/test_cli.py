@@ -126,8 +126,8 @@ async def test_bad_input_is_exit_code_2_and_a_failed_trial_3(given: Given, tmp_p
     code, _, err = await multistep("run", str(tmp_path), "--agent", "oracle", "-n", given.namespace)
     assert code == 2 and "steps[0].name" in err
     missing = ("--image", "localhost/none:1", "--agent", "oracle", "-n", given.namespace)
-    code, _, err = await multistep("run", str(EXAMPLE), *missing)
-    assert code == 3 and "localhost/none:1" in err
+    code, out, _ = await multistep("run", str(EXAMPLE), *missing)
+    assert code == 3 and "localhost/none:1" in out
 
 
 async def test_results_of_a_deleted_and_remade_trial_are_not_mixed_up(given: Given, tmp_path: Path) -> None:
