@@ -23,7 +23,6 @@ from .errors import ClusterError
 from .event_router import EventRouter
 from .health import Health
 from .metrics import Metrics
-from .reconcile.fetches import Fetches
 from .reconcile.news import News
 from .reconcile.orphans import OrphanRemoval
 from .reconcile.reconciler import Reconciler
@@ -135,7 +134,7 @@ class App:
         stack.push_async_callback(leadership.release, self.lease)
         stack.push_async_callback(self.tasks.cancel)
         stack.push_async_callback(self.reconciler.fetches.stop)
-        stack.push_async_callback(self.sweeps.tasks.fetches.stop)
+        stack.push_async_callback(self.reconciler.reads.stop)
         stack.push_async_callback(self._stop_queues)
 
     def _start_tasks(self) -> None:
@@ -155,13 +154,14 @@ class App:
         await self.lease.won.wait()
         logger.info("%s leads; it runs %s", self.lease.replica, self.shard)
         await self._count_starting_pods(self._client)
+        self.reconciler.reader.clear()
         self.queue.start()
         self.sweep_queue.start()
         await insist("looking at every trial and sweep", self.relist.everything)
         self.tasks.start("orphans", self.orphans.run())
 
     def _sweep_tasks(self, fenced: Fenced) -> SweepTasks:
-        fetches = Fetches(self.settings, lambda key: self.events.enqueue_sweep(key), beside=self.reconciler.fetches)
+        fetches = self.reconciler.fetches.of_sweeps(lambda key: self.events.enqueue_sweep(key))
         return SweepTasks(fenced, Remote(fetches, fenced.get_secret, self.settings.task_sources), fetches)
 
     async def _stop_queues(self) -> None:

@@ -135,8 +135,8 @@ class Settings(BaseSettings):
     task_blocked_networks: list[str] = list(BLOCKED_NETWORKS)
     """Networks (CIDR) that no task is fetched from, redirects included. Default: loopback and link-local networks and the clouds'
     metadata servers."""
-    task_fetches: int = Field(default=2, ge=1)
-    """Tasks that are fetched at the same moment, each in a process of at most 448 MiB."""
+    task_fetches: int = Field(default=3, ge=1)
+    """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace has at most all slots but one."""
     task_fetch_seconds: float = Field(default=120.0, gt=0)
     """How long fetching a task may take."""
     task_cache_dir: Path = Path("/var/cache/multistep")

@@ -89,7 +89,7 @@ class SweepWorld:
     def fresh(self) -> Sweeps:
         """An operator that knows nothing."""
         wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
-        fetches = Fetches(self.settings, lambda _: self._wake(), self.fetch)
+        fetches = Fetches(self.settings, lambda _: None, self.fetch).of_sweeps(lambda _: self._wake())
         tasks = SweepTasks(wrapped, Remote(fetches, wrapped.get_secret, self.settings.task_sources), fetches)
         return Sweeps(wrapped, Metrics(), tasks, clock=lambda: self.now)
 

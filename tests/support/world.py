@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from multistep.api.model import API_VERSION
@@ -23,10 +26,12 @@ from tests.support.fake_runner import FakeRunner, Json, Tree
 from tests.support.fake_volume import FakeVolume, Results
 from tests.support.faults import Faults, Killed
 from tests.support.played import rewarded
+from tests.support.reading import reads_here
 
 KEY = ("default", "t")
 START = 1_700_000_000.0
-SETTINGS = Settings(poll_seconds=60.0, linger_seconds=0.0)
+READING = Path(tempfile.gettempdir(), f"multistep-tests-{os.getuid()}")
+SETTINGS = Settings(poll_seconds=60.0, linger_seconds=0.0, task_cache_dir=READING)
 Events = Literal["prompt", "dropped", "duplicated", "delayed"]
 
 FILES = {
@@ -102,6 +107,7 @@ class World:
         settings = SETTINGS.model_copy(update=dict(self.settings))
         store: Any = self.volume if self.stored else None
         reconciler = Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now, shipping=store)  # type: ignore[arg-type]
+        reads_here(reconciler)
         tools = reconciler._tools
         loader = cast(TrialLoader, Loader(tools.loader, self.plans))
         reconciler._tools = replace(tools, loader=loader)

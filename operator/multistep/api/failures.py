@@ -52,7 +52,9 @@ WAITING = (
         "a ConfigMap or Secret that the trial names is not there yet, or its task's registry, repository or server does not answer",
         f"when it does: it is tried again after 5 s, 10 s, ... at most 300 s; {NO_HURRY}",
     ),
-    Waiting("TaskFetching", "the task is being fetched, or waits for its turn", "within the operator's setting taskFetchSeconds"),
+    Waiting(
+        "TaskFetching", "the task is being fetched or read, or is queued for it", "within the operator's setting taskFetchSeconds"
+    ),
     Waiting(
         "TaskAccessDenied",
         "the trial has begun, and its task can be fetched no more: its Secret does not fit",
@@ -166,7 +168,12 @@ FAILED = (
         "what came is not what its digest says, or not what it was when the trial began",
         "check the digest; find out who changed the file",
     ),
-    Failure("TaskTooLarge", "Task", "the task has more than 64 MiB packed, 256 MiB unpacked or 50,000 files", "make it smaller"),
+    Failure(
+        "TaskTooLarge",
+        "Task",
+        "the task has more than 64 MiB packed, 256 MiB unpacked, 50,000 files, 1,000 steps or 256 KiB of task.toml",
+        "make it smaller",
+    ),
     Failure(
         "TaskSourceNotAllowed",
         "User",

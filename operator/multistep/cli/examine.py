@@ -102,7 +102,7 @@ def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, a
 def _config_text(bundle: Bundle) -> str:
     entry = lookup(bundle, CONFIG_FILE)
     try:
-        return entry.data.decode() if entry else ""
+        return bytes(entry.data).decode() if entry else ""
     except UnicodeDecodeError as error:
         raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=CONFIG_FILE) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ..api.content import Content
@@ -21,7 +21,7 @@ from ..engine.operations import (
 from ..errors import RunnerError
 from .session import Body, Session
 
-Contents = Callable[[Content], Iterable[bytes]]
+Contents = Callable[[Content], Body]
 _FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of an upload that would fail again; Body is sent again
 
 

@@ -40,11 +40,12 @@ class _Wanted:
 class Bound:
     """At most limit places are held. Of the namespaces that wait, the one that holds the fewest is served first.
 
-    wake: called for a key whose turn has come; it has its places then.
+    wake: called for a key whose turn has come; it has its places then. most_each: the most that one namespace may hold; unset: all.
     """
 
-    def __init__(self, limit: int, wake: Wake) -> None:
+    def __init__(self, limit: int, wake: Wake, *, most_each: int | None = None) -> None:
         self.limit = limit
+        self._most_each = max(1, limit if most_each is None else most_each)
         self._wake = wake
         self._held: dict[Key, _Held] = {}
         self._shared = 0
@@ -107,7 +108,7 @@ class Bound:
 
     def _next(self) -> Key | None:
         for line in self._lines:
-            may = [each for each in line.namespaces if self._by_namespace[each] < self.limit]
+            may = [each for each in line.namespaces if self._by_namespace[each] < self._most_each]
             if not may:
                 continue
             namespace = min(may, key=self._by_namespace.__getitem__)

@@ -12,7 +12,7 @@ from ..engine.lifecycle import SUSPENDED
 from ..engine.status_size import bounded, reward_text
 from ..engine.unsupported import ignored
 from ..engine.variables import unused_variables
-from ..sources.task import Task
+from ..sources.read_task import ReadTask
 
 _AGENT_ENV_HINT = "an agent receives the variables of spec.agent.env only"
 
@@ -59,7 +59,7 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     return []
 
 
-def task_warnings(task: Task, spec: TrialSpec) -> list[Transition]:
+def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
     """Return warnings about what has no effect: unknown keys of task.toml, unsupported parts of the task, unused variables."""
     found = []
     if task.unknown:

@@ -30,6 +30,7 @@ Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
 _REMEMBERED = 4096
+_SWEEP = "sweep/"  # keys of sweeps begin with it; no object's name has a slash
 
 
 @dataclass
@@ -51,15 +52,18 @@ class _Failure:
 
 
 class Fetches:
-    """What trials, or sweeps, ask for. run: fetches one; wake: adds a trial to the queue; beside: others that have the cache."""
+    """Fetches of trials and sweeps, with one concurrency limit. run: fetches one; wake: requeues a trial.
 
-    def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch, *, beside: Fetches | None = None) -> None:
-        self._beside = beside
+    One namespace never has all slots, so that its slow downloads do not stop the others.
+    """
+
+    def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:
         self._settings = settings
         self._rules = rules_of(settings)
         self._run = run
         self._wake = wake
-        self._bound = Bound(settings.task_fetches, wake)
+        self._wake_sweep: Wake = lambda _: None
+        self._bound = Bound(settings.task_fetches, self._requeue, most_each=settings.task_fetches - 1)
         self._flights: dict[str, _Flight] = {}
         self._told: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: of which request, and what
         self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
@@ -68,8 +72,6 @@ class Fetches:
     @property
     def cache(self) -> Cache:
         """Opened when it is used first. Raises SourceError if it cannot be."""
-        if self._beside is not None:
-            return self._beside.cache
         if self._cache is None:
             cache = Cache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
             try:
@@ -80,14 +82,23 @@ class Fetches:
             self._cache = cache
         return self._cache
 
+    def of_sweeps(self, wake: Wake) -> SweepFetches:
+        """The same for sweeps. wake: requeues a sweep."""
+        self._wake_sweep = wake
+        return SweepFetches(self)
+
     def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
-        """What was fetched for a trial, or a sweep. Raises SourceError: it is being fetched, or could not be."""
-        about, outcome = self._told.pop(asker.uid, (None, None))
+        """What was fetched for a trial. Raises SourceError: it is being fetched, or could not be."""
+        return self.ask_for((asker.namespace, asker.name), asker.uid, request, begun=begun)
+
+    def ask_for(self, key: Key, uid: str, request: Request, *, begun: bool) -> Fetched:
+        """As ask, for a trial or sweep. key: of the concurrency limit."""
+        about, outcome = self._told.pop(uid, (None, None))
         if about == request.id and isinstance(outcome, Fetched):
             return outcome
         if about == request.id and isinstance(outcome, SourceError):
             raise _borne(outcome) if begun else outcome
-        self._begin(asker.uid, (asker.namespace, asker.name), request)
+        self._begin(uid, key, request)
         text = f"the task is being fetched from {request.location.partition('?')[0]}"
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
 
@@ -148,7 +159,37 @@ class Fetches:
                 remembered.popitem(last=False)
         self._bound.free(flight.starter)
         for key in flight.waiting.values():
+            self._requeue(key)
+
+    def _requeue(self, key: Key) -> None:
+        if key[1].startswith(_SWEEP):
+            self._wake_sweep((key[0], key[1].removeprefix(_SWEEP)))
+        else:
             self._wake(key)
+
+
+@dataclass(frozen=True)
+class SweepFetches:
+    """What sweeps see of the fetches."""
+
+    fetches: Fetches
+
+    @property
+    def cache(self) -> Cache:
+        """The cache of all fetches."""
+        return self.fetches.cache
+
+    def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
+        """What was fetched for a sweep. Raises SourceError: it is being fetched, or could not be."""
+        return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, begun=begun)
+
+    def settle(self, key: Key) -> None:
+        """A sweep's reconcile ended."""
+        self.fetches.settle(_sweep(key))
+
+
+def _sweep(key: Key) -> Key:
+    return key[0], f"{_SWEEP}{key[1]}"
 
 
 def rules_of(settings: Settings) -> Rules:

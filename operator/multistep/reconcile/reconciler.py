@@ -17,6 +17,7 @@ from ..engine.lifecycle import on_its_way
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
+from ..sources.read_task import TaskReader
 from ..sources.remote import Remote
 from ..sources.trial import TrialLoader
 from ..store.shipping import Shipping
@@ -29,6 +30,7 @@ from .look import SOON_SECONDS, Look, Tools
 from .news import PodNews
 from .pod_hints import PodHints
 from .quotas import Quotas
+from .reads import Reads
 from .tally import Tally
 from .trial_pods import TrialPods
 from .turns import Key
@@ -59,10 +61,13 @@ class Reconciler:
         self.execs = Bound(self.settings.open_execs, self.wake)
         self.fetches = Fetches(self.settings, self.wake)
         remote = Remote(self.fetches, self.cluster.get_secret, self.settings.task_sources)
+        self.reads = Reads(self.wake)
+        self.reader = TaskReader(self.settings.task_cache_dir)
+        get_config_map, get_secret = self.cluster.get_config_map, self.cluster.get_secret
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
-            loader=TrialLoader(self.cluster.get_config_map, self.cluster.get_secret, remote, policies_enforced=enforced),
+            loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, policies_enforced=enforced),
             driver=Driver(
                 self.cluster, self.volume, self.settings, self.metrics, self.shipping, hurried=lambda: self.execs.waiting > 0
             ),
@@ -100,6 +105,7 @@ class Reconciler:
             self.quotas.settle(key)
             self.execs.free(key)
             self.fetches.settle(key)
+            self.reads.settle(key)
 
     async def _look(self, key: Key) -> float | None:
         try:

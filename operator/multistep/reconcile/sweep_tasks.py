@@ -18,7 +18,7 @@ from ..errors import Conflict, InvalidSpec, NotFound, SourceError
 from ..sources.bundle import digest_of
 from ..sources.reasons import DIGEST
 from ..sources.remote import Remote
-from .fetches import Fetches
+from .fetches import SweepFetches
 from .turns import Key
 
 _KEY: Final = "tasks"
@@ -28,11 +28,11 @@ _DIGITS: Final = 12
 
 @dataclass(frozen=True)
 class SweepTasks:
-    """fetches: those of sweeps, beside those of trials."""
+    """fetches: they share the concurrency limit of those of trials."""
 
     cluster: Cluster
     remote: Remote
-    fetches: Fetches
+    fetches: SweepFetches
 
     async def load(self, sweep: TrialSweep) -> tuple[Sequence[SweepTask], SweepTasksStatus | None]:
         """The tasks, and what is to be in the status of them. Raises InvalidSpec and SourceError."""

@@ -40,11 +40,11 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, directory or symbolic link. data: of a file; target: of a link, as it was made."""
+    """A file, directory or symbolic link. data: of a file, in memory or in a mapped file; target: of a link, as it was made."""
 
     kind: Literal["file", "dir", "link"]
     mode: int = 0o755
-    data: bytes = b""
+    data: bytes | memoryview = b""
     target: str = ""
 
 
@@ -68,6 +68,12 @@ class Bundle:
         if len(data) > limits.compressed and not _is_tar(data):
             raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}", reason=TOO_LARGE)
         return cls(digest, _complete(dict(read_members(io.BytesIO(data), limits))))
+
+    @classmethod
+    def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+        """The bundle in an uncompressed tar, whose digest was checked. view: the same bytes; files stay there, not in memory."""
+        plain.seek(0)
+        return cls(digest, _complete(dict(read_members(plain, limits, view))))
 
     @classmethod
     def from_directory(cls, directory: Path) -> Bundle:
@@ -133,7 +139,7 @@ def _member(path: str, entry: Entry, mtime: int) -> Iterator[bytes]:
     info.size, info.linkname = len(entry.data), entry.target
     yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     for start in range(0, len(entry.data), _CHUNK):
-        yield entry.data[start : start + _CHUNK]
+        yield bytes(entry.data[start : start + _CHUNK])
     if rest := len(entry.data) % _BLOCK:
         yield bytes(_BLOCK - rest)
 
@@ -164,8 +170,27 @@ def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]
             raise SourceError(f"{item} is neither a file nor a directory nor a link: it cannot be part of a task")
 
 
-def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[str, Entry]]:
-    """The entries of a tar.gz or tar, one by one: only one is in memory. SourceError: it is none, or hostile."""
+def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Write a tar.gz (or tar) to another file without its compression. SourceError: it is none, or too large."""
+    size = packed.seek(0, io.SEEK_END)
+    packed.seek(0)
+    start = packed.read(_BLOCK)
+    packed.seek(0)
+    if size > limits.compressed and not _is_tar(start):
+        raise SourceError(f"the bundle has {size} bytes, more than the limit of {limits.compressed}", reason=TOO_LARGE)
+    source = _Bounded(packed if _is_tar(start) else gzip.GzipFile(fileobj=packed), limits.uncompressed)
+    try:
+        while data := source.read(_CHUNK):
+            plain.write(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SourceError(f"the bundle is not a gzip file: {error}") from error
+
+
+def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
+    """The entries of a tar.gz or tar, one by one: only one is in memory. SourceError: it is none, or hostile.
+
+    view: the bytes of an uncompressed tar; files are slices of it.
+    """
     seen: set[str] = set()
     start = stream.read(_BLOCK)
     stream.seek(0)
@@ -181,7 +206,7 @@ def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> Iterator[
                 if len(seen) >= limits.entries:
                     raise SourceError(f"the bundle has more than {limits.entries} entries, which is the limit", reason=TOO_LARGE)
                 seen.add(path)
-                yield path, _entry(tar, member)
+                yield path, _entry(tar, member, view)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise SourceError(f"the bundle is not a gzip file: {error}") from error
     except (tarfile.TarError, ValueError, RecursionError) as error:
@@ -209,7 +234,7 @@ def _is_tar(data: bytes) -> bool:
     return data[257:262] == b"ustar"
 
 
-def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | None) -> Entry:
     mode = member.mode & _MODE_BITS
     if member.isdir():
         return Entry("dir", mode)
@@ -218,7 +243,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
     source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
     if source is None or member.issparse():
         raise SourceError(f"{member.name!r} in the bundle is neither a file nor a directory nor a symbolic link")
-    content = source.read()
+    content = source.read() if view is None else view[member.offset_data : member.offset_data + member.size]
     if len(content) != member.size:
         raise SourceError(f"the bundle ends within {member.name!r}")
     return Entry("file", mode, data=content)

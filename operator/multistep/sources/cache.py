@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bundle import digest_of
 from .fetch.__main__ import INCOMING
 from .fetch.request import Fetched
 
@@ -73,13 +72,11 @@ class Cache:
                 os.utime(self._kept[key].path)  # so that the order survives a restart
         return self._kept.get(key)
 
-    def read(self, kept: Kept) -> bytes | None:
-        """Its bytes; None: they are gone, or not what they were. Blocks, and may be called in a thread."""
-        try:
-            data = kept.path.read_bytes()
-        except OSError:
-            return None
-        return data if digest_of(data) == kept.digest else None
+    def discard(self, kept: Kept) -> None:
+        """Forget a file that is not what it was, if it is still the one of its key."""
+        key = kept.path.name.rpartition("-")[0]
+        if self._kept.get(key) == kept:
+            self.drop(key)
 
     def drop(self, key: str) -> None:
         """Forget what cannot be used."""

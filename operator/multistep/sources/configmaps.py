@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import NotFound, SourceError
 from .bundle import DEFAULT_LIMITS, Limits, digest_of
+from .reasons import TOO_LARGE
 
 PART_BYTES = 700 * 1024  # 933 KiB in base64; an object may have about 1 MiB
 DIGEST_ANNOTATION = "multistep.dev/bundle-digest"
@@ -39,15 +41,26 @@ def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits =
     return data
 
 
-async def fetch(get: GetConfigMap, names: Sequence[str], digest: str) -> bytes:
-    """The bundle's bytes, each part read by `get`. A part that is not there may still come: the error is transient."""
-    config_maps = []
-    for name in names:
-        try:
-            config_maps.append(await get(name))
-        except NotFound as error:
-            raise SourceError(f"the ConfigMap {name} is not there: apply it beside the trial", transient=True) from error
-    return join(config_maps, digest)
+async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Write the parts to a file, as they are in their ConfigMaps: name and base64, one a line. Only one is in memory.
+
+    get: reads a ConfigMap. A part that does not exist may still be created: the error is transient.
+    """
+    left = limits.compressed // 3 * 4 + 4 * len(names)
+    with path.open("w", encoding="ascii", errors="replace") as file:
+        for name in names:
+            try:
+                found = await get(name)
+            except NotFound as error:
+                raise SourceError(f"the ConfigMap {name} is not there: apply it beside the trial", transient=True) from error
+            text = (found.get("binaryData") or {}).get(_KEY)
+            if text is None:
+                raise SourceError(f"the ConfigMap {name} is no part of a bundle: no binaryData.{_KEY}")
+            left -= len(text)
+            if left < 0:
+                text = f"the bundle has more than {limits.compressed} bytes, which is the limit"
+                raise SourceError(text, reason=TOO_LARGE)
+            file.write(f"{name} {text}\n")
 
 
 def _config_map(name: str, digest: str, part: bytes) -> dict[str, Any]:

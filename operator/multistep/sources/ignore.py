@@ -57,7 +57,7 @@ class IgnoreRules:
     def _read(self, path: str) -> GitIgnoreSpec:
         entry = links.lookup(self._bundle, path)
         try:
-            return GitIgnoreSpec.from_lines(entry.data.decode().splitlines() if entry else [])
+            return GitIgnoreSpec.from_lines(bytes(entry.data).decode().splitlines() if entry else [])
         except ValueError as error:
             raise InvalidTask(f"cannot be read: {error}", kind="ValueError", field=path) from error
 

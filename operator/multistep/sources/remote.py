@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 from ..api.model import Metadata
 from ..api.sweep import TrialSweep
@@ -16,8 +14,7 @@ from ..api.task_source import TaskSource
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import TaskSourceStatus
 from ..errors import NotFound, SourceError
-from .bundle import Bundle
-from .cache import Cache
+from .cache import Cache, Kept
 from .fetch.oci import DOCKER_CONFIG
 from .fetch.request import COMMIT, Fetched, Request
 from .reasons import DIGEST, NOT_ALLOWED
@@ -45,18 +42,16 @@ class Remote:
         self._fetching = fetching
         self._get_secret = get_secret
         self._kinds = kinds
-        self._reading = asyncio.Lock()  # one bundle at a time is unpacked, in the one thread for it
-        self._open: WeakValueDictionary[str, Bundle] = WeakValueDictionary()  # many trials share a task
 
-    async def load(self, trial: MultiStepTrial) -> tuple[Bundle, TaskSourceStatus]:
-        """The bundle, and what the source was resolved to, now or when the trial began. Raises SourceError."""
+    async def load(self, trial: MultiStepTrial) -> tuple[Kept, TaskSourceStatus]:
+        """The bundle's file, and what the source was resolved to, now or when the trial began. Raises SourceError."""
         pinned = trial.status.task_source
         revision = pinned.revision if pinned else ""
         request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
-        if request.revision and (found := await self._cached(request, request.revision)):
+        if request.revision and (found := self._cached(request, request.revision)):
             return self._checked(found, request.revision, pinned)
         fetched = self._fetching.ask(trial.metadata, request, begun=pinned is not None)
-        if (found := await self._cached(request, fetched.revision)) is None:
+        if (found := self._cached(request, fetched.revision)) is None:
             raise SourceError("the fetched task was displaced from the cache before it was read", transient=True, retry_seconds=1.0)
         return self._checked(found, fetched.revision, pinned)
 
@@ -93,27 +88,19 @@ class Remote:
         _check_keys(field, kind, name, values)
         return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
 
-    async def _cached(self, request: Request, revision: str) -> Bundle | None:
-        cache, key = self._fetching.cache, request.key(revision)
-        kept = cache.find(key)
-        if kept is None:
-            return None
-        async with self._reading:
-            if (bundle := self._open.get(kept.digest)) is not None:
-                return bundle
-            data = await asyncio.to_thread(cache.read, kept)
-            if data is None:
-                cache.drop(key)
-                return None
-            bundle = self._open[kept.digest] = await asyncio.to_thread(Bundle.open, data, kept.digest)
-            return bundle
+    def forget(self, kept: Kept) -> None:
+        """Drop a file that does not have its digest any more, so that it is fetched again."""
+        self._fetching.cache.discard(kept)
 
-    def _checked(self, bundle: Bundle, revision: str, pinned: TaskSourceStatus | None) -> tuple[Bundle, TaskSourceStatus]:
-        found = TaskSourceStatus(revision=revision, digest=bundle.digest)
+    def _cached(self, request: Request, revision: str) -> Kept | None:
+        return self._fetching.cache.find(request.key(revision))
+
+    def _checked(self, kept: Kept, revision: str, pinned: TaskSourceStatus | None) -> tuple[Kept, TaskSourceStatus]:
+        found = TaskSourceStatus(revision=revision, digest=kept.digest)
         if pinned is not None and pinned != found:
-            text = f"revision {revision} has digest {bundle.digest} now, and had {pinned.digest} when the trial began"
+            text = f"revision {revision} has digest {kept.digest} now, and had {pinned.digest} when the trial began"
             raise SourceError(text, reason=DIGEST)
-        return bundle, found
+        return kept, found
 
 
 def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:

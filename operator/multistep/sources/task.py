@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..api.content import Content
 from ..api.layout import StepLayout, TaskLayout
@@ -18,7 +18,6 @@ from .ignore import IgnoreRules
 
 CONFIG_FILE = "task.toml"
 COMPOSE_FILE = "docker-compose.yaml"
-_CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01: some tools (zip) cannot take times before 1980
 _MOST_UNKNOWN = 20  # they are told in one Event
 _FILTERED = ("tests", "solution")  # Harbor 0.25: .harborignore does not apply to workdir/ and environment/
@@ -39,12 +38,24 @@ class Task:
         SourceError: the task has no such directory.
         """
         if ref.kind == "file":
-            return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
+            return text_file(ref, mtime=mtime)
+        real, paths = self.selection(ref)
+        prefix = f"{real}/" if real else ""
+        return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
+
+    def selection(self, ref: Content) -> tuple[str, list[str]]:
+        """The directory that an upload is of, links resolved, and the paths in it that are uploaded. SourceError: there is none."""
         directory = _path(ref.step, ref.kind)
         if not links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
         rules = IgnoreRules(self.bundle) if ref.kind in _FILTERED else None
-        return tar_chunks(_selected(self.bundle, directory, rules), mtime=mtime)
+        real = links.resolve(self.bundle, directory)
+        return real, list(_selected(self.bundle, directory, real, rules))
+
+
+def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
+    """The tar stream of a Content of kind "file"."""
+    return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
@@ -53,7 +64,7 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     verification: steps will be verified, so they need tests. oracle: the oracle agent loads the task again, with all
     checks. With neither, files may be missing: the step that needs one fails.
     """
-    table = bundle.table if bundle.table is not None else toml_table(_config_text(bundle))
+    table = config_table(bundle)
     config = task_from_dict(table)
     rules = IgnoreRules(bundle)
     for path in _input_directories(config):
@@ -65,14 +76,28 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     return Task(config, bundle, layout, unknown_keys(table, most=_MOST_UNKNOWN))
 
 
+def config_table(bundle: Bundle) -> Mapping[str, Any]:
+    """What task.toml holds. Raises InvalidTask."""
+    return bundle.table if bundle.table is not None else toml_table(_config_text(bundle))
+
+
 def strip_canary(text: str) -> str:
     """An instruction without its leading canary comments and blank lines (Harbor 0.25, load)."""
-    lines = text.split("\n")
-    while lines and _CANARY.fullmatch(lines[0].strip()):
-        del lines[0]
-    while lines and not lines[0].strip():
-        del lines[0]
-    return "\n".join(lines)
+    start = 0
+    canary = True
+    while start < len(text):
+        end = text.find("\n", start)
+        line = text[start : end if end >= 0 else len(text)].strip()
+        canary = canary and _is_canary(line)
+        if line and not canary:
+            break
+        start = end + 1 if end >= 0 else len(text)
+    return text[start:]
+
+
+def _is_canary(line: str) -> bool:
+    comment = line.startswith("#") or (line.startswith("<!--") and line.endswith("-->") and len(line) >= len("<!---->"))
+    return comment and "canary" in line.lower()
 
 
 def _path(step: str | None, name: str) -> str:
@@ -89,7 +114,7 @@ def _text(bundle: Bundle, path: str) -> str:
     """A text file with all line ends as newlines, as Python reads one."""
     entry = links.lookup(bundle, path)
     try:
-        text = entry.data.decode() if entry else ""
+        text = bytes(entry.data).decode() if entry else ""
     except UnicodeDecodeError as error:
         raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=path) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -191,14 +216,13 @@ def _check_services(config: TaskConfig) -> None:
                 raise InvalidTask(text, kind="ValueError", field=f"{field}[{index}].service")
 
 
-def _selected(bundle: Bundle, directory: str, rules: IgnoreRules | None) -> Iterator[tuple[str, Entry]]:
-    """The entries below a directory, in order, by their path relative to it. Links are kept, not followed."""
-    real = links.resolve(bundle, directory)
+def _selected(bundle: Bundle, directory: str, real: str, rules: IgnoreRules | None) -> Iterator[str]:
+    """The paths below a directory, in order, relative to it. Links are kept, not followed. real: the directory, links resolved."""
     prefix = f"{real}/" if real else ""
     ahead = [*reversed(bundle.children(real))]
     while ahead:
         path = ahead.pop()
         if rules is not None and rules.excludes(f"{directory}/{path}"):
             continue
-        yield path, bundle.entries[prefix + path]
+        yield path
         ahead.extend(f"{path}/{name}" for name in reversed(bundle.children(prefix + path)))

@@ -6,30 +6,41 @@ import base64
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from ..api.model import EnvVar, KeySelector
+from ..api.model import EnvVar, KeySelector, Metadata
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import TaskSourceStatus
 from ..engine.plan import TrialEnv, TrialPlan, make_plan
-from ..errors import NotFound, SourceError
-from .load import load_bundle
+from ..errors import InvalidSpec, NotFound, SourceError
+from . import configmaps
+from .cache import Kept
+from .read_task import ReadTask, TaskReader
+from .reasons import DIGEST
 from .remote import Remote
-from .task import Task, load_task
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # namespace, name -> object; raises NotFound
 
-KEPT = 256  # plans in memory, and tasks; what is dropped is made, or read, again
-KEPT_BYTES = 128 << 20  # of the tasks' files
+KEPT = 512  # plans in memory, and tasks; what is dropped is made, or read, again
+KEPT_BYTES = 32 << 20  # of the tasks' configs and instructions in memory, and as much again of those that plans hold
+KEPT_DISK_BYTES = 512 << 20  # of the tasks' files
 
 TaskKey = tuple[str, ...]
+
+
+class Reading(Protocol):
+    """The concurrency limit on reads: reconcile.reads."""
+
+    async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
+        """The task, once `read` has it. Raises what that raises, or SourceError (transient) until then."""
 
 
 @dataclass(frozen=True)
 class Loaded:
     """A trial's task with its plan. env: the spec's variables, with values; source: what spec.task was resolved to."""
 
-    task: Task
+    task: ReadTask
     plan: TrialPlan
     env: TrialEnv
     source: TaskSourceStatus | None = None
@@ -38,44 +49,68 @@ class Loaded:
 class TrialLoader:
     """Reads tasks and variables of trials, and keeps the last few of them. remote: for tasks from outside of the cluster."""
 
-    def __init__(self, get_config_map: Get, get_secret: Get, remote: Remote, *, policies_enforced: bool = False) -> None:
+    def __init__(
+        self,
+        get_config_map: Get,
+        get_secret: Get,
+        remote: Remote,
+        reader: TaskReader,
+        reading: Reading,
+        *,
+        policies_enforced: bool = False,
+    ) -> None:
         self._remote = remote
+        self._reader = reader
+        self._reading = reading
         self._get_config_map = get_config_map
         self._get_secret = get_secret
         self._policies_enforced = policies_enforced
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
-        self._tasks: OrderedDict[TaskKey, Task] = OrderedDict()  # many trials have the same one
-        self._bytes = 0  # of their bundles
+        self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials have the same one
+        self._memory = self._disk = 0  # bytes of them
+        self._plans_memory = 0
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
         """The trial's task and plan. Raises InvalidSpec or InvalidTask (final) and SourceError (transient or not)."""
         uid, pinned = trial.metadata.uid, trial.status.task_source
         kept = self._kept.get(uid)
         if kept is None or (pinned is not None and kept.source != pinned):
-            kept = self._kept[uid] = await self._read(trial)
+            kept = await self._read(trial)
+            self._forget_plan(uid)
+            self._kept[uid] = kept
+            self._plans_memory += kept.task.memory
         self._kept.move_to_end(uid)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        while len(self._kept) > KEPT or (self._plans_memory > KEPT_BYTES and len(self._kept) > 1):
+            self._forget_plan(next(iter(self._kept)))
         return kept
 
     def forget(self, uid: str) -> None:
         """The trial is over."""
-        self._kept.pop(uid, None)
+        self._forget_plan(uid)
         self._drop((uid,))
 
-    def _keep(self, key: TaskKey, task: Task) -> None:
+    def _forget_plan(self, uid: str) -> None:
+        if (kept := self._kept.pop(uid, None)) is not None:
+            self._plans_memory -= kept.task.memory
+
+    def _keep(self, key: TaskKey, task: ReadTask) -> None:
         self._drop(key)
         self._tasks[key] = task
-        self._bytes += task.bundle.size
-        while len(self._tasks) > KEPT or (self._bytes > KEPT_BYTES and len(self._tasks) > 1):
+        self._memory += task.memory
+        self._disk += task.disk
+        while len(self._tasks) > 1 and self._too_much():
             self._drop(next(iter(self._tasks)))
+
+    def _too_much(self) -> bool:
+        return len(self._tasks) > KEPT or self._memory > KEPT_BYTES or self._disk > KEPT_DISK_BYTES
 
     def _drop(self, key: TaskKey) -> None:
         """Forget a task, and the plans that would keep it in memory."""
         if (task := self._tasks.pop(key, None)) is not None:
-            self._bytes -= task.bundle.size
+            self._memory -= task.memory
+            self._disk -= task.disk
             for uid in [uid for uid, each in self._kept.items() if each.task is task]:
-                del self._kept[uid]
+                self._forget_plan(uid)
 
     async def _read(self, trial: MultiStepTrial) -> Loaded:
         namespace, spec = trial.metadata.namespace, trial.spec
@@ -90,14 +125,14 @@ class TrialLoader:
         plan = make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=self._policies_enforced)
         return Loaded(task, plan, env, source)
 
-    async def _task(self, trial: MultiStepTrial) -> tuple[Task, TaskSourceStatus | None]:
+    async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
         """Read, or the one that is kept: for trials that have it from the same place, who may all read that."""
         verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
         checks = (str(verification), str(oracle))
-        bundle, source = None, None
+        kept, source = None, None
         if trial.spec.task.remote:
-            bundle, source = await self._remote.load(trial)
-            key: TaskKey = ("remote", bundle.digest, *checks)
+            kept, source = await self._remote.load(trial)
+            key: TaskKey = ("remote", kept.digest, *checks)
         elif (parts := trial.spec.task.bundle) is not None:
             key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
         else:
@@ -105,11 +140,34 @@ class TrialLoader:
         if (task := self._tasks.get(key)) is not None:
             self._tasks.move_to_end(key)
             return task, source
-        if bundle is None:
-            bundle = await load_bundle(trial.spec.task, lambda name: self._get_config_map(trial.metadata.namespace, name))
-        task = load_task(bundle, verification=verification, oracle=oracle)
+        read = partial(self._read_task, trial, kept, key, verification=verification, oracle=oracle)
+        return await self._reading.get(trial.metadata, key, read), source
+
+    async def _read_task(
+        self, trial: MultiStepTrial, kept: Kept | None, key: TaskKey, *, verification: bool, oracle: bool
+    ) -> ReadTask:
+        namespace, source, reader = trial.metadata.namespace, trial.spec.task, self._reader
+        if kept is not None:
+            task = await self._fetched(kept, verification=verification, oracle=oracle)
+        elif source.inline is not None:
+            task = await reader.inline(source.inline, verification=verification, oracle=oracle)
+        elif (parts := source.bundle) is not None:
+            with reader.spool() as path:
+                await configmaps.spool(partial(self._get_config_map, namespace), parts.config_maps, path)
+                task = await reader.file("parts", path, parts.digest, verification=verification, oracle=oracle)
+        else:
+            raise InvalidSpec("spec.task: neither bundle nor inline")
         self._keep(key, task)
-        return task, source
+        return task
+
+    async def _fetched(self, kept: Kept, *, verification: bool, oracle: bool) -> ReadTask:
+        try:
+            return await self._reader.file("bundle", kept.path, kept.digest, verification=verification, oracle=oracle)
+        except SourceError as error:
+            if error.reason != DIGEST:
+                raise
+            self._remote.forget(kept)  # it is fetched again
+            raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
     async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
         found = {each.name: await self._value(namespace, f"{field}[{each.name}]", each) for each in variables}

@@ -35,7 +35,9 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
+from tests.support.reading import reads_here
 from tests.support.virtual_time import in_virtual_time
+from tests.support.world import READING
 
 FILES = {"instruction.md": "do it\n", "tests/test.sh": "true\n", "solution/solve.sh": "true\n"}
 CROWD, FEW = "crowd", "few"
@@ -88,7 +90,7 @@ class World:
         self.metrics, self.news, self.impossible = Metrics(), News(), impossible
         self.cluster = FakeCluster(make_runner=runner_of, pods_run=False, on_change=self._changed)
         edge = Shedding(self.cluster, refused)
-        settings = Settings(starting_pods=starting_pods, open_execs=open_execs, linger_seconds=0.0)
+        settings = Settings(starting_pods=starting_pods, open_execs=open_execs, linger_seconds=0.0, task_cache_dir=READING)
         self.edge, self.finished = edge, list[tuple[str, str]]()
         self.most_starting = 0
         self.reconciler = Reconciler(
@@ -99,6 +101,7 @@ class World:
             clock=lambda: EPOCH + self.time(),
             wake=lambda key: self.queue.add(key),
         )
+        reads_here(self.reconciler)
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers)
         self.queue.start()
 

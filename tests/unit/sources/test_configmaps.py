@@ -12,14 +12,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.task_source import InlineSource, TaskSource
+from multistep.api.task_source import InlineSource
 from multistep.api.trial import parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources import configmaps
 from multistep.sources.bundle import Limits, digest_of, pack
 from multistep.sources.inline import inline_bundle
-from multistep.sources.load import load_bundle
-from multistep.sources.task import load_task
+from multistep.sources.read_task import TaskReader
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -66,27 +65,43 @@ def test_other_bytes_are_refused() -> None:
             configmaps.join([broken], "")
 
 
-async def test_a_trial_finds_its_bundle() -> None:
+async def test_a_trial_finds_its_bundle(tmp_path: Path) -> None:
     data = pack(EXAMPLES / "hello-multi-step-advanced")
     parts = configmaps.split(data, "hello", part_bytes=1000)
     names = [part["metadata"]["name"] for part in parts]
-    source = TaskSource.model_validate({"bundle": {"configMaps": names, "digest": digest_of(data)}})
-    assert load_task(await load_bundle(source, Cluster(parts).get)).layout.dockerfile
+    path = tmp_path / "parts"
+    await configmaps.spool(Cluster(parts).get, names, path)
+    task = await TaskReader(tmp_path).file("parts", path, digest_of(data), verification=True, oracle=False)
+    assert task.layout.dockerfile
 
 
-async def test_a_config_map_that_is_not_there_may_still_come() -> None:
-    source = TaskSource.model_validate({"bundle": {"configMaps": ["a"], "digest": digest_of(b"")}})
+async def test_a_config_map_that_is_not_there_may_still_come(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="ConfigMap a is not there") as caught:
-        await load_bundle(source, Cluster([]).get)
+        await configmaps.spool(Cluster([]).get, ["a"], tmp_path / "parts")
     assert caught.value.transient
 
 
-async def test_the_inline_example_loads() -> None:
+async def test_parts_are_bounded_and_must_be_parts(tmp_path: Path) -> None:
+    parts = configmaps.split(b"some bytes", "task", part_bytes=4)
+    names = [part["metadata"]["name"] for part in parts]
+    with pytest.raises(SourceError, match="limit") as caught:
+        await configmaps.spool(Cluster(parts).get, names, tmp_path / "parts", Limits(compressed=3))
+    assert caught.value.reason == "TaskTooLarge"
+    with pytest.raises(SourceError, match="is no part of a bundle"):
+        await configmaps.spool(Cluster([{"metadata": {"name": "m"}, "binaryData": None}]).get, ["m"], tmp_path / "parts")
+    (tmp_path / "parts").write_text("m !\n")
+    with pytest.raises(SourceError, match="ConfigMap m is no part of a bundle"):
+        await TaskReader(tmp_path).file("parts", tmp_path / "parts", "sha256:", verification=True, oracle=False)
+
+
+async def test_the_inline_example_loads(tmp_path: Path) -> None:
     trial = parse_trial(yaml.safe_load((EXAMPLES / "inline-trial.yaml").read_text()))
-    task = load_task(await load_bundle(trial.spec.task, Cluster([]).get), oracle=True)
+    assert trial.spec.task.inline is not None
+    task = await TaskReader(tmp_path).inline(trial.spec.task.inline, verification=True, oracle=True)
     assert list(task.layout.steps) == ["write", "extend"]
-    assert task.bundle.entries["steps/write/tests/test.sh"].mode == 0o755
-    assert task.bundle.entries["steps/write/instruction.md"].mode == 0o644
+    bundle = inline_bundle(trial.spec.task.inline)
+    assert bundle.entries["steps/write/tests/test.sh"].mode == 0o755
+    assert bundle.entries["steps/write/instruction.md"].mode == 0o644
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,7 @@ async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched
         cache.put(request.key(found.revision), found)
     kept = cache.find(request.key(found.revision))
     assert kept is not None
-    data = cache.read(kept)
-    assert data is not None
-    return found, Bundle.open(data, found.digest)
+    return found, Bundle.open(kept.path.read_bytes(), found.digest)
 
 
 async def refused(cache: Cache, request: Request, **rules: Any) -> SourceError:

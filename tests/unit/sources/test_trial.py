@@ -12,11 +12,14 @@ import pytest
 
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.errors import NotFound, SourceError
+from multistep.reconcile.reads import Reads
 from multistep.sources import trial as sources
 from multistep.sources.bundle import digest_of, tar_chunks
 from multistep.sources.configmaps import split
+from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
 from multistep.sources.trial import TrialLoader
+from tests.support.world import READING
 from tests.unit.sources.trees import task
 
 
@@ -26,7 +29,8 @@ class Cluster:
     def __init__(self) -> None:
         self.maps: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.reads: Counter[tuple[str, str]] = Counter()
-        self.loader = TrialLoader(self._get, self._get, cast(Remote, None))
+        reads = Reads(lambda _: None, patience_seconds=60.0)
+        self.loader = TrialLoader(self._get, self._get, cast(Remote, None), TaskReader(READING), reads)
 
     async def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
         self.reads[namespace, name] += 1
@@ -78,7 +82,7 @@ def test_a_task_is_checked_for_each_way_of_running_it() -> None:
 
 
 def test_tasks_that_are_too_large_together_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "KEPT_BYTES", 2000)
+    monkeypatch.setattr(sources, "KEPT_BYTES", 5000)
     cluster = Cluster()
     large = {name: cluster.bundle("a", name * 1500) for name in "xy"}
     for name in "xyx":

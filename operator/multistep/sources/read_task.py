@@ -1,0 +1,131 @@
+"""A task as the operator holds it: small facts in memory, the tar streams of its uploads in a file without a name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..api.content import Content
+from ..api.layout import StepLayout, TaskLayout
+from ..api.task import TaskConfig, task_from_dict
+from ..api.task_source import InlineSource
+from ..api.unknown import UnknownKey
+from ..errors import SourceError
+from .reader.order import Answer, ContentKey, Form, Order, Span
+from .reader.server import ForkServer
+from .task import text_file
+
+_CHUNK = 1 << 20
+_SMALL_BYTES = 64 << 10  # contents up to this are kept in memory: a descriptor costs more
+READING = "reading"  # directory below the cache's
+
+Read = Callable[[Order], Awaitable[Answer]]
+SERVER = ForkServer()
+
+
+@dataclass(frozen=True, eq=False)
+class ReadTask:
+    """A task that was read and checked. unknown: the first keys of task.toml that nobody reads; memory, disk: bytes it takes."""
+
+    config: TaskConfig
+    layout: TaskLayout
+    digest: str
+    unknown: Sequence[UnknownKey]
+    contents: Mapping[ContentKey, Span]
+    file: int  # descriptor, closed when the task is forgotten; -1: the contents are in `small`
+    small: bytes
+    memory: int
+    disk: int
+
+    def __post_init__(self) -> None:
+        if self.file >= 0:
+            weakref.finalize(self, os.close, self.file)
+
+    def content(self, ref: Content) -> Iterable[bytes] | AsyncIterator[bytes]:
+        """The tar stream of one upload. SourceError: the task has no such directory."""
+        if ref.kind == "file":
+            return text_file(ref)
+        span = self.contents.get((ref.kind, ref.step))
+        if span is None:
+            raise SourceError(f"the task has no directory {ref.kind if ref.step is None else f'steps/{ref.step}/{ref.kind}'}/")
+        start, size = span
+        return [self.small[start : start + size]] if self.file < 0 else self._chunks(start, size)
+
+    async def _chunks(self, at: int, size: int) -> AsyncIterator[bytes]:
+        end = at + size
+        while at < end:
+            chunk = self._cached(at, min(_CHUNK, end - at)) or await asyncio.to_thread(
+                os.pread, self.file, min(_CHUNK, end - at), at
+            )
+            if not chunk:
+                return
+            at += len(chunk)
+            yield chunk
+
+    def _cached(self, at: int, size: int) -> bytes:
+        """What the kernel can give without waiting for the disk."""
+        buffer = bytearray(size)
+        try:
+            return bytes(buffer[: os.preadv(self.file, [buffer], at, os.RWF_NOWAIT)])
+        except OSError:
+            return b""
+
+
+class TaskReader:
+    """Reads tasks in child processes. directory: for what is read and written on the way."""
+
+    def __init__(self, directory: Path, read: Read = SERVER.read) -> None:
+        self._directory = directory / READING
+        self._read = read
+
+    def clear(self) -> None:
+        """Delete what a process that was killed left behind. Call it before the first read."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @contextmanager
+    def spool(self) -> Iterator[Path]:
+        """A new file for what a child is to read."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=self._directory)
+        except OSError as error:
+            text = f"the operator's cache for tasks, {self._directory}, cannot be used: {error.strerror or error}"
+            raise SourceError(text, transient=True) from error
+        os.close(number)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    async def inline(self, source: InlineSource, *, verification: bool, oracle: bool) -> ReadTask:
+        """The task that is written into a trial."""
+        with self.spool() as path:
+            path.write_text(json.dumps({"config": source.config, "files": source.files}))
+            return await self.file("inline", path, "", verification=verification, oracle=oracle)
+
+    async def file(self, form: Form, path: Path, digest: str, *, verification: bool, oracle: bool) -> ReadTask:
+        """The task in a file. Raises InvalidTask, InvalidSpec and SourceError."""
+        with self.spool() as output:
+            order = Order(form, str(path), str(output), digest=digest, verification=verification, oracle=oracle)
+            answer = await self._read(order)
+            config = task_from_dict(dict(answer.table))
+            memory = len(json.dumps(answer.table)) + sum(len(each.instruction or "") for each in _layouts(answer.layout))
+            file = os.open(output, os.O_RDONLY | os.O_CLOEXEC)
+            disk, small = os.fstat(file).st_size, b""
+            if disk <= _SMALL_BYTES:
+                small = os.pread(file, disk, 0)
+                os.close(file)
+                file, disk, memory = -1, 0, memory + disk
+        return ReadTask(config, answer.layout, answer.digest, answer.unknown, answer.contents, file, small, memory, disk)
+
+
+def _layouts(layout: TaskLayout) -> list[StepLayout]:
+    return [layout.root, *layout.steps.values()]

@@ -1,0 +1,99 @@
+"""The fork server: ``python -m multistep.sources.reader``. Its stdin is a socket; each message on it carries two more sockets.
+
+It has imported all that reading takes, so a child for one task starts in milliseconds. The first socket brings the order and takes
+the answer, the second takes the child's exit status.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import struct
+import time
+from contextlib import suppress
+
+from .limits import WALL_SECONDS, limit_process
+from .order import Order
+from .work import perform
+
+STATUS = struct.Struct("!i")
+_LONGER_SECONDS = 2.0
+
+
+class _Child:
+    """A child that reads a task. A child that disarmed its own timer is killed at the deadline."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.status = status
+        self.fd = os.pidfd_open(pid)
+        self.deadline = time.monotonic() + WALL_SECONDS + _LONGER_SECONDS
+
+    def reap(self) -> None:
+        """Send its exit status, after it ended."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with suppress(OSError):  # nobody waits for it any more
+            self.status.send(STATUS.pack(code), socket.MSG_DONTWAIT)
+        self.status.close()
+        os.close(self.fd)
+
+
+def _work(order: socket.socket) -> None:
+    """In the child: read the order, obey, answer."""
+    limit_process()
+    with order.makefile("rb") as stream:
+        text = stream.read()
+    order.sendall(perform(Order.from_json(text)))
+
+
+def _fork(control: socket.socket) -> _Child | None:
+    data, fds, _, _ = socket.recv_fds(control, 1, 2)
+    if not data:
+        return None
+    order, status = (socket.socket(fileno=fd) for fd in fds)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            status.close()
+            control.close()
+            _work(order)
+            code = 0
+        finally:
+            os._exit(code)
+    order.close()
+    return _Child(pid, status)
+
+
+def main() -> None:
+    """Fork a child for each message until the operator closes the socket."""
+    control = socket.socket(fileno=0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # so that collections in children do not copy these pages
+    children: dict[int, _Child] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select(timeout=1.0 if children else None):
+                if key.fileobj is control:
+                    child = _fork(control)
+                    if child is None:
+                        for each in children.values():
+                            os.kill(each.pid, signal.SIGKILL)
+                        return
+                    children[child.fd] = child
+                    selector.register(child.fd, selectors.EVENT_READ)
+                else:
+                    selector.unregister(key.fd)
+                    children.pop(key.fd).reap()
+            for each in children.values():
+                if time.monotonic() > each.deadline:
+                    os.kill(each.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""How much a task may cost to read, and how large what is read of it may be."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from typing import Final
+
+from ...api.task import TaskConfig
+from ...errors import SourceError
+from ..reasons import TOO_LARGE
+
+CPU_SECONDS: Final = 10
+WALL_SECONDS: Final = 120.0
+MEMORY_BYTES: Final = 256 << 20
+CONTENTS_BYTES: Final = 512 << 20  # of all uploads: links can make the same directory several of them
+_FILE_BYTES: Final = 576 << 20
+_OPEN_FILES: Final = 64
+_NICENESS: Final = 5
+
+CONFIG_BYTES: Final = 256 << 10
+_STEPS: Final = 1000
+_ITEMS: Final = 50_000
+
+
+def limit_process() -> None:
+    """Bound this process: memory, CPU time, wall time, files. It also yields the processor to the operator."""
+    wanted = {
+        resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
+        resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
+        resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
+        resource.RLIMIT_NPROC: (0, 0),
+        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # first SIGXCPU, which the operator can tell from other deaths
+        resource.RLIMIT_CORE: (0, 0),
+    }
+    for each, (soft, hard) in wanted.items():
+        most = resource.getrlimit(each)[1]
+        if most != resource.RLIM_INFINITY:
+            soft, hard = min(soft, most), min(hard, most)
+        resource.setrlimit(each, (soft, hard))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails instead
+    signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
+    os.nice(_NICENESS)
+
+
+def check_size(config: TaskConfig, table_bytes: int) -> None:
+    """Raise SourceError for a task whose plan would be large: the operator makes one for each trial, outside of this process."""
+    if table_bytes > CONFIG_BYTES:
+        raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
+    steps = len(config.steps or [None])
+    if steps > _STEPS:
+        raise SourceError(f"task.toml: {steps} steps are more than the limit of {_STEPS}", reason=TOO_LARGE)
+    verifier = config.verifier
+    environment = verifier.environment.env if verifier.environment else {}
+    each_step = len(config.artifacts) + len(verifier.collect) + len(verifier.env) + len(environment)
+    if steps * each_step > _ITEMS:
+        text = f"task.toml: {steps} steps, each with {each_step} artifacts, hooks and variables of the whole task"
+        raise SourceError(f"{text}, are more than {_ITEMS} items, which is the limit", reason=TOO_LARGE)

@@ -1,0 +1,103 @@
+"""What the operator and the process that reads a task send each other, as JSON. What comes back is small and bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, cast
+
+from ...api.layout import StepLayout, TaskLayout
+from ...api.unknown import UnknownKey
+from ...errors import InvalidSpec, InvalidTask, MultistepError, SourceError
+
+ANSWER_BYTES: Final = 2 << 20
+_MESSAGE_LENGTH: Final = 2000
+
+Form = Literal["parts", "bundle", "inline"]
+Span = tuple[int, int]  # where a tar stream begins in the file of contents, and its bytes
+ContentKey = tuple[str, str | None]  # kind and step of an api.content.Content
+
+
+@dataclass(frozen=True)
+class Order:
+    """A task to read. path: its file; output: the file for the contents; digest: of the bundle.
+
+    form: of the file: the parts of a bundle in base64, one a line; a bundle; or an inline task as JSON. verification, oracle: as in
+    sources.task.load_task.
+    """
+
+    form: Form
+    path: str
+    output: str
+    digest: str = ""
+    verification: bool = True
+    oracle: bool = False
+
+    def to_json(self) -> bytes:
+        """The order as the process reads it from its socket."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Order:
+        """The inverse of to_json."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A task that was read and checked. table: what task.toml holds; contents: where each upload is in the output file."""
+
+    digest: str
+    table: Mapping[str, Any]
+    layout: TaskLayout
+    unknown: tuple[UnknownKey, ...]
+    contents: Mapping[ContentKey, Span]
+
+    def to_json(self) -> bytes:
+        """The answer as the operator reads it."""
+        table = asdict(self) | {"contents": [[*key, *span] for key, span in self.contents.items()]}
+        return json.dumps({"task": table}, default=str).encode()
+
+
+def error_answer(error: MultistepError) -> bytes:
+    """An error in place of an answer."""
+    told = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LENGTH]}
+    if isinstance(error, SourceError):
+        told |= {"reason": error.reason, "transient": error.transient, "retry": error.retry_seconds}  # type: ignore[dict-item]
+    if isinstance(error, InvalidTask):
+        told |= {"kind": error.kind, "field": error.field[:_MESSAGE_LENGTH]}
+    return json.dumps({"error": told}).encode()
+
+
+def parse_answer(text: bytes) -> Answer:
+    """The task. Raises what the process answered instead; ValueError, KeyError, TypeError, RecursionError: it is no answer."""
+    table = json.loads(text)
+    if "error" in table:
+        raise _error(table["error"])
+    task = table["task"]
+    return Answer(
+        digest=task["digest"],
+        table=task["table"],
+        layout=_layout(task["layout"]),
+        unknown=tuple(UnknownKey(**each) for each in task["unknown"]),
+        contents={(str(kind), step): (int(start), int(size)) for kind, step, start, size in task["contents"]},
+    )
+
+
+def _layout(table: Mapping[str, Any]) -> TaskLayout:
+    steps = {name: StepLayout(**each) for name, each in table["steps"].items()}
+    return TaskLayout(**{**table, "steps": steps, "root": StepLayout(**table["root"])})
+
+
+def _error(told: Mapping[str, Any]) -> MultistepError:
+    message = str(told["message"])[:_MESSAGE_LENGTH]
+    match told["type"]:
+        case "InvalidTask":
+            error = InvalidTask(message, kind=str(told["kind"]))
+            error.field = str(told["field"])
+            return error
+        case "InvalidSpec":
+            return InvalidSpec(message)
+    retry = cast("float | None", told["retry"])
+    return SourceError(message, transient=bool(told["transient"]), reason=str(told["reason"]), retry_seconds=retry)

@@ -1,0 +1,141 @@
+"""What the child process does: unpack one task, check it, and write the tar streams of its uploads into one file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ...api.content import Content
+from ...api.layout import StepLayout
+from ...api.task_source import InlineSource
+from ...errors import InvalidSpec, InvalidTask, SourceError
+from ..bundle import DEFAULT_LIMITS, Bundle, copy_plain
+from ..inline import inline_bundle
+from ..reasons import DIGEST, TOO_LARGE
+from ..task import Task, config_table, load_task
+from .limits import CONFIG_BYTES, CONTENTS_BYTES, check_size
+from .order import ANSWER_BYTES, Answer, ContentKey, Order, Span, error_answer
+
+_CHUNK = 1 << 20
+
+
+def perform(order: Order) -> bytes:
+    """Read the task and return the answer for the operator, which is an error for whatever goes wrong."""
+    try:
+        answer = _read(order).to_json()
+        if len(answer) > ANSWER_BYTES:
+            text = f"task.toml and the instructions have {len(answer)} bytes together, more than the limit of {ANSWER_BYTES}"
+            raise SourceError(text, reason=TOO_LARGE)
+        return answer
+    except (InvalidTask, InvalidSpec, SourceError) as error:
+        return error_answer(error)
+    except MemoryError:
+        return error_answer(SourceError("the task takes more memory to read than the operator gives it", reason=TOO_LARGE))
+    except OSError as error:
+        text = f"the task could not be read on the operator's disk: {error.strerror or error}"
+        return error_answer(SourceError(text, transient=True))
+    except Exception as error:  # hostile bytes make a library raise anything
+        return error_answer(InvalidSpec(f"spec.task: the task cannot be read: {type(error).__name__}"))
+
+
+def _read(order: Order) -> Answer:
+    with tempfile.TemporaryFile(dir=Path(order.output).parent) as plain:
+        bundle = _bundle(order, plain)
+        task = load_task(bundle, verification=order.verification, oracle=order.oracle)
+        table = config_table(bundle)
+        check_size(task.config, len(json.dumps(table, default=str)))
+        with Path(order.output).open("wb") as output:
+            contents = _write_contents(task, output)
+        return Answer(bundle.digest, table, task.layout, tuple(task.unknown), contents)
+
+
+def _bundle(order: Order, plain: BinaryIO) -> Bundle:
+    if order.form == "inline":
+        fields = json.loads(Path(order.path).read_bytes())
+        if len(json.dumps(fields["config"])) > CONFIG_BYTES:
+            text = f"spec.task.inline.config has more than {CONFIG_BYTES} bytes, which is the limit"
+            raise SourceError(text, reason=TOO_LARGE)
+        return inline_bundle(InlineSource(**fields))
+    with _packed(order) as packed:
+        _check_digest(order, packed)
+        copy_plain(packed, plain, DEFAULT_LIMITS)
+    plain.flush()
+    size = os.fstat(plain.fileno()).st_size
+    view = memoryview(mmap.mmap(plain.fileno(), size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    return Bundle.of_tar(plain, view, order.digest)
+
+
+def _packed(order: Order) -> BinaryIO:
+    """The bundle's bytes as a file."""
+    if order.form == "bundle":
+        try:
+            return Path(order.path).open("rb")
+        except FileNotFoundError:
+            text = "the fetched task was displaced from the cache before it was read"
+            raise SourceError(text, reason=DIGEST) from None
+    whole = tempfile.TemporaryFile(dir=Path(order.path).parent)  # noqa: SIM115 - the caller closes it
+    with Path(order.path).open("rb") as lines:
+        for line in lines:
+            name, _, encoded = line.rstrip(b"\n").partition(b" ")
+            try:
+                whole.write(base64.b64decode(encoded, validate=True))
+            except binascii.Error as error:
+                problem = f"the ConfigMap {name.decode()} is no part of a bundle: binaryData.part is no base64"
+                raise SourceError(problem) from error
+    whole.seek(0)
+    return whole
+
+
+def _check_digest(order: Order, packed: BinaryIO) -> None:
+    sha = hashlib.sha256()
+    while data := packed.read(_CHUNK):
+        sha.update(data)
+    found = f"sha256:{sha.hexdigest()}"
+    packed.seek(0)
+    if found != order.digest:
+        if order.form == "bundle":
+            raise SourceError(f"the fetched task changed in the cache: its digest is {found}, not {order.digest}", reason=DIGEST)
+        raise SourceError(f"the bundle's digest is {found}, not {order.digest}: package the task again")
+
+
+def _write_contents(task: Task, output: BinaryIO) -> Mapping[ContentKey, Span]:
+    """Each directory that can be uploaded, once: steps may link to the same one."""
+    spans: dict[ContentKey, Span] = {}
+    written: dict[tuple[str, str], Span] = {}
+    for ref in _references(task):
+        real, paths = task.selection(ref)
+        key = real, hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()
+        if key not in written:
+            start = output.tell()
+            _write(output, task.content(ref))
+            written[key] = start, output.tell() - start
+        spans[ref.kind, ref.step] = written[key]
+    return spans
+
+
+def _references(task: Task) -> Iterator[Content]:
+    directories: list[tuple[str | None, StepLayout]] = [(None, task.layout.root), *task.layout.steps.items()]
+    for step, layout in directories:
+        if layout.workdir:
+            yield Content("workdir", step)
+        if layout.tests:
+            yield Content("tests", step)
+        if layout.solution:
+            yield Content("solution", step)
+    if task.layout.environment_files:
+        yield Content("environment")
+
+
+def _write(output: BinaryIO, chunks: Iterable[bytes]) -> None:
+    for chunk in chunks:
+        output.write(chunk)
+        if output.tell() > CONTENTS_BYTES:
+            raise SourceError(f"the task's uploads have more than {CONTENTS_BYTES} bytes, which is the limit", reason=TOO_LARGE)
