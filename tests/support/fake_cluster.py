@@ -65,7 +65,7 @@ class FakeCluster:
         """The kubelet started the pod."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
-        container_id = f"containerd://{pod['metadata']['uid']}"
+        container_id = f"containerd://{name}"
         running = {"name": "main", "state": {"running": {}}, "imageID": image_id(name), "containerID": container_id}
         self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
         return runner

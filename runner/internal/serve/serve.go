@@ -61,6 +61,7 @@ func Main(version string, args []string) error {
 	if err != nil {
 		return err
 	}
+	go endStopped()
 	failed := make(chan error, 2)
 	go func() { failed <- ready.Serve(probes, runner.Store.Settled) }()
 	go func() { failed <- accept(callers, runner) }()
@@ -78,6 +79,31 @@ func forgetSignals() {
 		for range caught {
 		}
 	}()
+}
+
+// stoppedLook is the pause between two looks for processes from outside that were stopped.
+const stoppedLook = 3 * time.Second
+
+// endStopped kills what came from outside, as `runner call` does, and was stopped at two looks in a row. A root agent can stop
+// it with SIGSTOP: to the operator that would look like a node that does not answer. A process that is killed is reported
+// by the kubelet.
+func endStopped() {
+	stopped := map[int]uint64{} // start times by PID
+	for ; ; time.Sleep(stoppedLook) {
+		processes, _ := kernel.Processes()
+		now := map[int]uint64{}
+		for _, each := range processes {
+			if each.PPID != 0 || each.PID == os.Getpid() || each.State != 'T' {
+				continue
+			}
+			if start, before := stopped[each.PID]; before && start == each.Start {
+				syscall.Kill(each.PID, syscall.SIGKILL)
+				log.Printf("killed process %d, an exec session that was stopped", each.PID)
+			}
+			now[each.PID] = each.Start
+		}
+		stopped = now
+	}
 }
 
 func newRunner(version, defaultUser string) (*session.Runner, error) {
