@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from . import leadership
-from .background import BackgroundTasks, insist, repeat
+from .background import BackgroundTasks, repeat, retry_until_success
 from .cluster import pods
 from .cluster.client import Client
 from .cluster.fence import Fenced
@@ -23,10 +23,10 @@ from .errors import ClusterError
 from .event_router import EventRouter
 from .health import Health
 from .metrics import Metrics
-from .reconcile.news import News
+from .reconcile.event_filter import EventFilter
 from .reconcile.orphans import OrphanRemoval
 from .reconcile.reconciler import Reconciler
-from .reconcile.relist import Relist
+from .reconcile.resync import Resync
 from .reconcile.sweep_tasks import SweepTasks
 from .reconcile.sweeps import Sweeps
 from .reconcile.workqueue import WorkQueue
@@ -49,13 +49,13 @@ class App:
         self.settings = settings
         self.shard = Shard(settings.shard, settings.namespaces)
         self.metrics = Metrics(settings)
-        self.news = News()
+        self.event_filter = EventFilter()
         self.lease: Lease
         self._client: Client
         self.queue: WorkQueue
         self.sweeps: Sweeps
         self.sweep_queue: WorkQueue
-        self.relist: Relist
+        self.resync: Resync
         self.events: EventRouter
         self.health: Health
         self.orphans: OrphanRemoval
@@ -108,7 +108,7 @@ class App:
         self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=metrics.failed)
         self.events = EventRouter(
             self.lease,
-            self.news,
+            self.event_filter,
             metrics,
             queue=self.queue,
             sweep_queue=self.sweep_queue,
@@ -116,11 +116,13 @@ class App:
             sweeps=self.sweeps,
         )
         self.orphans = OrphanRemoval(fenced, self.volume, settings, metrics, shipping=self.shipping)
-        self.relist = Relist(client, self.news, self.events.missed, metrics, shard=self.shard, restored=self.events.restored)
+        self.resync = Resync(
+            client, self.event_filter, self.events.missed, metrics, shard=self.shard, restored=self.events.restored
+        )
         self.health = Health(
             self.tasks,
             self.lease,
-            self.relist,
+            self.resync,
             self.volume,
             self.shard,
             lease_seconds=settings.lease_seconds,
@@ -142,8 +144,8 @@ class App:
             self.tasks.start("traces", self.traces.run())
         self.tasks.start("lease", leadership.keep(self.lease, self._end))
         self.tasks.start("work", self._work())
-        pause = partial(self.relist.pause_seconds, self.settings.relist_seconds)
-        self.tasks.start("relist", repeat("comparing lists with watches", pause, self.relist.compare))
+        pause = partial(self.resync.pause_seconds, self.settings.resync_seconds)
+        self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
     async def stop(self) -> None:
         """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""
@@ -157,7 +159,7 @@ class App:
         self.reconciler.reader.clear()
         self.queue.start()
         self.sweep_queue.start()
-        await insist("looking at every trial and sweep", self.relist.everything)
+        await retry_until_success("looking at every trial and sweep", self.resync.everything)
         self.tasks.start("orphans", self.orphans.run())
 
     def _sweep_tasks(self, fenced: Fenced) -> SweepTasks:

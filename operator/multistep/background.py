@@ -53,7 +53,7 @@ async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awa
         await _attempt(name, work)
 
 
-async def insist(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
+async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
     """Run this work once, retrying until it succeeds."""
     while True:
         if await _attempt(name, work):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .cluster.lease import Lease
 from .metrics import Metrics
-from .reconcile.news import News
+from .reconcile.event_filter import EventFilter
 from .reconcile.reconciler import Reconciler
 from .reconcile.sweeps import Sweeps
 from .reconcile.turns import Key
@@ -23,7 +23,7 @@ class EventRouter:
     def __init__(
         self,
         lease: Lease,
-        news: News,
+        event_filter: EventFilter,
         metrics: Metrics,
         *,
         queue: WorkQueue,
@@ -32,7 +32,7 @@ class EventRouter:
         sweeps: Sweeps,
     ) -> None:
         self._lease = lease
-        self._news = news
+        self._event_filter = event_filter
         self._metrics = metrics
         self._queue = queue
         self._sweep_queue = sweep_queue
@@ -72,7 +72,7 @@ class EventRouter:
             self._metrics.phases.saw(key, (trial.get("status") or {}).get("phase"))
         if (sweep := self._sweeps.book.saw(trial, gone=type == "DELETED")) is not None:
             self.enqueue_sweep(sweep, BATCH_SECONDS)
-        if self._news.trial(trial, type):
+        if self._event_filter.trial(trial, type):
             self.enqueue(key)
 
     def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
@@ -82,12 +82,12 @@ class EventRouter:
             self._metrics.sweeps.gone(key)
         else:
             self._metrics.sweeps.saw(key, (sweep.get("status") or {}).get("phase"))
-        if self._news.sweep(sweep, type):
+        if self._event_filter.sweep(sweep, type):
             self.enqueue_sweep(key)
 
     def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
         """Enqueue the pod's trial if the event matters to it. Trials that wait for a slot to start a pod may get one."""
-        if (heard := self._news.pod(pod, type)) is not None:
-            seconds = self._reconciler.heard_of_pod(heard, type)
-            if seconds is not None and (type is None or not self._news.over(heard.key)):
+        if (heard := self._event_filter.pod(pod, type)) is not None:
+            seconds = self._reconciler.on_pod_event(heard, type)
+            if seconds is not None and (type is None or not self._event_filter.over(heard.key)):
                 self.enqueue(heard.key, seconds)

@@ -10,15 +10,15 @@ from .background import BackgroundTasks
 from .cluster.lease import Lease
 from .cluster.shard import Shard
 from .errors import MultistepError
-from .reconcile.relist import Relist
+from .reconcile.resync import Resync
 from .store.volume import Volume
 
 CHECK_SECONDS: Final = 3.0
 
-Check = Callable[[], Awaitable[str]]  # returns what it found, or raises Unwell or another MultistepError
+Check = Callable[[], Awaitable[str]]  # returns what it found, or raises CheckFailed or another MultistepError
 
 
-class Unwell(MultistepError):
+class CheckFailed(MultistepError):
     """What is wrong, in a few words."""
 
 
@@ -29,7 +29,7 @@ class Health:
         self,
         tasks: BackgroundTasks,
         lease: Lease,
-        relist: Relist,
+        resync: Resync,
         volume: Volume,
         shard: Shard,
         *,
@@ -38,7 +38,7 @@ class Health:
     ) -> None:
         self._tasks = tasks
         self._lease = lease
-        self._relist = relist
+        self._resync = resync
         self._volume = volume
         self._shard = shard
         self._lease_seconds = lease_seconds
@@ -62,25 +62,25 @@ class Health:
 
     async def _check_tasks(self) -> str:
         if not self._stopping() and (name := self._tasks.failed) is not None:
-            raise Unwell(f"{name} ended, which it never should; see the log")
+            raise CheckFailed(f"{name} ended, which it never should; see the log")
         return f"{', '.join(self._tasks.names)} alive"
 
     async def _check_not_stalled(self) -> str:
-        if self._relist.stalled:
-            raise Unwell(f"again and again, {self._relist.finding}")
+        if self._resync.stalled:
+            raise CheckFailed(f"again and again, {self._resync.finding}")
         return "not stalled"
 
     async def _check_api(self) -> str:
         """Each replica asks for the lease, or renews it, several times in a lease's time."""
         silent = self._lease.silent_seconds
         if silent > self._lease_seconds:
-            raise Unwell(f"the API server did not answer: {self._lease.trouble}")
+            raise CheckFailed(f"the API server did not answer: {self._lease.trouble}")
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
         """Fail for a lasting stall only: being unready takes the results server away, and the resync repairs a missed event."""
         await self._check_not_stalled()
-        return self._relist.finding or "nothing missed"
+        return self._resync.finding or "nothing missed"
 
     async def _check_results(self) -> str:
         await self._volume.try_to_write()
@@ -88,11 +88,11 @@ class Health:
 
     async def _check_lease(self) -> str:
         if self._stopping():
-            raise Unwell("stopping")
+            raise CheckFailed("stopping")
         if self._lease.held:
             return f"held by this replica, {self._lease.replica}"
         if self._lease.won.is_set():
-            raise Unwell("lost")
+            raise CheckFailed("lost")
         return f"standing by; held by {self._lease.holder or 'nobody'}"
 
     async def _tell_shard(self) -> str:

@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     """UID of the operator's pod. A lease held by an earlier container of the same pod is acquired at once."""
     stop_seconds: float = Field(default=5.0, ge=0)
     """Time that running reconciles have to finish on shutdown; keep it well below terminationGracePeriodSeconds."""
-    relist_seconds: float = Field(default=40.0, gt=0)
+    resync_seconds: float = Field(default=40.0, gt=0)
     """Period of the resync: it lists the metadata of trials, sweeps and pods and requeues what the watch missed an event of."""
     drain: Literal["Move", "Wait"] = "Move"
     """What draining a node does: Move evicts trial pods, whose trials restart elsewhere; Wait blocks it until they finish."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from multistep.api.conditions import holds, is_over
+from multistep.api.conditions import holds, is_finished
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.fetch import ServicePath, locate
@@ -179,7 +179,7 @@ class _Runner:
     async def _ended(self, trial: str) -> TrialStatus:
         """The status of the trial once it is over. Raises TimeoutError that says where it was."""
         start = time.monotonic()
-        while not is_over(status := parse_status(await self._client.get_trial(self._namespace, trial))):
+        while not is_finished(status := parse_status(await self._client.get_trial(self._namespace, trial))):
             waited = time.monotonic() - start
             self._operator_seen = self._operator_seen or bool(status.conditions)
             if waited > UNNOTICED_SECONDS and not status.conditions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from multistep.api.conditions import is_over
+from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.cluster.edge import Cluster, Object
 from multistep.errors import MultistepError, SourceError
@@ -25,7 +25,7 @@ from tests.support.faults import Faults, Killed
 KEY = ("default", "s")
 START = 1_700_000_000.0
 WORK_SECONDS = 10.0
-RELIST_SECONDS = 300.0
+RESYNC_SECONDS = 300.0
 Events = Literal["prompt", "dropped", "duplicated", "delayed"]
 
 
@@ -148,17 +148,17 @@ class SweepWorld:
 
     async def run(self) -> None:
         """Look, and end trials one by one, until the sweep is over."""
-        relisted = START
+        resynced = START
         for _ in range(1000):
             self._woken = False
             seconds = await self.look()
-            if is_over(self.status) and seconds is None and not self._woken:
+            if is_finished(self.status) and seconds is None and not self._woken:
                 return
             self._happen()
             if seconds != 0.0 and not self._woken:
                 self._time_passes(seconds)
-            if self.events in ("dropped", "delayed") and self.now - relisted >= RELIST_SECONDS:
-                relisted = self.now
+            if self.events in ("dropped", "delayed") and self.now - resynced >= RESYNC_SECONDS:
+                resynced = self.now
                 self.sweeps.book.doubt(KEY[0])
                 self._deliver_late()
         raise AssertionError(f"never over: {self.why}, {self.status.trials}, {self.errors[-3:]}")
@@ -171,7 +171,7 @@ class SweepWorld:
             self.end(able[0])
             self._deliver_late(but=2)
         else:
-            self.now += min(seconds or RELIST_SECONDS, RELIST_SECONDS)
+            self.now += min(seconds or RESYNC_SECONDS, RESYNC_SECONDS)
 
     def _happen(self) -> None:
         for at in [at for at in self.happens if at <= self.ended and at not in self._happened]:

@@ -197,7 +197,7 @@ class World:
             files={"/logs/agent": {"log.txt": b"agent"}, "/app/out": b"out", **self.files},
             clock=lambda: self.now,
         )
-        runner.is_over = lambda id: runner.records[id]["startedAt"] + self._duration(id) <= self.now
+        runner.is_finished = lambda id: runner.records[id]["startedAt"] + self._duration(id) <= self.now
         as_root = any((each.get("securityContext") or {}).get("runAsUser") == 0 for each in pod["spec"]["containers"])
         if self.user and not as_root:
             runner.user = {"uid": self.user, "gid": self.user, "name": "agent", "home": "/home/agent"}
@@ -292,10 +292,10 @@ class Loader:
 class TimedRunner(FakeRunner):
     """Its phases end when their time has come, and somebody looks."""
 
-    is_over: Callable[[str], bool]
+    is_finished: Callable[[str], bool]
 
     def _known(self, op: str, id: str) -> Json:
-        self.finish = "on_wait" if id in self.records and self.is_over(id) else "manual"
+        self.finish = "on_wait" if id in self.records and self.is_finished(id) else "manual"
         return super()._known(op, id)
 
 

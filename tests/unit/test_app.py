@@ -15,12 +15,12 @@ import pytest
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.app import App
-from multistep.background import insist, repeat
+from multistep.background import repeat, retry_until_success
 from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
 from multistep.handlers import Stopping
 from multistep.leadership import LOST_LEASE_EXIT_CODE
-from multistep.reconcile.relist import STALLED_AFTER
+from multistep.reconcile.resync import STALLED_AFTER
 from multistep.settings import Settings
 from multistep.store.volume import TrialKey
 from tests.support.cluster_contract import make_trial
@@ -180,7 +180,7 @@ async def test_readiness_says_what_was_looked_at(operator: Operator) -> None:
 async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.relist._findings, operator.app.relist.finding = STALLED_AFTER, "no watch told of 2 changes"
+    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch told of 2 changes"
     operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
     operator.app.lease._heard_at -= 100
     operator.app.lease.trouble = "connection refused"
@@ -196,7 +196,7 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
 async def test_one_missed_event_leaves_the_replica_ready(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.relist._findings, operator.app.relist.finding = STALLED_AFTER - 1, "no watch told of 2 changes"
+    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER - 1, "no watch told of 2 changes"
     code, text = await operator.ask("/readyz")
     assert (code, text.splitlines()[1]) == (200, "[+] watches: no watch told of 2 changes")
 
@@ -229,7 +229,7 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
 
 async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
     await operator.start()
-    operator.app.relist._findings, operator.app.relist.finding = STALLED_AFTER, "no watch told of 2 changes"
+    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch told of 2 changes"
     code, told = await operator.ask("/healthz")
     assert code == 503
     assert "[-] watches: again and again, no watch told of 2 changes" in told
@@ -288,7 +288,7 @@ async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeyp
         await repeat("a chore", lambda: 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)
     outcomes[:] = [Unavailable("away"), None, RuntimeError("not reached")]
-    await insist("something", work)
+    await retry_until_success("something", work)
     assert len(outcomes) == 1
 
 
@@ -314,7 +314,7 @@ async def test_metrics_and_probes_are_served_on_one_port_and_results_on_another(
         (metrics, "metrics"),
         (results, stored),
     }
-    assert "[+] tasks: lease, work, relist, orphans alive" in told[metrics, "healthz"]
+    assert "[+] tasks: lease, work, resync, orphans alive" in told[metrics, "healthz"]
     assert "lease: " in told[metrics, "readyz"]
     assert "\nmultistep_leading " in told[metrics, "metrics"]
 

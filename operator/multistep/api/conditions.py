@@ -7,17 +7,17 @@ from typing import Protocol
 from .trial_status import Condition
 
 
-class Told(Protocol):
+class HasConditions(Protocol):
     """A status that has conditions."""
 
     conditions: list[Condition]
 
 
-def holds(status: Told, type_: str) -> Condition | None:
+def holds(status: HasConditions, type_: str) -> Condition | None:
     """The condition of a type, if it is True."""
     return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
 
 
-def is_over(status: Told) -> bool:
+def is_finished(status: HasConditions) -> bool:
     """Whether nothing more will happen: it is Complete or Failed."""
     return bool(holds(status, "Complete") or holds(status, "Failed"))

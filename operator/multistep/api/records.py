@@ -55,7 +55,7 @@ class Record:
             result=fields.optional_mapping("result"),
         )
         if record.done and record.result is None:
-            raise _nonsense(f"record {record.id!r} is done without a result")
+            raise _violation(f"record {record.id!r} is done without a result")
         return record
 
     def to_json(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Fields:
 
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, Mapping):
-            raise _nonsense(f"{what} is not an object")
+            raise _violation(f"{what} is not an object")
         self._value: Mapping[str, Any] = value
         self._what = what
 
@@ -275,7 +275,7 @@ class Fields:
         return Fault(code=fault.text("code", 64), message=fault.text("message"))
 
     def wrong(self, name: str, wanted: str) -> RunnerError:
-        return _nonsense(f"{self._what}: {name} is not {wanted}")
+        return _violation(f"{self._what}: {name} is not {wanted}")
 
 
 def _captures(value: Mapping[str, Any]) -> dict[str, Capture | None]:
@@ -289,11 +289,11 @@ def _capture(path: str, value: object) -> Capture:
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _nonsense(f"capture {path}: {error}") from None
+        raise _violation(f"capture {path}: {error}") from None
     return Capture(
         data=data, size=fields.integer("size"), truncated=fields.boolean("truncated"), changed=fields.optional_boolean("changed")
     )
 
 
-def _nonsense(what: str) -> RunnerError:
+def _violation(what: str) -> RunnerError:
     return RunnerError(f"the runner's answer makes no sense: {what}"[:1000], code="Protocol")

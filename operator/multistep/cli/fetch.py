@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.trial_status import TrialStatus
 from ..errors import NotFound, StoreError, Unavailable, UsageError
 from .cluster import Cluster
@@ -62,7 +62,7 @@ def check_directory(directory: Path, *, force: bool = False) -> None:
 async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
     """Fetch and unpack. Raises UsageError (there are none yet), StoreError, Unavailable."""
     if status.results is None:
-        if is_over(status):
+        if is_finished(status):
             raise StoreError(f"trial {name} has no results: {outcome(status).why}")
         raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it is over")
     with working(f"fetching results into {directory}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from ..api.conditions import holds, is_over
+from ..api.conditions import holds, is_finished
 from ..api.trial import parse_status
 from ..api.trial_status import Durations, StepStatus, TrialStatus
 from ..cluster.edge import Object
@@ -34,7 +34,7 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
             newer = parse_status(each)
             progress.show(newer, describe(status, newer))
             status = newer
-            if is_over(newer):
+            if is_finished(newer):
                 return newer
     raise Unavailable(f"the API server ended the watch of trial {name}")  # a watch goes on for ever or raises
 
@@ -44,7 +44,7 @@ async def until_over(cluster: Cluster, namespace: str, name: str, note: Callable
     async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
         async for each in found:
             status = parse_status(each)
-            if is_over(status):
+            if is_finished(status):
                 return status
     raise Unavailable(f"the API server ended the watch of trial {name}")
 
@@ -87,7 +87,7 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     """Why it waits, and how it ended; while it runs its steps say enough."""
     was, now = outcome(before), outcome(new)
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
-    if (was.phase, was.why) == (now.phase, now.why) or running or (is_over(new) and is_over(before)):
+    if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
         return []
     why = brief(new)
     return [f"{now.phase}: {why}" if why else now.phase]

@@ -107,10 +107,10 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
 
 
 def _nothing(trial: str, status: TrialStatus) -> str:
-    from ..api.conditions import is_over
+    from ..api.conditions import is_finished
     from .outcome import outcome
 
-    if not is_over(status):
+    if not is_finished(status):
         return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
     return "nothing was printed" if status.results else f"nothing was kept: {outcome(status).why}"
 
@@ -136,14 +136,14 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     """Look again and again. What fails while the pod starts, ends or is cut off is tried again: nothing is shown twice."""
-    from ..api.conditions import is_over
+    from ..api.conditions import is_finished
     from ..errors import UsageError
     from .output import say
     from .reading import LATER
 
     allowed, pause = True, _PAUSE_SECONDS
     async for status in _versions(cluster, namespace, name):
-        before, over = reader.shown, is_over(status)
+        before, over = reader.shown, is_finished(status)
         try:
             if over or allowed:
                 await reader.look(status)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.trial_status import TrialStatus
 from ..cluster import pods
 from ..engine.journal import HEALTHCHECK, VERIFIER
@@ -43,7 +43,7 @@ class Reader:
         """Show what is new. PodError, Unavailable: it can be had later. UsageError: it cannot be had."""
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
-        if is_over(status):
+        if is_finished(status):
             await self._of_results(status, todo)
         else:
             self._give_up([each for each in todo if each.attempt != status.attempt])

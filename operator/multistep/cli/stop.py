@@ -62,7 +62,7 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
 async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
     """Write down that a trial is to stop, unless it is over; the trial that was found, and no other of its name."""
-    from ..api.conditions import is_over
+    from ..api.conditions import is_finished
     from ..api.model import Metadata
     from ..api.trial import parse_status
     from ..cluster.resources import TRIALS
@@ -70,7 +70,7 @@ async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) ->
     from .output import say
 
     metadata, status = Metadata.model_validate(found["metadata"]), parse_status(found)
-    if is_over(status):
+    if is_finished(status):
         say(f"{metadata.name}: is {outcome(status).phase} already")
     else:
         await connected.patch(TRIALS, namespace, metadata.name, {"metadata": {"uid": metadata.uid}, "spec": {"stop": True}})
@@ -79,14 +79,14 @@ async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) ->
 
 
 async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
-    from ..api.conditions import is_over
+    from ..api.conditions import is_finished
     from .exits import Interrupted
     from .follow import until_over
     from .outcome import outcome
     from .output import say
 
     async def one(name: str, status: TrialStatus) -> TrialStatus:
-        if not is_over(status):
+        if not is_finished(status):
             status = await until_over(connected, namespace, name, say)
             end = outcome(status)
             say(f"{name}: {end.phase}: {end.why}")

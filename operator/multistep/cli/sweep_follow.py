@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.sweep import SweepStatus, parse_sweep_status
 from ..cluster.resources import SWEEPS
 from ..errors import Unavailable
@@ -32,7 +32,7 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
                 async for each in found:
                     status = parse_sweep_status(each)
                     lines.tell(status)
-                    if is_over(status):
+                    if is_finished(status):
                         return status
     except asyncio.CancelledError:  # Ctrl-C
         raise Interrupted(goes_on) from None

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..api.conditions import holds, is_over
+from ..api.conditions import holds, is_finished
 from ..api.sweep import SweepStatus
 from .exits import Exit
 from .outcome import Outcome
@@ -40,7 +40,7 @@ def progress_text(status: SweepStatus, now: datetime) -> str:
     """Where it is, on one line."""
     trials, found = status.trials, outcome_of_sweep(status)
     if not trials.total:
-        return f"{found.phase}: {found.why}" if found.why and not is_over(status) else found.phase
+        return f"{found.phase}: {found.why}" if found.why and not is_finished(status) else found.phase
     live = ", ".join(
         f"{count} {what}"
         for count, what in ((trials.running, "running"), (trials.pending, "pending"), (trials.suspended, "suspended"))
@@ -72,7 +72,7 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
     if status.pod_hours:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
     text = progress_text(status, now)
-    ended = f": {clean_lines(found.why)}" if is_over(status) and found.why else ""
+    ended = f": {clean_lines(found.why)}" if is_finished(status) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style="bold"))
     return Group(*lines)
 

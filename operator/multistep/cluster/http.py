@@ -92,7 +92,7 @@ class Http:
 
     async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
         """A GET, tried again while the server is Unavailable. accept: the form of the answer, if another than usual."""
-        return await self._insist(_Request(verb, plural, "GET", path, params or {}, headers={"Accept": accept}), ATTEMPTS)
+        return await self._with_retries(_Request(verb, plural, "GET", path, params or {}, headers={"Accept": accept}), ATTEMPTS)
 
     async def send(
         self,
@@ -108,9 +108,9 @@ class Http:
     ) -> Object:
         """One write, tried again where that is safe. attempts: in all. Raises ClusterError."""
         headers = {"Content-Type": content_type}
-        return await self._insist(_Request(verb, plural, method, path, params or {}, encode(body), headers), attempts)
+        return await self._with_retries(_Request(verb, plural, method, path, params or {}, encode(body), headers), attempts)
 
-    async def _insist(self, request: _Request, attempts: int) -> Object:
+    async def _with_retries(self, request: _Request, attempts: int) -> Object:
         attempt = 1
         while True:
             try:

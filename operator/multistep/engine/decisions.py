@@ -45,21 +45,23 @@ class PodFacts:
     shard: str = ""  # of the operator that made it
 
 
-NonsenseReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]
+ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]
 
 
 @dataclass(frozen=True)
-class Nonsense:
+class ProtocolViolation:
     """How exec sessions with a pod's runner fail that no infrastructure failure explains. reason: of the last one, as the trial
     would fail with it; times: sessions in a row that failed so; since: seconds since the epoch."""
 
     message: str
     since: float
     times: int = 1
-    reason: NonsenseReason = "RunnerBroken"
+    reason: ViolationReason = "RunnerBroken"
 
     @classmethod
-    def after(cls, former: Nonsense | None, message: str, now: float, reason: NonsenseReason = "RunnerBroken") -> Nonsense:
+    def after(
+        cls, former: ProtocolViolation | None, message: str, now: float, reason: ViolationReason = "RunnerBroken"
+    ) -> ProtocolViolation:
         """Once more."""
         return cls(message, former.since if former else now, former.times + 1 if former else 1, reason)
 
@@ -68,7 +70,7 @@ class Nonsense:
 class Situation:
     """All that a decision rests on. start_timeout: seconds from a pod's scheduling to its running.
 
-    verifier: the pod that status.verifier names, where the current step is verified apart from the agent. nonsense: if the last
+    verifier: the pod that status.verifier names, where the current step is verified apart from the agent. violation: if the last
     visit to the pods ended with such.
     """
 
@@ -78,7 +80,7 @@ class Situation:
     now: float
     start_timeout: float
     verifier: PodFacts | None = None
-    nonsense: Nonsense | None = None
+    violation: ProtocolViolation | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
-from ..api.conditions import holds, is_over
+from ..api.conditions import holds, is_finished
 from ..api.sweep import SweepStatus
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import AttemptStatus, Condition, TrialStatus
@@ -27,11 +27,11 @@ from .decisions import (
     Fail,
     Hold,
     LoseAttempt,
-    NonsenseReason,
     PhaseDied,
     PodFacts,
     Resume,
     Situation,
+    ViolationReason,
     Wait,
 )
 from .evictions import own_doing
@@ -51,7 +51,7 @@ _NO_ACCESS = (
     "401 unauthorized",
     "403 forbidden",
 )
-_WHAT_FAILED: Mapping[NonsenseReason, str] = {
+_WHAT_FAILED: Mapping[ViolationReason, str] = {
     "RunnerBroken": "the runner made no sense",
     "Tampered": "the runner's records contradicted the status",
     "ExecSessionsKilled": "something in the container ended the exec session",
@@ -66,8 +66,8 @@ STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
-_NONSENSE_SECONDS = 60  # and so many visits: a container that is just ending may say anything for a moment
-_NONSENSE_TIMES = 5
+_VIOLATION_SECONDS = 60  # and so many visits: a container that is just ending may say anything for a moment
+_VIOLATION_TIMES = 5
 _EXEC_KILLED_SECONDS = 90  # longer than a container takes to end, which kills exec sessions, too
 _NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
 _FORBIDDEN_SECONDS = 60  # a namespace's ServiceAccount is made within that; policies do not change their mind
@@ -83,7 +83,7 @@ def decide(situation: Situation) -> Decision:
 
 
 def _finished(s: Situation) -> Decision | None:
-    if not is_over(s.trial.status):
+    if not is_finished(s.trial.status):
         return None
     return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))
 
@@ -298,10 +298,10 @@ def _paused(s: Situation) -> Decision | None:
 def _runner_broken(s: Situation) -> Decision | None:
     """The pods live, but who speaks there is no runner of ours: what it told so far is no evidence, and a new attempt would be
     a gift to whoever took it over."""
-    said = s.nonsense
-    if said is None or said.times < _NONSENSE_TIMES:
+    said = s.violation
+    if said is None or said.times < _VIOLATION_TIMES:
         return None
-    seconds = _EXEC_KILLED_SECONDS if said.reason == "ExecSessionsKilled" else _NONSENSE_SECONDS
+    seconds = _EXEC_KILLED_SECONDS if said.reason == "ExecSessionsKilled" else _VIOLATION_SECONDS
     if s.now < said.since + seconds:
         return None
     return Fail(said.reason, f"{_WHAT_FAILED[said.reason]} {said.times} times in a row; last: {said.message}")

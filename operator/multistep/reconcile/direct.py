@@ -89,7 +89,7 @@ class Direct:
         await self.volume.append_log(gathering.key, line)
 
 
-def told_as_sent(sources: Sequence[Source], sent: Mapping[str, object]) -> tuple[Source, ...]:
+def marked_as_sent(sources: Sequence[Source], sent: Mapping[str, object]) -> tuple[Source, ...]:
     """The sources with what need not come again."""
     names = [member.partition("/")[::2] for member in sent]
     return tuple(

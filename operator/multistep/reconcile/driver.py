@@ -32,7 +32,7 @@ from ..store import harbor
 from ..store.keep import Pointer, Received
 from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
-from .direct import Direct, Gathering, told_as_sent
+from .direct import Direct, Gathering, marked_as_sent
 
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of what a collection lacks: a record has 64 KiB
@@ -256,10 +256,10 @@ class Driver:
             if reached.running is not None:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
-            sources = told_as_sent(sources, sent)
+            sources = marked_as_sent(sources, sent)
         room = await self._volume.room(ride.key, attempt=attempt, step=step, part=operation.part)
         left_out = await self._left_out(ride, session, sources, room)
-        asked = told_as_sent(sources, {**sent, **left_out})
+        asked = marked_as_sent(sources, {**sent, **left_out})
         async with self._volume.spool(ride.key, room=room) as spool:
             found = await session.download(asked, spool.write, timeout_seconds=self._settings.results_collect_seconds)
             received = Received(found.changed, found.unreadable, left_out, found.cut, room)

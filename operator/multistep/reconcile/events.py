@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.trial_spec import TrialSpec
 from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from ..engine.lifecycle import SUSPENDED
@@ -38,7 +38,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     found += [_step_ended(step) for step in ended_steps(old, new)]
     if new.current_step and new.current_step != old.current_step:
         found.append(Transition("StepStarted", f"step {new.current_step} started"))
-    if new.phase != old.phase and is_over(new):
+    if new.phase != old.phase and is_finished(new):
         found.append(_phase_changed(new))
     return found + _suspension(old, new)
 

@@ -28,7 +28,7 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
-from .look import salvaged
+from .trial_reconcile import salvaged
 
 T = TypeVar("T")
 FIRST_SECONDS = 15.0  # after the start, at most

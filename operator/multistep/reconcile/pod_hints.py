@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engine.decisions import Nonsense
+from ..engine.decisions import ProtocolViolation
 from .turns import Key
 
 UNREADY_SECONDS = 5.0
@@ -14,13 +14,13 @@ MAX_UNREADY_SECONDS = 60.0
 @dataclass
 class PodHint:
     """Of the pod with this UID. quiet_until: no exec session is needed before this time (seconds since the epoch) unless the pod
-    changes, as a phase runs in it; nonsense: as in Situation.
+    changes, as a phase runs in it; violation: as in Situation.
 
     unready_until: the same for a pod that is not ready though no result waits; in_vain: sessions in a row that found none."""
 
     uid: str
     quiet_until: float = 0.0
-    nonsense: Nonsense | None = None
+    violation: ProtocolViolation | None = None
     unready_until: float = 0.0
     in_vain: int = 0
 

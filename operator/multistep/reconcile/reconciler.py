@@ -24,15 +24,15 @@ from ..store.shipping import Shipping
 from ..store.volume import Volume
 from .bounds import Bound, PodStarts, Wake
 from .driver import Driver
+from .event_filter import PodEvent
 from .fetches import Fetches
 from .finisher import Finisher
-from .look import SOON_SECONDS, Look, Tools
-from .news import PodNews
 from .pod_hints import PodHints
 from .quotas import Quotas
 from .reads import Reads
 from .tally import Tally
 from .trial_pods import TrialPods
+from .trial_reconcile import SOON_SECONDS, Tools, TrialReconcile
 from .turns import Key
 
 STARTING_NEWS_SECONDS = 1.0  # of a pod that was held back and is on its way now; most often it runs soon
@@ -83,13 +83,13 @@ class Reconciler:
             execs=self.execs,
         )
 
-    def heard_of_pod(self, news: PodNews, type: str | None) -> float | None:
+    def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
         """Others may make their pods now. type: of the watch's event. Returns the seconds within which to look at the trial; None:
         when its time comes, as it is known to wait for the pod, which is on its way."""
-        pod, before, gone = news.now, news.before, type == "DELETED"
-        self.starts.saw(news.key, pod, gone=gone)
+        pod, before, gone = event.now, event.before, type == "DELETED"
+        self.starts.saw(event.key, pod, gone=gone)
         if gone or pod.phase in ("Succeeded", "Failed"):  # what ended counts for no quota
-            self.quotas.went(news.key[0])
+            self.quotas.went(event.key[0])
         if gone or not on_its_way(pod):
             return 0.0
         waits = type == "ADDED" if before is None else on_its_way(before)  # it was added by the look that waits now
@@ -117,7 +117,7 @@ class Reconciler:
             self._forget(key)
             return None
         try:
-            return await Look(self._tools, trial).run()
+            return await TrialReconcile(self._tools, trial).run()
         except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
             return SOON_SECONDS
         except PodError as error:

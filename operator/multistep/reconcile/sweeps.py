@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..api import labels
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.model import Metadata
 from ..api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from ..cluster.edge import Cluster, Object
@@ -96,7 +96,7 @@ class _Look:
     async def run(self) -> float | None:
         try:
             self._sweep = self._parsed()
-            if is_over(self._sweep.status):
+            if is_finished(self._sweep.status):
                 return await self._clean_up()
             if sweep_status.waits_to_begin(self._sweep):
                 await self._write(sweep_status.held(self._sweep, self._s.clock()))
@@ -106,7 +106,7 @@ class _Look:
             return await self._wait_for_tasks(error)
         except InvalidSpec as error:
             self._sweep = _salvaged(self._object)
-            if is_over(self._sweep.status):
+            if is_finished(self._sweep.status):
                 return await self._clean_up()
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
         if self._sweep.status.start_time is None:
@@ -152,7 +152,7 @@ class _Look:
         await self._change(plan, due.stop, {"stop": True})
         trouble = await self._make(plan, due.make, due.early)
         reached = self._decide(plan, trouble)
-        if is_over(reached.status):
+        if is_finished(reached.status):
             return await self._end(reached.status)
         if reached.make and trouble is None:
             await self._write(reached.status)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.trial import MultiStepTrial
 from ..api.trial_status import StepStatus, TrialStatus
 from ..engine import failures
@@ -38,7 +38,7 @@ class Mark:
         """All that its status tells."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
-        return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_over(status))
+        return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
 
 
 class Tally:
@@ -96,7 +96,7 @@ class Tally:
             self._metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
         for step in _new_steps(status, mark):
             self._count_step(step, names)
-        if is_over(status):
+        if is_finished(status):
             self._count_end(status, names)
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:

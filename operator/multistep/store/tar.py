@@ -128,18 +128,18 @@ def _number(field: bytes) -> int:
     """Octal digits; or, with the first bit set, a binary number."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-        return value if value < _SIZE_LIMIT else _nonsense(field)
+        return value if value < _SIZE_LIMIT else _invalid_number(field)
     digits = _text(field).strip()
     try:
         value = int(digits or b"0", 8)
     except ValueError:
-        return _nonsense(field)
-    return value if value >= 0 else _nonsense(field)
+        return _invalid_number(field)
+    return value if value >= 0 else _invalid_number(field)
 
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 18:
-        return _nonsense(text)
+        return _invalid_number(text)
     return int(text)
 
 
@@ -152,7 +152,7 @@ def _time(read: Callable[[bytes], float], text: bytes) -> float:
     return value if abs(value) < 2**33 else 0.0
 
 
-def _nonsense(field: bytes) -> int:
+def _invalid_number(field: bytes) -> int:
     raise _broken(f"{field[:40]!r} is no number")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from multistep.api.conditions import is_over
+from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.cli import follow
@@ -67,7 +67,7 @@ def test_what_is_new_is_told_once(old: Mapping[str, Any] | None, new: Mapping[st
 )
 def test_exit_codes_of_trials(document: Mapping[str, Any], code: int, over: bool) -> None:
     assert outcome(_status(document)).exit == code
-    assert is_over(_status(document)) == over
+    assert is_finished(_status(document)) == over
 
 
 def test_an_exception_of_the_trial_is_a_fault() -> None:

@@ -32,9 +32,9 @@ from multistep.engine.decisions import (
     Fail,
     Hold,
     LoseAttempt,
-    Nonsense,
     PhaseDied,
     PodFacts,
+    ProtocolViolation,
     Resume,
     Situation,
     Wait,
@@ -703,8 +703,8 @@ def test_decide_is_total(
 def test_a_runner_that_makes_no_sense_for_good_ends_the_trial_without_a_reward(times: int, seconds: float, ends: bool) -> None:
     said = None
     for _ in range(times):
-        said = Nonsense.after(said, "gibberish", NOW - seconds)
-    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, nonsense=said))
+        said = ProtocolViolation.after(said, "gibberish", NOW - seconds)
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=said))
     if not ends:
         assert decision == Drive()
     else:
@@ -714,8 +714,8 @@ def test_a_runner_that_makes_no_sense_for_good_ends_the_trial_without_a_reward(t
 
 
 def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
-    said = Nonsense("gibberish", NOW - 1000, times=50)
-    decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, nonsense=said))
+    said = ProtocolViolation("gibberish", NOW - 1000, times=50)
+    decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, violation=said))
     assert isinstance(decision, LoseAttempt)
 
 
@@ -752,8 +752,8 @@ def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: 
 
 @pytest.mark.parametrize(("times", "seconds", "ends"), [(4, 1000, False), (5, 89, False), (5, 90, True)])
 def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(times: int, seconds: float, ends: bool) -> None:
-    said = Nonsense("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
-    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, nonsense=said))
+    said = ProtocolViolation("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=said))
     assert (decision != Drive()) is ends
     if ends:
         message = "something in the container ended the exec session 5 times in a row; last: exit code 137"
@@ -761,14 +761,14 @@ def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(t
 
 
 def test_contradictory_records_end_the_trial_as_tampered() -> None:
-    said = Nonsense("no records", NOW - 60, times=5, reason="Tampered")
-    decision = decide(Situation(began(container_id="c"), pod(container_id="c"), "t-1", NOW, 60.0, nonsense=said))
+    said = ProtocolViolation("no records", NOW - 60, times=5, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="c"), "t-1", NOW, 60.0, violation=said))
     assert decision == Fail("Tampered", "the runner's records contradicted the status 5 times in a row; last: no records")
 
 
 def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_said() -> None:
-    said = Nonsense("no records", NOW - 1000, times=50, reason="Tampered")
-    decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, nonsense=said))
+    said = ProtocolViolation("no records", NOW - 1000, times=50, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, violation=said))
     assert decision == LoseAttempt("ContainerRestarted", "pod t-1 runs container d, not c")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.conditions import is_over
+from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep
 from multistep.engine import sweep_status
 from multistep.engine.sweep_status import BUDGET_LOOK_SECONDS, Next, Trouble, decide, headline, to_json
@@ -86,7 +86,7 @@ def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
     assert holding(status) == {"Complete", "Ready"}
     assert [(each.name, each.counted, each.mean) for each in status.agents] == [("a", 1, 1.0), ("b", 2, 0.375)]
     assert (status.reward, status.not_counted, status.pod_hours) == ("a 1 (1 of 2), b 0.375", {"Infrastructure": 1}, 2.0)
-    assert status.completion_time is not None and is_over(status)
+    assert status.completion_time is not None and is_finished(status)
 
 
 def test_of_a_single_agent_the_column_shows_the_mean_alone_and_never_too_much() -> None:
@@ -250,7 +250,7 @@ def test_whatever_there_is_no_trial_is_made_twice_nor_one_too_many_and_what_ende
     assert len(live - ready) + len(begin) <= max(3, len(live - ready))
     assert {*due.suspend, *due.resume, *due.stop} <= live
     assert not (suspend and (due.make or due.resume))
-    assert not (is_over(due.status) and (live or due.make))
+    assert not (is_finished(due.status) and (live or due.make))
     counts = due.status.trials
     assert counts.made == counts.live + counts.done + counts.deleted
     assert counts.done == counts.counted + sum(due.status.not_counted.values())

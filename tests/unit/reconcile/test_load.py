@@ -26,7 +26,7 @@ from multistep.cluster.edge import ExecStream, Object
 from multistep.cluster.gate import MOST_IN_FLIGHT
 from multistep.errors import ClusterError, Unavailable
 from multistep.metrics import Metrics
-from multistep.reconcile.news import News
+from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import WorkQueue
 from multistep.settings import Settings
@@ -87,7 +87,7 @@ class World:
     def __init__(self, *, starting_pods: int, open_execs: int, refused: int = 0, impossible: str = "") -> None:
         loop = asyncio.get_running_loop()
         self.time = loop.time
-        self.metrics, self.news, self.impossible = Metrics(), News(), impossible
+        self.metrics, self.event_filter, self.impossible = Metrics(), EventFilter(), impossible
         self.cluster = FakeCluster(make_runner=runner_of, pods_run=False, on_change=self._changed)
         edge = Shedding(self.cluster, refused)
         settings = Settings(starting_pods=starting_pods, open_execs=open_execs, linger_seconds=0.0, task_cache_dir=READING)
@@ -116,13 +116,13 @@ class World:
         if kind == KIND:
             if (found.get("status") or {}).get("phase") == "Complete" and (namespace, name) not in self.finished:
                 self.finished.append((namespace, name))
-            key = self.news.trial(found, told)
+            key = self.event_filter.trial(found, told)
         else:
             if type == "ADDED":
                 found["metadata"]["creationTimestamp"] = datetime.fromtimestamp(EPOCH + self.time(), UTC).isoformat()
                 asyncio.get_running_loop().call_soon(self._schedule, namespace, name)
-            heard = self.news.pod({**found, "status": found.get("status") or {}}, told)
-            looks = heard is not None and self.reconciler.heard_of_pod(heard, told) is not None
+            heard = self.event_filter.pod({**found, "status": found.get("status") or {}}, told)
+            looks = heard is not None and self.reconciler.on_pod_event(heard, told) is not None
             key = heard.key if heard is not None and looks else None
         if key is not None:
             self.queue.add(key)

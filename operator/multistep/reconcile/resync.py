@@ -16,7 +16,7 @@ from ..cluster.edge import Object
 from ..cluster.resources import PODS, SWEEPS, TRIALS, Resource
 from ..cluster.shard import Shard
 from ..metrics import Metrics
-from .news import Name, News, Seen
+from .event_filter import EventFilter, Name, Seen
 from .turns import Key
 from .versions import is_older
 
@@ -36,14 +36,14 @@ class Lister(Protocol):
     ) -> list[Object]: ...
 
 
-class Relist:
+class Resync:
     """Lists and compares. shard: what is watched; add: called with the kind of what changed, and the trial or the sweep to
     reconcile; restored: called when the API server's store was restored from an older copy."""
 
     def __init__(
         self,
         lister: Lister,
-        news: News,
+        event_filter: EventFilter,
         add: Callable[[str, Key], None],
         metrics: Metrics,
         *,
@@ -52,7 +52,7 @@ class Relist:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._lister = lister
-        self._news = news
+        self._event_filter = event_filter
         self._add = add
         self._metrics = metrics
         self._shard = shard
@@ -78,8 +78,8 @@ class Relist:
 
     async def compare(self) -> None:
         """Requeue trials and sweeps of which, or of whose pods, a watch missed a change, and every sweep that is not finished."""
-        before = self._news.known()
-        with self._news.listening() as told:
+        before = self._event_filter.known()
+        with self._event_filter.listening() as told:
             listed = await self._listed()
             await self._sleep(GRACE_SECONDS)
         changed = [name for name, seen in listed.items() if name not in told and _version(before, name) != seen.version]
@@ -90,7 +90,7 @@ class Relist:
             )
             self._restored()
         for name in [*changed, *gone]:  # after a gap, deletions are not told: that alone is no fault of the watch
-            self._news.note(name, listed.get(name))
+            self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
             self._add(name[0], listed[name].key)

@@ -1,6 +1,6 @@
 """Which events of a watch tell anything that a decision rests on. A status that we wrote ourselves is no news.
 
-Only a hint that saves looks: a watch may lose events, so ``Relist`` compares what is known here with what there is.
+Only a hint that saves looks: a watch may lose events, so ``Resync`` compares what is known here with what there is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class PodNews:
+class PodEvent:
     """Something of a trial's pod changed that matters. key: the trial; now: the pod as it is, or was last; before: as it was when
     something was heard of it before, if ever."""
 
@@ -40,7 +40,7 @@ class PodNews:
     before: PodFacts | None
 
 
-class News:
+class EventFilter:
     """Remembers what was last heard of each trial, each sweep and each pod."""
 
     def __init__(self) -> None:
@@ -62,12 +62,12 @@ class News:
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
         return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
-    def pod(self, body: Body, type: str | None) -> PodNews | None:
+    def pod(self, body: Body, type: str | None) -> PodEvent | None:
         """If something of it changed that matters."""
         key, facts, metadata = pods.trial_of(body), pods.facts(body), body["metadata"]
         seen = self._seen.get(("pod", metadata["namespace"], metadata["name"]))
         before = seen.facts if seen is not None and isinstance(seen.facts, PodFacts) else None
-        return PodNews(key, facts, before) if key and self._heard("pod", metadata, key, facts, type) else None
+        return PodEvent(key, facts, before) if key and self._heard("pod", metadata, key, facts, type) else None
 
     def known(self) -> dict[Name, Seen]:
         """All that was heard of, as it is now."""
@@ -97,8 +97,8 @@ class News:
             self._told.add(name)
         before = self._seen.get(name)
         self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, over))
-        is_news = type in (None, "DELETED") or before is None or before.facts != facts
-        return key if is_news else None
+        matters = type in (None, "DELETED") or before is None or before.facts != facts
+        return key if matters else None
 
 
 def _identity(metadata: Mapping[str, Any]) -> object:

@@ -7,7 +7,7 @@ from typing import Any
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.cluster import pods
-from multistep.reconcile.news import News, PodNews
+from multistep.reconcile.event_filter import EventFilter, PodEvent
 
 KEY = ("ns", "t")
 
@@ -23,7 +23,7 @@ def pod(**status: Any) -> dict[str, Any]:
 
 
 def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_name_are() -> None:
-    news = News()
+    news = EventFilter()
     assert news.trial(trial(), "ADDED") == KEY
     assert news.trial({**trial(), "status": {"phase": "Running"}}, "MODIFIED") is None
     assert news.trial(trial(generation=2), "MODIFIED") == KEY
@@ -33,30 +33,30 @@ def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_
 
 
 def test_whatever_a_listing_brings_is_news() -> None:
-    news = News()
+    news = EventFilter()
     assert [news.trial(trial(), None), news.trial(trial(), None)] == [KEY, KEY]
     assert [news.pod(pod(phase="Pending"), None) is not None for _ in range(2)] == [True, True]
 
 
 def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
-    news = News()
+    news = EventFilter()
     pending = pod(phase="Pending")
-    assert news.pod(pending, "ADDED") == PodNews(KEY, pods.facts(pending), None)
+    assert news.pod(pending, "ADDED") == PodEvent(KEY, pods.facts(pending), None)
     assert news.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
     ready = {"type": "Ready", "status": "True"}
     is_ready = pod(phase="Pending", conditions=[ready])
-    assert news.pod(is_ready, "MODIFIED") == PodNews(KEY, pods.facts(is_ready), pods.facts(pending))
+    assert news.pod(is_ready, "MODIFIED") == PodEvent(KEY, pods.facts(is_ready), pods.facts(pending))
     assert news.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 
 def test_a_pod_of_nobody_is_no_news() -> None:
     stray = pod()
     stray["metadata"]["ownerReferences"] = []
-    assert News().pod(stray, "ADDED") is None
+    assert EventFilter().pod(stray, "ADDED") is None
 
 
 def test_a_trial_is_over_as_long_as_its_last_event_says_so() -> None:
-    news = News()
+    news = EventFilter()
     assert not news.over(KEY)
     for phase, over in (("Running", False), ("Complete", True), ("Failed", True)):
         news.trial({**trial(), "status": {"phase": phase}}, "MODIFIED")

@@ -10,14 +10,14 @@ from datetime import datetime
 from typing import Any
 
 from ..agents import AGENTS
-from ..api.conditions import is_over
+from ..api.conditions import is_finished
 from ..api.trial import MultiStepTrial, parse_trial
 from ..api.trial_status import TrialStatus
 from ..cluster import pods
 from ..cluster.edge import Cluster, Object
 from ..cluster.shard import LABEL_SHARD
 from ..engine import decisions, lifecycle, status
-from ..engine.decisions import Nonsense, NonsenseReason, PodFacts, Situation
+from ..engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from ..engine.journal import Journal
 from ..engine.plan import StepPlan, TrialPlan
 from ..engine.redaction import redacted
@@ -57,7 +57,7 @@ SOON_SECONDS = 0.5
 TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that the trial owns it (`multistep run`)
 MAX_POLL_SECONDS = 3600.0
 POLL_JITTER = 0.1  # what began together is not visited together
-TELL_SECONDS = 30.0  # a turn that comes sooner is not worth a write of the status
+REPORT_WAIT_SECONDS = 30.0  # a turn that comes sooner is not worth a write of the status
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Tools:
     execs: Bound
 
 
-class Look:
+class TrialReconcile:
     """One look at one trial, which is written again and again as it goes on."""
 
     def __init__(self, tools: Tools, found: Object) -> None:
@@ -117,7 +117,7 @@ class Look:
         """One decision. Returns 0 to go on at once, else as reconcile does."""
         try:
             situation = await self._observe()
-            if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_over(self._trial.status):
+            if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
                 return await self._wait_for_shard(situation.pod)
             return await self._act(lifecycle.decide(situation))
         except (InvalidSpec, InvalidTask) as error:
@@ -138,7 +138,7 @@ class Look:
     async def _tell_store_failed(self, error: StoreError) -> None:
         """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
         self._t.metrics.store_failures.inc()
-        if is_over(self._trial.status):
+        if is_finished(self._trial.status):
             return  # something is left on the volume; the trial stays what it is
         await self._wait("ResultsNotWritable", str(error), seconds=None)
 
@@ -154,13 +154,13 @@ class Look:
     async def _refuse(self, error: InvalidSpec) -> float | None:
         """A trial that cannot be read as a whole: what can is kept, so that a finished one is cleaned up all the same."""
         self._writer, self._whole = self._write_to(salvaged(self._object)), False
-        if not is_over(self._trial.status):
+        if not is_finished(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
         return await self._go_on()
 
     async def _observe(self) -> Situation:
         trial = self._trial
-        if not is_over(trial.status) and not lifecycle.is_held(trial):
+        if not is_finished(trial.status) and not lifecycle.is_held(trial):
             self._loaded = await self._t.loader.load(trial)
         self._pod = None if self._unborn else await self._t.pods.get(trial, trial.status.pod_name)
         self._unborn = False
@@ -174,7 +174,7 @@ class Look:
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
-            nonsense=self._t.hints.of(self._key, trial.status.pod_uid).nonsense,
+            violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
         )
 
     # -- acting
@@ -226,7 +226,7 @@ class Look:
                 message = f"{manifest['metadata']['name']} waits for another pod that wants the same; {quotas.refusal(self._key)}"
                 await self._wait(QUOTA_EXCEEDED, message, seconds=None)
             return False
-        if not starts.ask(self._key, first=first) and starts.waited(self._key) >= TELL_SECONDS:
+        if not starts.ask(self._key, first=first) and starts.waited(self._key) >= REPORT_WAIT_SECONDS:
             await self._wait("Queued", f"as many pods are starting as may at once ({starts.limit})", seconds=None)
         return starts.ask(self._key, first=first)
 
@@ -234,7 +234,7 @@ class Look:
         """Seconds until a trial that waits for its turn tries again, or says that it waits; after that it is woken only."""
         if self._key in self._t.quotas:
             return self._sooner(self._t.quotas.pause(self._key))
-        left = TELL_SECONDS - self._t.starts.waited(self._key)
+        left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
         return self._sooner(left if left > 0 else None)
 
     async def _make(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
@@ -431,9 +431,9 @@ class Look:
             left = await visit
         except PodError as error:
             if (reason := _blames_container(error)) is not None:
-                hint.nonsense = Nonsense.after(hint.nonsense, str(error), self._t.clock(), reason)
+                hint.violation = ProtocolViolation.after(hint.violation, str(error), self._t.clock(), reason)
             raise
-        hint.nonsense = None
+        hint.violation = None
         return left
 
     async def _write_reached(self, journal: Journal, isolation: str) -> None:
@@ -532,7 +532,7 @@ class Look:
         return self._loaded_now.plan
 
 
-def _blames_container(error: PodError) -> NonsenseReason | None:
+def _blames_container(error: PodError) -> ViolationReason | None:
     """The reason for which the trial fails when sessions go on to end like this; None: that may be the infrastructure's doing."""
     match error:
         case ExecKilled():

@@ -9,8 +9,8 @@ import pytest
 
 from multistep.cluster.shard import Shard
 from multistep.metrics import Metrics
-from multistep.reconcile.news import News
-from multistep.reconcile.relist import GRACE_SECONDS, STALLED_AFTER, Relist
+from multistep.reconcile.event_filter import EventFilter
+from multistep.reconcile.resync import GRACE_SECONDS, STALLED_AFTER, Resync
 from multistep.reconcile.turns import Key
 from multistep.settings import Settings
 from tests.support.cluster_contract import make_pod, make_trial
@@ -22,12 +22,12 @@ class Watched:
     """A cluster, and a watch of it that tells what the test lets it tell."""
 
     def __init__(self) -> None:
-        self.cluster, self.news, self.metrics = FakeCluster(), News(), Metrics()
+        self.cluster, self.event_filter, self.metrics = FakeCluster(), EventFilter(), Metrics()
         self.added: list[Key] = []
         self.slept: list[float] = []
         self.meanwhile: list[Any] = []  # told while the comparison waits
-        self.relist = Relist(
-            self.cluster, self.news, lambda _, key: self.added.append(key), self.metrics, shard=Shard(), sleep=self._sleep
+        self.resync = Resync(
+            self.cluster, self.event_filter, lambda _, key: self.added.append(key), self.metrics, shard=Shard(), sleep=self._sleep
         )
 
     async def _sleep(self, seconds: float) -> None:
@@ -36,7 +36,7 @@ class Watched:
             self.tell(*self.meanwhile.pop(0))
 
     def tell(self, body: Any, type: str = "MODIFIED") -> None:
-        (self.news.pod if body["kind"] == "Pod" else self.news.trial)(body, type)
+        (self.event_filter.pod if body["kind"] == "Pod" else self.event_filter.trial)(body, type)
 
     def change(self, kind: str, name: str) -> Any:
         found = self.cluster.objects[kind, "default", name]
@@ -66,8 +66,8 @@ def label(cluster: FakeCluster) -> None:
 
 
 async def test_where_the_watch_told_of_everything_nothing_is_found(watched: Watched) -> None:
-    await watched.relist.compare()
-    assert (watched.added, watched.relist.finding, watched.slept) == ([], "", [GRACE_SECONDS])
+    await watched.resync.compare()
+    assert (watched.added, watched.resync.finding, watched.slept) == ([], "", [GRACE_SECONDS])
 
 
 @pytest.mark.parametrize(("kind", "name", "label"), [("MultiStepTrial", "t", "trial"), ("Pod", "p", "pod")])
@@ -75,33 +75,33 @@ async def test_a_change_that_was_not_told_has_its_trial_looked_at_once(
     watched: Watched, kind: str, name: str, label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.change(kind, name)
-    await watched.relist.compare()
+    await watched.resync.compare()
     assert watched.added == [("default", "t")]
-    assert watched.relist.finding == f"no watch told of 1 changes, {label}/default/{name} among them"
+    assert watched.resync.finding == f"no watch told of 1 changes, {label}/default/{name} among them"
     assert watched.missed(label) == 1
-    assert watched.relist.finding in caplog.text
-    await watched.relist.compare()
-    assert (watched.added, watched.relist.finding) == ([("default", "t")], "")
+    assert watched.resync.finding in caplog.text
+    await watched.resync.compare()
+    assert (watched.added, watched.resync.finding) == ([("default", "t")], "")
 
 
 async def test_one_that_was_never_told_of_is_looked_at(watched: Watched) -> None:
     await make_trial(watched.cluster, "default", "new")
-    await watched.relist.compare()
+    await watched.resync.compare()
     assert watched.added == [("default", "new")]
 
 
 async def test_a_deletion_that_was_not_told_is_looked_at_and_no_fault(watched: Watched) -> None:
     watched.cluster.remove("Pod", "default", "p")
-    await watched.relist.compare()
-    assert (watched.added, watched.relist.finding) == ([("default", "t")], "")
-    assert ("pod", "default", "p") not in watched.news.known()
+    await watched.resync.compare()
+    assert (watched.added, watched.resync.finding) == ([("default", "t")], "")
+    assert ("pod", "default", "p") not in watched.event_filter.known()
 
 
 async def test_what_is_told_while_it_waits_is_only_late(watched: Watched) -> None:
     changed = watched.change("Pod", "p")
     watched.meanwhile = [(changed,), (watched.change("Pod", "p"),)]
-    await watched.relist.compare()
-    assert (watched.added, watched.relist.finding) == ([], "")
+    await watched.resync.compare()
+    assert (watched.added, watched.resync.finding) == ([], "")
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -112,27 +112,27 @@ async def test_what_comes_and_goes_while_it_waits_was_told_of(watched: Watched, 
         watched.tell(trial, "ADDED")
         trial = watched.change("MultiStepTrial", "brief")
     watched.meanwhile = [(trial, "MODIFIED"), (trial, "DELETED")]
-    await watched.relist.compare()
-    assert (watched.added, watched.relist.finding) == ([], "")
+    await watched.resync.compare()
+    assert (watched.added, watched.resync.finding) == ([], "")
 
 
 async def test_after_a_finding_the_next_comparison_comes_sooner(watched: Watched) -> None:
-    assert watched.relist.pause_seconds(300.0) == 300.0
+    assert watched.resync.pause_seconds(300.0) == 300.0
     watched.change("Pod", "p")
-    await watched.relist.compare()
-    assert watched.relist.pause_seconds(300.0) == 150.0
-    await watched.relist.compare()
-    assert watched.relist.pause_seconds(300.0) == 300.0
+    await watched.resync.compare()
+    assert watched.resync.pause_seconds(300.0) == 150.0
+    await watched.resync.compare()
+    assert watched.resync.pause_seconds(300.0) == 300.0
 
 
 async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not(watched: Watched) -> None:
     for _ in range(STALLED_AFTER):
-        assert not watched.relist.stalled
+        assert not watched.resync.stalled
         watched.change("MultiStepTrial", "t")
-        await watched.relist.compare()
-    assert watched.relist.stalled
-    await watched.relist.compare()
-    assert not watched.relist.stalled
+        await watched.resync.compare()
+    assert watched.resync.stalled
+    await watched.resync.compare()
+    assert not watched.resync.stalled
 
 
 async def test_after_the_store_was_restored_from_an_older_copy_everything_is_requeued_once(
@@ -140,17 +140,17 @@ async def test_after_the_store_was_restored_from_an_older_copy_everything_is_req
 ) -> None:
     """The pod did not change since the copy, but what was remembered of it may be of a time that the store does not know."""
     watched, restored = Watched(), []
-    watched.relist._restored = lambda: restored.append(True)
+    watched.resync._restored = lambda: restored.append(True)
     for name in ("t", "u"):
         watched.tell(await make_trial(watched.cluster, "default", name), "ADDED")
     copy = watched.cluster.backup()
     watched.tell(watched.change("MultiStepTrial", "t"))
     watched.cluster.restore_backup(copy)
-    await watched.relist.compare()
+    await watched.resync.compare()
     assert (sorted(watched.added), restored) == ([("default", "t"), ("default", "u")], [True])
     assert "the version of trial/default/t went back" in caplog.text
     watched.added.clear()
-    await watched.relist.compare()
+    await watched.resync.compare()
     assert (watched.added, restored) == ([], [True])
 
 
@@ -161,37 +161,37 @@ async def test_a_change_that_a_watch_of_a_restored_store_does_not_tell_is_found_
     for _ in range(9):
         watched.tell(watched.change("MultiStepTrial", "t"))
     watched.cluster.restore_backup(copy)
-    await watched.relist.compare()
+    await watched.resync.compare()
     watched.added.clear()
     watched.change("MultiStepTrial", "t")
-    await watched.relist.compare()
+    await watched.resync.compare()
     assert watched.added == [("default", "t")]
 
 
 async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_one_is_not() -> None:
     found: list[tuple[str, Key]] = []
-    cluster, news = FakeCluster(), News()
-    relist = Relist(
+    cluster, news = FakeCluster(), EventFilter()
+    resync = Resync(
         cluster, news, lambda kind, key: found.append((kind, key)), Metrics(), shard=Shard(), sleep=lambda _: asyncio.sleep(0)
     )
     news.sweep(cluster.put(sweep()), "ADDED")
     for _ in range(2):
-        await relist.compare()
-    assert found == 2 * [("sweep", ("default", "s"))] and not relist.finding
+        await resync.compare()
+    assert found == 2 * [("sweep", ("default", "s"))] and not resync.finding
     found.clear()
     news.sweep(cluster.put({**sweep(), "status": {"phase": "Complete"}}), "MODIFIED")
-    await relist.compare()
+    await resync.compare()
     assert found == []
 
 
 def test_what_a_pod_or_the_store_is_gets_asked_within_a_minute() -> None:
     """Jitter and the time for late events included."""
-    assert Settings().relist_seconds * 1.2 + GRACE_SECONDS <= 60
+    assert Settings().resync_seconds * 1.2 + GRACE_SECONDS <= 60
 
 
 async def test_everything_is_every_trial_once(watched: Watched) -> None:
     await make_trial(watched.cluster, "default", "another")
-    await watched.relist.everything()
+    await watched.resync.everything()
     assert sorted(watched.added) == [("default", "another"), ("default", "t")]
 
 
@@ -199,28 +199,33 @@ async def test_only_the_namespaces_that_are_watched_are_listed() -> None:
     watched = Watched()
     await make_trial(watched.cluster, "default", "t")
     await make_trial(watched.cluster, "theirs", "t")
-    relist = Relist(
+    resync = Resync(
         watched.cluster,
-        watched.news,
+        watched.event_filter,
         lambda _, key: watched.added.append(key),
         watched.metrics,
         shard=Shard(namespaces=["theirs", "nobodys"]),
     )
-    await relist.everything()
+    await resync.everything()
     assert watched.added == [("theirs", "t")]
 
 
 async def test_of_sweeps_and_trials_it_is_told_which_was_missed() -> None:
     found: list[tuple[str, Key]] = []
     cluster, metrics = FakeCluster(), Metrics()
-    relist = Relist(
-        cluster, News(), lambda kind, key: found.append((kind, key)), metrics, shard=Shard(), sleep=lambda _: asyncio.sleep(0)
+    resync = Resync(
+        cluster,
+        EventFilter(),
+        lambda kind, key: found.append((kind, key)),
+        metrics,
+        shard=Shard(),
+        sleep=lambda _: asyncio.sleep(0),
     )
     await make_trial(cluster, "default", "t")
     cluster.put(sweep())
-    await relist.everything()
+    await resync.everything()
     assert found == [("trial", ("default", "t")), ("sweep", ("default", "s"))]
     found.clear()
-    await relist.compare()
+    await resync.compare()
     assert found == [("trial", ("default", "t")), ("sweep", ("default", "s"))]
     assert metrics.registry.get_sample_value("multistep_missed_watch_events_total", {"kind": "sweep"}) == 1
