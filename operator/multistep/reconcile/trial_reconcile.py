@@ -322,6 +322,8 @@ class TrialReconcile:
         """It is not missed from now on; then it is removed. A repetition of this finds it by its name."""
         if self._trial.status.verifier is not None:
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
+        else:  # a stale read may lack a verifier that the current status names, and the release happens only once
+            await self._writer.require_current()
         await self._t.pods.remove(self._trial, pods.verifier_pod_names(self._trial, step.index))
 
     # -- waiting, losing, ending
