@@ -153,7 +153,7 @@ class App:
         await self._stack.aclose()
 
     async def _work(self) -> None:
-        await self.lease.won.wait()
+        await self.lease.acquired.wait()
         logger.info("%s leads; it runs %s", self.lease.replica, self.shard)
         await self._count_starting_pods(self._client)
         self.reconciler.reader.clear()

@@ -72,9 +72,9 @@ class Health:
 
     async def _check_api(self) -> str:
         """Each replica asks for the lease, or renews it, several times in a lease's time."""
-        silent = self._lease.silent_seconds
+        silent = self._lease.seconds_since_answer
         if silent > self._lease_seconds:
-            raise CheckFailed(f"the API server did not answer: {self._lease.trouble}")
+            raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
@@ -91,7 +91,7 @@ class Health:
             raise CheckFailed("stopping")
         if self._lease.held:
             return f"held by this replica, {self._lease.replica}"
-        if self._lease.won.is_set():
+        if self._lease.acquired.is_set():
             raise CheckFailed("lost")
         return f"standing by; held by {self._lease.holder or 'nobody'}"
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from .cluster.client import Client
-from .cluster.lease import RENEWED, Lease, Replica
+from .cluster.lease import Lease, Replica, attempt_timeout_seconds
 from .errors import ClusterError, NotLeading
 from .metrics import Metrics
 from .settings import Settings
@@ -23,7 +23,7 @@ RELEASE_SECONDS: Final = 3.0
 
 async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
     """Return the lease. Its client is its own, so that neither a burst of requests nor a slow one delays a renewal."""
-    client = await Client.connect(timeout_seconds=RENEWED * settings.lease_seconds, observe=metrics.requested)
+    client = await Client.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
     return Lease(
         client,

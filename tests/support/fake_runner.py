@@ -229,7 +229,7 @@ class FakeStream:
         self._rest = b""
         self.broken = self.eof = self.closed = False
         self.status: ExitStatus | None = None
-        self.last_words = ""
+        self.exit_details = ""
 
     async def send(self, data: bytes) -> None:
         self._check()

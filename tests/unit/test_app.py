@@ -182,8 +182,8 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
     await operator.until(lambda: operator.app.lease.held)
     operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch told of 2 changes"
     operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
-    operator.app.lease._heard_at -= 100
-    operator.app.lease.trouble = "connection refused"
+    operator.app.lease._answered_at -= 100
+    operator.app.lease.last_error = "connection refused"
     code, told = await operator.ask("/readyz")
     assert code == 503
     api, watches, results, lease, _, last = told.splitlines()

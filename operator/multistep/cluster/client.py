@@ -1,7 +1,7 @@
-"""A thin asynchronous client of the API server that speaks plain dicts.
+"""A thin asynchronous client of the API server. Objects are plain dicts.
 
-Reads are tried again for a while; a write only if it was refused with 429, as one without an answer may have happened:
-the caller looks again. Every call has a time limit, and every failure is an error of multistep.errors.
+Reads are retried with back-off. A write is retried only if it was rejected with 429: a write without an answer may have
+succeeded, so the caller must read again. Every call has a timeout, and every failure is an error of multistep.errors.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from multistep.cluster.resources import (
 from multistep.cluster.watch import WatchEvent, each_object, list_metadata, list_objects, watch_objects
 from multistep.errors import NotFound
 
-MAX_EVENT_NOTE_BYTES: Final = 1024  # the API server refuses longer ones
+MAX_EVENT_NOTE_BYTES: Final = 1024  # the API server rejects longer notes
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 MERGE: Final = "application/merge-patch+json"
 
 
 class Client:
-    """The API server. Make one with ``connect``, or from a Connection; close it (or use it as a context manager).
+    """A client of the API server. Create it with ``connect``, or from a Connection; close it (or use it as a context manager).
 
-    timeout_seconds: of each request. gate: what requests wait at. observe: told of every request that was sent.
+    timeout_seconds: of each request. gate: limits concurrent requests. observe: called after each request.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Client:
     ) -> None:
         self.connection = connection
         self._http = Http(connection, timeout_seconds=timeout_seconds, gate=gate, observe=observe)
-        self._component = component  # who Events are from
+        self._component = component  # reporting controller of Events
         self._instance = instance or component
         self._kinds: dict[tuple[str, str], Resource] = dict(KNOWN)
 
@@ -74,7 +74,7 @@ class Client:
         gate: Gate | None = None,
         observe: RequestObserver | None = None,
     ) -> Self:
-        """A client by kubeconfig, $KUBECONFIG, a pod's service account or ~/.kube/config. Raises Unavailable."""
+        """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable."""
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
         return cls(connection, timeout_seconds=timeout_seconds, gate=gate, observe=observe)
 
@@ -89,7 +89,7 @@ class Client:
 
     @property
     def namespace(self) -> str:
-        """Where objects without a namespace go."""
+        """The namespace of objects whose manifest names none."""
         return self.connection.namespace
 
     # -- trials
@@ -101,7 +101,7 @@ class Client:
         return await self.list_all(TRIALS, namespace, label_selector=label_selector)
 
     def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
-        """All trials with these labels, one after another."""
+        """Yield all trials with these labels, reading a page at a time."""
         return self.each(TRIALS, namespace, label_selector=label_selector)
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
@@ -118,10 +118,10 @@ class Client:
         field_manager: str = FIELD_MANAGER,
         resource: Resource = TRIALS,
     ) -> Object:
-        """Write the whole status by server-side apply. Raises Conflict if the trial is another or was changed.
+        """Write the whole status by server-side apply. Raises Conflict if the object changed or was recreated.
 
-        resource_version is what makes a stale writer lose: without it the last one wins. It tells namesakes apart, too
-        (measured: the API server does not compare the uid when a status is applied).
+        resource_version rejects a stale writer: without it the last writer wins. It also detects another object of the same
+        name: the API server does not compare the uid when a status is applied (measured).
         """
         metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version}
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
@@ -130,7 +130,7 @@ class Client:
         return await self._apply(resource, path, params, body)
 
     async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
-        """Merge changes into a trial. Raises Conflict if they name a metadata.uid and the trial is another."""
+        """Merge changes into a trial. Raises Conflict if they contain a metadata.uid that is not the trial's."""
         return await self.patch(TRIALS, namespace, name, changes, field_manager=FIELD_MANAGER)
 
     # -- sweeps
@@ -141,7 +141,7 @@ class Client:
     async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool:
         return await self.delete(SWEEPS, namespace, name, uid=uid, propagation="Background")
 
-    # -- what a trial is made of
+    # -- objects of a trial
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         return await self.get(PODS, namespace, name)
@@ -178,7 +178,7 @@ class Client:
     ) -> None:
         """Create an events.k8s.io/v1 Event about an object (whole, or a reference to it); long messages are cut.
 
-        Sent once: a server that has too much to do is spared them first.
+        Never retried: an overloaded API server should not get more requests for Events.
         """
         reference = _reference(regarding)
         namespace = reference.get("namespace") or "default"
@@ -213,7 +213,7 @@ class Client:
     async def list_all(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> list[Object]:
-        """All objects (of a namespace, if given). Each has apiVersion and kind, as if it had been read alone."""
+        """Return all objects (of a namespace, if given), each with apiVersion and kind."""
         selectors = _selectors(label_selector, field_selector)
         objects, _ = await list_objects(self._http, resource, namespace, selectors)
         return objects
@@ -221,13 +221,13 @@ class Client:
     async def each(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]:
-        """All objects (of a namespace, if given), one after another: for those that are too many to hold."""
+        """Yield all objects (of a namespace, if given), reading a page at a time: for lists too large for memory."""
         async with aclosing(each_object(self._http, resource, namespace, _selectors(label_selector, ""))) as objects:
             async for each in objects:
                 yield each
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """The metadata of all objects (of a namespace, if given), and nothing else of them."""
+        """Return the metadata of all objects (of a namespace, if given)."""
         return await list_metadata(self._http, resource, namespace, _selectors(label_selector, ""))
 
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER, dry_run: bool = False) -> Object:
@@ -266,7 +266,7 @@ class Client:
         *,
         field_manager: str = "multistep-cli",
     ) -> Object:
-        """Merge changes into an object. Raises Conflict if they name a metadata.uid and the object is another."""
+        """Merge changes into an object. Raises Conflict if they contain a metadata.uid that is not the object's."""
         path, params = resource.path(namespace, name), {"fieldManager": field_manager}
         return await self._http.send("patch", resource.plural, "PATCH", path, params=params, body=changes, content_type=MERGE)
 
@@ -283,7 +283,7 @@ class Client:
         grace_period_seconds: int | None = None,
         propagation: Propagation | None = None,
     ) -> bool:
-        """Ask for an object's end; False if it is gone already. Raises Conflict if another uid has the name."""
+        """Request an object's deletion; return False if it does not exist. Raises Conflict if the object has another uid."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -299,7 +299,7 @@ class Client:
         return True
 
     async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
-        """The kind of a manifest, asked of the API server when it is none of ours, and remembered."""
+        """Return the resource of a manifest's kind. Unknown kinds are discovered from the API server and cached."""
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         if (api_version, kind) not in self._kinds:
             self._kinds |= await self._discover(api_version)
@@ -319,14 +319,14 @@ class Client:
     def _namespace_of(self, resource: Resource, manifest: Mapping[str, Any]) -> str | None:
         return (manifest["metadata"].get("namespace") or self.namespace) if resource.namespaced else None
 
-    # -- following
+    # -- watches and streams
 
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> AsyncGenerator[WatchEvent, None]:
-        """All objects as ADDED, then every change, for ever. Raises Unavailable when the server stays away.
+        """Yield all objects as ADDED, then every change, without end. Raises Unavailable if retries keep failing.
 
-        After a gap it lists again: what changed in between comes as MODIFIED, what went as DELETED (its name only).
+        After a gap it lists again: objects changed in between are yielded as MODIFIED, deleted ones as DELETED (names only).
         """
         selectors = _selectors(label_selector, field_selector)
         async with aclosing(watch_objects(self._http, resource, namespace, selectors)) as events:
@@ -334,9 +334,9 @@ class Client:
                 yield event
 
     async def raw_stream(self, path: str, *, params: Mapping[str, str] | None = None) -> AsyncGenerator[bytes, None]:
-        """The body of a GET, in chunks (a service's proxy, say). Raises Unavailable if it is cut short.
+        """Yield the body of a GET (for example of a service's proxy) in chunks. Raises Unavailable if it ends early.
 
-        Each chunk has the time limit of a request; use contextlib.aclosing to leave early.
+        The request timeout applies to each chunk. Use contextlib.aclosing to stop early.
         """
         limit = self._http.timeout_seconds
         async with self._http.stream("proxy", "", path, params or {}, silence_seconds=limit) as response:
@@ -348,7 +348,7 @@ class Client:
 
 
 def cut_bytes(text: str, limit: int) -> str:
-    """The text, cut to at most limit bytes of UTF-8, with an ellipsis where it was cut."""
+    """Return text, cut to at most limit bytes of UTF-8, with an ellipsis at the cut."""
     data = text.encode()
     return text if len(data) <= limit else data[: limit - 3].decode(errors="ignore") + "…"
 
@@ -359,7 +359,7 @@ def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
 
 
 def _reference(regarding: Mapping[str, Any]) -> dict[str, str]:
-    """An ObjectReference; without resourceVersion, which would keep equal events from being merged."""
+    """Return an ObjectReference, without resourceVersion: with it, equal Events would not be merged."""
     names = regarding.get("metadata") or regarding
     reference = {
         "apiVersion": regarding.get("apiVersion"),

@@ -1,6 +1,6 @@
-"""How to reach the API server: address, TLS and credentials, read by kubernetes.aio and kept fresh.
+"""The connection to the API server: address, TLS and credentials, which kubernetes.aio reads and renews.
 
-Requests and exec streams share one ``Connection`` but not a pool: thousands of open streams must not starve a GET.
+Requests and exec sessions share one ``Connection`` but use separate pools: thousands of open sessions must not delay a GET.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import aiohttp
 
 from multistep.errors import Unavailable
 
-if TYPE_CHECKING:  # the package takes a second and 24 MB to import: nobody pays for it who needs no cluster
+if TYPE_CHECKING:  # the import takes a second and 24 MB: commands that need no cluster avoid it
     from kubernetes.aio.client import Configuration
     from kubernetes.aio.config.kube_config import KubeConfigLoader
 
 REFRESH_SECONDS = 60.0
-GOODBYE_SECONDS = 0.25
+TLS_SHUTDOWN_SECONDS = 0.25
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Connection:
-    """An API server and how to speak to it. Make one with ``load``; ``close`` it.
+    """A connection to an API server. Create it with ``load``; ``close`` it.
 
-    namespace: that of the kubeconfig's context, or of the pod we run in; "default" otherwise.
+    namespace: of the kubeconfig's context, or of the pod this process runs in; "default" if neither names one.
     """
 
     def __init__(self, configuration: Configuration, *, loader: KubeConfigLoader | None, namespace: str) -> None:
@@ -46,14 +46,11 @@ class Connection:
 
     @classmethod
     async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Read kubeconfig, or $KUBECONFIG, or what is mounted in a pod, or ~/.kube/config, whichever is first there.
-
-        Raises Unavailable, saying what is wrong.
-        """
+        """Read the first that exists: kubeconfig, $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
         try:
             return await cls._load(kubeconfig or os.environ.get("KUBECONFIG", ""), context)
-        except Exception as error:  # kubernetes.aio lets KeyError, TypeError, YAMLError, OSError and its own through
-            raise Unavailable(f"no cluster to talk to: {error or type(error).__name__}") from error
+        except Exception as error:  # kubernetes.aio raises KeyError, TypeError, YAMLError, OSError and its own errors
+            raise Unavailable(f"no usable cluster configuration: {error or type(error).__name__}") from error
 
     @classmethod
     async def _load(cls, kubeconfig: str, context: str | None) -> Self:
@@ -80,7 +77,7 @@ class Connection:
         self._certificates = _certificates(self._configuration)
 
     def session(self, purpose: str, *, trace: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
-        """The pool for a purpose ("api", "exec"), made at the first use; it has no limit of connections."""
+        """Return the connection pool for a purpose ("api", "exec"), created at first use. Its size is not limited."""
         if purpose not in self._sessions:
             self._sessions[purpose] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
@@ -90,7 +87,7 @@ class Connection:
         return self._sessions[purpose]
 
     async def request_options(self) -> dict[str, Any]:
-        """Keyword arguments for every request of aiohttp: credentials (fresh), TLS, proxy."""
+        """Return aiohttp's keyword arguments for a request: current credentials, TLS, proxy."""
         await self.refresh()
         options: dict[str, Any] = {"headers": await self._headers(), "proxy": self._proxy}
         if self._ssl is not None:
@@ -100,12 +97,12 @@ class Connection:
         return options
 
     async def refresh(self, *, rejected: bool = False) -> None:
-        """Renew credentials that run out (exec plugins, OIDC, token files). rejected: the server refused these."""
+        """Renew credentials that expire (exec plugins, OIDC, token files). rejected: the server answered 401."""
         if self._loader is None or not (rejected or self._is_stale()):
             return
         seen = self._refreshed_at
         async with self._refreshing:
-            if self._refreshed_at == seen:  # else somebody did it while we waited
+            if self._refreshed_at == seen:  # unchanged, so no concurrent call renewed them during the wait
                 await self._reload(rejected)
 
     def _is_stale(self) -> bool:
@@ -115,26 +112,26 @@ class Connection:
         loader = self._loader
         assert loader is not None
         if rejected:
-            vars(loader).pop("exec_plugin_expiry", None)  # makes the loader ask the plugin again
+            vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again
         try:
             await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]
         except Exception as error:
-            raise Unavailable(f"credentials could not be renewed: {error}") from error
+            raise Unavailable(f"cannot renew the credentials for the API server: {error}") from error
         self._refreshed_at = time.monotonic()
         if self._certificates != _certificates(self._configuration):
             self._read_configuration()
 
     async def _headers(self) -> dict[str, str]:
-        """The Authorization header; in a pod, kubernetes.aio reads the mounted token again each minute."""
+        """Return the Authorization header. In a pod, kubernetes.aio rereads the mounted token every minute."""
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
         return {"Authorization": token} if token else {}
 
     async def close(self) -> None:
-        """End all connections. TLS says goodbye in the background, for which aiohttp's documentation asks to wait a little."""
+        """Close all connections, then wait for TLS to shut down in the background, as aiohttp's documentation recommends."""
         for session in self._sessions.values():
             await session.close()
         if self._sessions:
-            await asyncio.sleep(GOODBYE_SECONDS)
+            await asyncio.sleep(TLS_SHUTDOWN_SECONDS)
         self._sessions.clear()
 
 
@@ -142,7 +139,7 @@ def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
-    # Cluster CAs made before 2024 often lack the extensions that Python 3.13 began to demand.
+    # Cluster CAs created before 2024 often lack extensions that Python 3.13 requires.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not configuration.verify_ssl:
         context.check_hostname = False
@@ -155,7 +152,7 @@ def _certificates(configuration: Configuration) -> tuple[str | None, str | None,
 
 
 def _proxy_of_environment(url: str) -> str | None:
-    """What HTTPS_PROXY and NO_PROXY say. (aiohttp's trust_env also reads ~/.netrc, at every request.)"""
+    """Return the proxy by HTTPS_PROXY and NO_PROXY. (aiohttp's trust_env also reads ~/.netrc at every request.)"""
     parts = urlsplit(url)
     proxies = getproxies()
     if proxy_bypass(parts.netloc) or _in_networks(parts.hostname or "", proxies.get("no", "")):
@@ -164,7 +161,7 @@ def _proxy_of_environment(url: str) -> str | None:
 
 
 def _in_networks(host: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY names a network that host is in: cluster addresses are listed so, and urllib cannot read it."""
+    """Return whether NO_PROXY has a network (CIDR) that contains host. urllib does not support networks."""
     for entry in no_proxy.split(","):
         with suppress(ValueError):
             if ip_address(host) in ip_network(entry.strip(), strict=False):

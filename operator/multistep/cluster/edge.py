@@ -1,6 +1,6 @@
-"""What the operator needs of a cluster, as protocols: ``Client`` is the real one, tests/support has a fake.
+"""Protocols of the cluster calls that the operator makes. ``Client`` implements them; tests/support has a fake.
 
-Objects are plain dicts as the API server sends them: they are many, and only a few of their fields are looked at.
+Objects are plain dicts as the API server sends them: the operator reads many of them, and only a few fields of each.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """How a command run by exec ended. code: None when the cluster did not tell a number (message says what)."""
+    """How a command run by exec ended. code: None if the API server reported no exit code (message has its report)."""
 
     code: int | None
     message: str = ""
 
 
 class ExecStream(Protocol):
-    """stdin and stdout of a command in a container. Every method raises StreamLost when the connection broke."""
+    """stdin and stdout of a command in a container. Every method raises StreamLost if the connection is lost."""
 
     @property
     def status(self) -> ExitStatus | None:
-        """How the command ended; None before the end, and for ever when the connection was lost."""
+        """How the command ended; None while it runs, and if the connection was lost."""
 
     @property
-    def last_words(self) -> str:
-        """The end of what the command wrote on stderr, and how it ended: for messages."""
+    def exit_details(self) -> str:
+        """The last bytes of stderr and the exit message, for errors."""
 
     async def send(self, data: bytes) -> None:
-        """Give data to stdin; returns when there is room for more."""
+        """Write data to stdin; return when the send buffer has room again."""
 
     async def send_eof(self) -> None:
-        """End stdin; stdout goes on."""
+        """Close stdin; stdout stays open."""
 
     async def receive(self) -> bytes:
-        """The next bytes of stdout, b"" at its end (then status is set)."""
+        """Return the next bytes of stdout; b"" at its end, when status is set."""
 
     async def close(self) -> None:
-        """Let go of the connection; the command sees its stdin end. Never raises, may be called twice."""
+        """Close the connection; the command reads end of file on stdin. Never raises; idempotent."""
 
 
 class Cluster(Protocol):
     """The calls the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable).
 
-    A write that raised Unavailable may have happened: look again before anything else.
+    A write that raised Unavailable may have succeeded: read the object before the next write.
     """
 
     async def get_trial(self, namespace: str, name: str) -> Object: ...
@@ -60,10 +60,10 @@ class Cluster(Protocol):
     async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]: ...
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """The metadata of all objects of a kind (of a namespace, if given), and nothing else of them."""
+        """Return the metadata of all objects of a kind (of a namespace, if given)."""
 
     def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
-        """All trials with these labels, one after another: there may be too many to hold."""
+        """Yield all trials with these labels, reading a page at a time: they may not all fit in memory."""
 
     async def apply_status(
         self,
@@ -76,10 +76,10 @@ class Cluster(Protocol):
         field_manager: str = FIELD_MANAGER,
         resource: Resource = TRIALS,
     ) -> Object:
-        """Write the whole status of a trial, or a sweep, if it is still as it was at resource_version. Returns it."""
+        """Write the whole status of a trial or a sweep and return the object. Raises Conflict if resource_version is stale."""
 
     async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
-        """Merge changes into a trial. Raises Conflict if they name a metadata.uid and the trial is another."""
+        """Merge changes into a trial. Raises Conflict if they contain a metadata.uid that is not the trial's."""
 
     async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool: ...
 
@@ -94,7 +94,7 @@ class Cluster(Protocol):
     async def create_pod(self, pod: Mapping[str, Any]) -> Object: ...
 
     async def delete_pod(self, namespace: str, name: str, *, uid: str = "", grace_period_seconds: int | None = None) -> bool:
-        """Ask for its end; False if it is gone already. Raises Conflict if another uid has the name."""
+        """Request the pod's deletion; return False if it does not exist. Raises Conflict if the pod has another uid."""
 
     async def get_config_map(self, namespace: str, name: str) -> Object: ...
 
@@ -103,7 +103,7 @@ class Cluster(Protocol):
     async def get_network_policy(self, namespace: str, name: str) -> Object: ...
 
     async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
-        """Ask for the end of a PodDisruptionBudget; False if it is gone already."""
+        """Request a PodDisruptionBudget's deletion; return False if it does not exist."""
 
     async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
         """Create an object of any kind (a NetworkPolicy, a Lease, ...)."""
@@ -117,7 +117,7 @@ class Cluster(Protocol):
         type: Literal["Normal", "Warning"] = "Normal",
         action: str = "Reconcile",
     ) -> None:
-        """Tell of something that happened to the object regarding (a whole object, or a reference)."""
+        """Emit an Event about an object. regarding: the whole object, or a reference."""
 
     async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
-        """Run argv in a container, with stdin and stdout open."""
+        """Start an exec session: run argv in a container, with stdin and stdout open."""

@@ -1,4 +1,4 @@
-"""Refusals of the API server, translated once into the tree of multistep.errors."""
+"""Converts error responses of the API server to the errors of multistep.errors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MAX_MESSAGE_CHARACTERS = 1000
 
 
 def refusal(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
-    """The error for an answer other than 2xx. what: the request, for the message, as in ``get pod ns/name``."""
-    told = _status_object(body)
-    reason = str(told.get("reason") or "")
-    message = str(told.get("message") or body[:300].decode(errors="replace").strip() or "no message")
+    """Return the error for a response other than 2xx. what: the request, for the message, such as ``get pod ns/name``."""
+    fields = _status_object(body)
+    reason = str(fields.get("reason") or "")
+    message = str(fields.get("message") or body[:300].decode(errors="replace").strip() or "no message")
     text = f"{what}: {message[:MAX_MESSAGE_CHARACTERS]} (HTTP {status}{f', {reason}' if reason else ''})"
     if status == 404:
         return NotFound(text, status=status, reason=reason)
@@ -27,19 +27,19 @@ def refusal(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> 
 
 
 def no_answer(what: str, error: BaseException) -> Unavailable:
-    """The error for a connection that failed or a time limit that passed."""
+    """Return the error for a failed connection or a timeout."""
     return Unavailable(f"{what}: no answer from the API server ({type(error).__name__}: {error})"[:MAX_MESSAGE_CHARACTERS])
 
 
 def _status_object(body: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError):  # a proxy's page
+    except (ValueError, RecursionError):  # an HTML page of a proxy, for example
         return {}
     return value if isinstance(value, Mapping) else {}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of Retry-After. The form with a date is not used by API servers."""
+    """Return the seconds of Retry-After. API servers never send it as a date."""
     value = headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None

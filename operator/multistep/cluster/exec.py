@@ -1,7 +1,7 @@
-"""The exec channel: stdin and stdout of a command in a container, over a websocket of the API server.
+"""Exec sessions: stdin and stdout of a command in a container, over a websocket of the API server.
 
-Without a status frame the connection was lost, and nothing is known: never success, never failure. Nothing is read
-ahead but what aiohttp buffers (about 128 KiB), so a slow reader slows the writer down.
+If the connection ends without a status frame, the outcome is unknown: neither success nor failure. aiohttp buffers about
+128 KiB; beyond that a slow reader slows the writer down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from multistep.cluster.gate import Gate
 from multistep.cluster.http import RequestObserver, pause_seconds
 from multistep.errors import ClusterError, StreamLost, Unavailable
 
-V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be ended while stdout goes on
+V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be closed while stdout stays open
 V4: Final = "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
 
@@ -53,35 +53,35 @@ async def open_exec(
     gate: Gate | None = None,
     observe: RequestObserver | None = None,
 ) -> WebsocketExec:
-    """Run argv in a container. Raises ClusterError as a request does (NotFound: no such pod).
+    """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
 
-    A handshake without an answer is tried again (attempts in all), so the command may be started more than once with
-    an empty stdin: right for a relay, wrong for anything that acts without being asked. Needs get and create on
-    pods/exec: Kubernetes checks one or the other, by version.
+    A handshake without an answer is retried (attempts in total), so the command may start more than once with an empty
+    stdin. That is safe for a relay, and unsafe for a command that acts without input. RBAC must allow get and create on
+    pods/exec: which of them Kubernetes checks depends on its version.
     """
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
-    asked = urlencode([*query, *(("command", each) for each in argv)])
-    url = URL(f"{connection.base_url}{path}?{asked}", encoded=True)  # argv word by word: nothing to be normalised
+    parameters = urlencode([*query, *(("command", each) for each in argv)])
+    url = URL(f"{connection.base_url}{path}?{parameters}", encoded=True)  # encoded already: yarl must not normalize argv
     what = f"exec in pod {namespace}/{pod}"
     gate, loop = gate or Gate(), asyncio.get_running_loop()
     for attempt in range(1, attempts + 1):
         await gate.opened()
-        began = loop.time()
+        started = loop.time()
         try:
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
             return WebsocketExec(socket, what)
         except ClusterError as error:
-            if isinstance(error, Unavailable) and error.status == 429:  # anything else may be the fault of one node
-                gate.slow_down(began, error.retry_after)
-            if attempt >= attempts or not _may_pass(error):
+            if isinstance(error, Unavailable) and error.status == 429:  # other errors may concern one node only
+                gate.slow_down(started, error.retry_after)
+            if attempt >= attempts or not _is_transient(error):
                 raise
             await asyncio.sleep(pause_seconds(attempt, getattr(error, "retry_after", None)))
     raise AssertionError("attempts must be at least 1")
 
 
-def _may_pass(error: ClusterError) -> bool:
-    return isinstance(error, Unavailable) or error.status == 401  # credentials were renewed since
+def _is_transient(error: ClusterError) -> bool:
+    return isinstance(error, Unavailable) or error.status == 401  # the handshake renewed the credentials
 
 
 class WebsocketExec:
@@ -99,13 +99,13 @@ class WebsocketExec:
         return self._status
 
     @property
-    def last_words(self) -> str:
-        told = self._status.message if self._status else ""
-        return " ".join(filter(None, [self._stderr.decode(errors="replace").strip(), told]))
+    def exit_details(self) -> str:
+        message = self._status.message if self._status else ""
+        return " ".join(filter(None, [self._stderr.decode(errors="replace").strip(), message]))
 
     @property
     def half_close(self) -> bool:
-        """Whether stdin can be ended by itself."""
+        """Whether stdin can be closed without stdout."""
         return self._socket.protocol == V5
 
     async def send(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class WebsocketExec:
             await self._send(b"\0" + data[start : start + MAX_CHUNK_BYTES])
 
     async def send_eof(self) -> None:
-        """End stdin. Protocol v4 has no such thing: there, only close ends it."""
+        """Close stdin. Protocol v4 cannot: there, only close() does."""
         if self.half_close:
             await self._send(bytes((CLOSE, STDIN)))
 
@@ -125,7 +125,7 @@ class WebsocketExec:
             channel, data = message[0], message[1:]
             if channel == STDOUT:
                 return data
-            self._take_aside(channel, data)
+            self._note(channel, data)
 
     async def close(self) -> None:
         with suppress(aiohttp.ClientError, OSError):
@@ -138,7 +138,7 @@ class WebsocketExec:
             raise self._loss(str(error)) from error
 
     async def _message(self) -> bytes | None:
-        """The next channel message, None at the orderly end."""
+        """Return the next channel message; None after the status frame and the end."""
         if self._lost:
             raise self._loss(self._lost)
         try:
@@ -152,12 +152,12 @@ class WebsocketExec:
         except (aiohttp.ClientError, OSError) as error:
             if self._status is None:
                 raise self._loss(str(error)) from error
-            return None  # all was said, but nobody hung up in an orderly way
+            return None  # the outcome is known, although the close handshake failed
         if self._status is None:
             raise self._loss(f"closed without a status ({message.type.name} {message.data} {message.extra or ''})")
         return None
 
-    def _take_aside(self, channel: int, data: bytes) -> None:
+    def _note(self, channel: int, data: bytes) -> None:
         if channel == STDERR:
             self._stderr += data
             del self._stderr[:-MAX_STDERR_BYTES]
@@ -166,23 +166,23 @@ class WebsocketExec:
 
     def _loss(self, why: str) -> StreamLost:
         self._lost = self._lost or why.strip() or "connection lost"
-        words = self.last_words
-        return StreamLost(f"{self._what}: {self._lost}{f': {words}' if words else ''}"[:1000])
+        details = self.exit_details
+        return StreamLost(f"{self._what}: {self._lost}{f': {details}' if details else ''}"[:1000])
 
 
 def exit_status(data: bytes) -> ExitStatus:
-    """Read a message of the status channel (a metav1.Status)."""
+    """Parse a message of the status channel (a metav1.Status)."""
     try:
-        told = json.loads(data)
-        if told.get("status") == "Success":
+        status = json.loads(data)
+        if status.get("status") == "Success":
             return ExitStatus(0)
-        return ExitStatus(_exit_code(told), str(told.get("message") or "")[:1000])
+        return ExitStatus(_exit_code(status), str(status.get("message") or "")[:1000])
     except (ValueError, RecursionError, AttributeError, TypeError):
-        return ExitStatus(None, f"a status that makes no sense: {data[:200]!r}")
+        return ExitStatus(None, f"invalid exec status: {data[:200]!r}")
 
 
-def _exit_code(told: Mapping[str, Any]) -> int | None:
-    causes = (told.get("details") or {}).get("causes") or []
+def _exit_code(status: Mapping[str, Any]) -> int | None:
+    causes = (status.get("details") or {}).get("causes") or []
     return next((int(each["message"]) for each in causes if each.get("reason") == "ExitCode"), None)
 
 
@@ -196,10 +196,10 @@ async def _handshake(
 ) -> ClientWebSocketResponse[bool]:
     loop = asyncio.get_running_loop()
     started, code = loop.time(), 0
-    _refused_body.set(b"")
+    _rejected_body.set(b"")
     try:
         async with asyncio.timeout(timeout_seconds):
-            socket = await connection.session("exec", trace=_keep_refusals()).ws_connect(
+            socket = await connection.session("exec", trace=_keep_rejections()).ws_connect(
                 url,
                 protocols=PROTOCOLS,
                 timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_SECONDS),
@@ -214,7 +214,7 @@ async def _handshake(
         code = error.status
         if code == 401:
             await connection.refresh(rejected=True)
-        raise refusal(what, code, _refused_body.get(), error.headers or {}) from None
+        raise refusal(what, code, _rejected_body.get(), error.headers or {}) from None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise no_answer(what, error) from error
     finally:
@@ -226,19 +226,19 @@ async def _with_protocol(socket: ClientWebSocketResponse[bool], what: str) -> Cl
     if socket.protocol in PROTOCOLS:
         return socket
     await socket.close()
-    raise ClusterError(f"{what}: the API server (or a proxy before it) speaks neither {V5} nor {V4}")
+    raise ClusterError(f"{what}: the API server (or a proxy before it) supports neither {V5} nor {V4}")
 
 
-_refused_body: ContextVar[bytes] = ContextVar("refused_body", default=b"")
+_rejected_body: ContextVar[bytes] = ContextVar("rejected_body", default=b"")
 
 
-def _keep_refusals() -> aiohttp.TraceConfig:
-    """aiohttp drops the body of a refused handshake, which says why; a trace sees the response in time."""
+def _keep_rejections() -> aiohttp.TraceConfig:
+    """Keep the body of a rejected handshake, which has the reason: aiohttp drops it, but a trace can read it first."""
 
     async def keep(_session: object, _context: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
         if params.response.status != 101:
             with suppress(aiohttp.ClientError):
-                _refused_body.set(await params.response.content.read(16 * 1024))
+                _rejected_body.set(await params.response.content.read(16 * 1024))
 
     trace = aiohttp.TraceConfig()
     trace.on_request_end.append(keep)

@@ -1,8 +1,9 @@
-"""The fence between what a replica wants to do and the cluster: whoever does not lead changes nothing.
+"""Fencing: only the leader writes to the cluster.
 
-A lease tells who may act, but not to a process that slept and wakes in the middle of its work. So every write, and every
-frame of an exec stream, asks again at the moment it is sent. What is on its way already meets the second fence: status
-is written only over the version that was read, deletions name a uid, names are given once, and runners do each id once.
+A process that was suspended may resume in the middle of its work, after it lost the lease. So every write, and every frame
+of an exec session, checks the lease when it is sent. Requests already in flight are fenced by the objects themselves: a
+status is written only at the resourceVersion that was read, deletions name a uid, names are unique, and a runner executes
+each request id at most once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Check = Callable[[], None]  # raises NotLeading
 
 
 class Fenced:
-    """A Cluster that can be read by everybody."""
+    """A Cluster that checks the lease before each write. Reads need no lease."""
 
     def __init__(self, cluster: Cluster, check: Check) -> None:
         self._cluster = cluster
@@ -121,7 +122,7 @@ class Fenced:
 
 
 class FencedStream:
-    """An ExecStream that can always be read and ended: that starts nothing."""
+    """An ExecStream that checks the lease before each send. Reading and closing start nothing, and need no lease."""
 
     def __init__(self, stream: ExecStream, check: Check) -> None:
         self._stream = stream
@@ -132,8 +133,8 @@ class FencedStream:
         return self._stream.status
 
     @property
-    def last_words(self) -> str:
-        return self._stream.last_words
+    def exit_details(self) -> str:
+        return self._stream.exit_details
 
     async def send(self, data: bytes) -> None:
         self._check()

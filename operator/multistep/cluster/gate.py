@@ -1,8 +1,8 @@
-"""One gate for all requests to the API server, so that a server that has too much to do gets less, from everybody at once.
+"""The adaptive concurrency limit (AIMD) of requests to the API server: an overloaded server gets fewer requests.
 
-As TCP does it: the number of requests in flight is halved when the server refuses or stays away, and grows by one with
-each round of answers. A refused request comes again after Retry-After; when even a single one in flight is refused, all
-wait for as long. There is no ceiling for requests per second: the answers set the pace, and a server that wants less says so.
+As in TCP, the limit of requests in flight is halved when the server rejects a request or does not answer, and grows by one
+with each round of answers. A rejected request is retried after Retry-After; if it was the only one in flight, all requests
+wait for that time. The number of requests per second is not limited: the server's answers set the rate.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from multistep.errors import Unavailable
 
 MOST_IN_FLIGHT: Final = 64
-PAUSE_SECONDS: Final = 1.0  # where the server does not say how long
+PAUSE_SECONDS: Final = 1.0  # if the response has no Retry-After
 MAX_PAUSE_SECONDS: Final = 60.0
 JITTER: Final = 0.25
-OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500: a webhook's fault, say, which is about one object
+OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500: often the failure of a webhook, which concerns one object
 
 
 class Gate:
-    """most_in_flight: requests that wait for their answers at once. waited: told for how long each request was held up."""
+    """Limits concurrent requests. most_in_flight: the highest limit. waited: called with the seconds each request was queued."""
 
     def __init__(self, most_in_flight: int = MOST_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
         self._most = most_in_flight
@@ -37,36 +37,36 @@ class Gate:
 
     @property
     def allowed(self) -> int:
-        """Requests that may be in flight now."""
+        """The current limit of requests in flight."""
         return int(self._allowed)
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
-        """Around a request, from its sending to its whole answer; learns from how it ends."""
+        """Wait for a slot and hold it during a request, from sending to the whole answer. The outcome adjusts the limit."""
         await self._enter()
-        began = _now()
+        started = _now()
         try:
             yield
         except Unavailable as error:
             if error.status in OVERLOADED:
-                self.slow_down(began, error.retry_after)
+                self.slow_down(started, error.retry_after)
             raise
         else:
             self._allowed = min(float(self._most), self._allowed + 1.0 / self._allowed)
         finally:
             self._in_flight -= 1
-            self._let_in()
+            self._give_slots()
 
     async def opened(self) -> None:
-        """For what is long in flight and bounded elsewhere: wait only while all are asked to."""
+        """Wait only while all requests wait. For exec sessions: they take long, and have another limit."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)
 
-    def slow_down(self, began: float, retry_after: float | None = None) -> None:
-        """A request of that time was refused. Many that were in flight together are one sign, not many."""
+    def slow_down(self, started: float, retry_after: float | None = None) -> None:
+        """Lower the limit after a rejection. started: when the request was sent; requests in flight together count once."""
         now = _now()
-        if began < self._halved_at:
+        if started < self._halved_at:
             return
         self._halved_at = now
         if self._allowed > 1.0:
@@ -76,26 +76,26 @@ class Gate:
         self._closed_until = max(self._closed_until, now + pause * random.uniform(1.0, 1.0 + JITTER))
 
     async def _enter(self) -> None:
-        asked = _now()
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._let_in()
+        queued_at = _now()
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.append(slot)
+        self._give_slots()
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was let in, and will not go
+            if slot.done() and not slot.cancelled():  # it has a slot, and will not use it
                 self._in_flight -= 1
-                self._let_in()
+                self._give_slots()
             raise
         finally:
-            self._waited(_now() - asked)
+            self._waited(_now() - queued_at)
 
-    def _let_in(self) -> None:
-        """Let in who waits longest, while there is room and the gate is open."""
+    def _give_slots(self) -> None:
+        """Give free slots to the requests queued longest, unless all requests wait."""
         while self._waiting and self._in_flight < self.allowed and self._is_open():
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            slot = self._waiting.popleft()
+            if not slot.done():
+                slot.set_result(None)
                 self._in_flight += 1
 
     def _is_open(self) -> bool:
@@ -106,7 +106,7 @@ class Gate:
 
     def _open(self) -> None:
         self._opening = None
-        self._let_in()
+        self._give_slots()
 
 
 def _now() -> float:

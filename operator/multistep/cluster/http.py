@@ -1,7 +1,7 @@
-"""Requests to the API server: time limits, retries, renewal of credentials, errors, counting.
+"""Requests to the API server: timeouts, retries, renewal of credentials, errors, metrics.
 
-A write is sent again only when it was refused with 429, that is before anything was done. Without an answer it may have
-happened, and only who asked can look whether it did.
+A write is retried only after a rejection with 429, which precedes any effect. A write without an answer may have succeeded;
+only the caller can read whether it did.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 BACKOFF: Final = Backoff(first=0.2, last=MAX_PAUSE_SECONDS, jitter=2.0)
 MAX_REFUSAL_BYTES: Final = 64 * 1024
-URGENT: Final = frozenset({"leases"})  # do not wait at the gate, nor to be sent again: a leader that is late is taken for dead
+URGENT: Final = frozenset({"leases"})  # neither queued nor retried here: a leader that renews late loses its lease
 
 
-# The API server reads the JSON of an apply as YAML, in which these must be escaped, and only these: it takes no escaped
-# surrogate pair (as json.dumps writes an emoji), and no raw control character.
+# The API server parses the JSON of an apply as YAML, in which exactly these characters must be escaped: it rejects an
+# escaped surrogate pair (as json.dumps writes an emoji) and a raw control character.
 _ESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """A body as JSON that is YAML as well, whatever its texts hold."""
+    """Encode a body as JSON that is also valid YAML, whatever characters its strings contain."""
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     return _ESCAPED.sub(_escape, text).encode()
 
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot say half a surrogate pair at all
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot express a lone surrogate
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What is sent. verb, plural: Kubernetes' words for it, for messages and metrics; headers: the empty ones are left out."""
+    """A request. verb, plural: in Kubernetes' terms, for errors and metrics; headers: those with an empty value are not sent."""
 
     verb: str
     plural: str
@@ -70,12 +70,12 @@ class _Request:
     def urgent(self) -> bool:
         return self.plural in URGENT
 
-    def may_be_sent_again(self, refused: Unavailable) -> bool:
-        return self.method == "GET" or (refused.status == 429 and not self.urgent)
+    def can_be_retried(self, error: Unavailable) -> bool:
+        return self.method == "GET" or (error.status == 429 and not self.urgent)
 
 
 class Http:
-    """Requests over one Connection. timeout_seconds: of each. gate: what all wait at. observe: told of each that was sent."""
+    """Requests over one Connection. timeout_seconds: of each. gate: limits concurrency. observe: called after each request."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Http:
         self.observe = observe or (lambda _verb, _plural, _code, _seconds: None)
 
     async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
-        """A GET, tried again while the server is Unavailable. accept: the form of the answer, if another than usual."""
+        """Send a GET; retry with back-off while the server is Unavailable. accept: media type of the answer, "" for JSON."""
         return await self._with_retries(_Request(verb, plural, "GET", path, params or {}, headers={"Accept": accept}), ATTEMPTS)
 
     async def send(
@@ -106,7 +106,7 @@ class Http:
         content_type: str = "application/json",
         attempts: int = ATTEMPTS,
     ) -> Object:
-        """One write, tried again where that is safe. attempts: in all. Raises ClusterError."""
+        """Send one write; retry it if that is safe. attempts: in total. Raises ClusterError."""
         headers = {"Content-Type": content_type}
         return await self._with_retries(_Request(verb, plural, method, path, params or {}, encode(body), headers), attempts)
 
@@ -118,8 +118,8 @@ class Http:
                     return await self._once(request)
             except Unavailable as error:
                 too_long = (error.retry_after or 0.0) > MAX_PAUSE_SECONDS
-                if attempt >= attempts or too_long or not request.may_be_sent_again(error):
-                    raise  # who asked has time and can wait without holding anything
+                if attempt >= attempts or too_long or not request.can_be_retried(error):
+                    raise  # the caller requeues, which holds no resources while it waits
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1
 
@@ -130,14 +130,14 @@ class Http:
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise no_answer(request.what, error) from error
         if not isinstance(answer, dict):
-            raise ClusterError(f"{request.what}: the answer is no object: is this a Kubernetes API server?")
+            raise ClusterError(f"{request.what}: the answer is not a JSON object; is the address that of an API server?")
         return answer
 
     @asynccontextmanager
     async def stream(
         self, verb: str, plural: str, path: str, params: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A GET whose body is read by the caller. silence_seconds: the longest time without a byte."""
+        """Send a GET whose body the caller reads. silence_seconds: timeout for each read."""
         limits = aiohttp.ClientTimeout(total=None, connect=self.timeout_seconds, sock_read=silence_seconds)
         async with self._open(_Request(verb, plural, "GET", path, params), limits) as response:
             yield response
@@ -146,7 +146,7 @@ class Http:
     async def _open(self, request: _Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             response = await self._answer(request, limits)
-            if response.status == 401:  # refused before anything was done: safe to say again, with new credentials
+            if response.status == 401:  # rejected before it had any effect: safe to retry, with renewed credentials
                 response.release()
                 await self.connection.refresh(rejected=True)
                 response = await self._answer(request, limits)
@@ -158,7 +158,7 @@ class Http:
             yield response
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """Send it, and count it by its answer."""
+        """Send the request and report its status and duration to observe."""
         options = await self.connection.request_options()
         options["headers"].update({name: value for name, value in request.headers.items() if value})
         url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)
@@ -176,10 +176,10 @@ async def _refusal(what: str, response: aiohttp.ClientResponse) -> ClusterError:
     try:
         body = await response.content.read(MAX_REFUSAL_BYTES)
     except (aiohttp.ClientError, OSError):
-        body = b""  # the status says enough
+        body = b""  # the error has the HTTP status at least
     return refusal(what, response.status, body, response.headers)
 
 
 def pause_seconds(attempt: int, retry_after: float | None = None) -> float:
-    """How long to wait before trying again after the attempt-th failure: with jitter, as many wait for one server."""
+    """Return the back-off after the attempt-th failure, with jitter: many clients may wait for the same server."""
     return min(max(BACKOFF.seconds(attempt), retry_after or 0.0), MAX_PAUSE_SECONDS)

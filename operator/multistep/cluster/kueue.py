@@ -1,7 +1,7 @@
-"""Kueue's contract for plain pods, as far as it is ours to keep: which queue a pod waits in, and what Kueue did to it.
+"""Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
 
-Its webhook holds a pod with a queue back by a scheduling gate; its controller takes the gate away when the queue has room. Nothing
-here sets a gate: in a cluster without Kueue such a pod would wait for ever. The finalizer it puts on pods is its own to remove.
+Kueue's webhook adds a scheduling gate to a pod with a queue; its controller removes the gate when it admits the pod. The
+operator sets no gate: in a cluster without Kueue the pod would never start. Kueue itself removes its finalizer from pods.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from .resources import GROUP
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
-MANAGED = "kueue.x-k8s.io/managed"  # on each pod that it holds back, or has
+MANAGED = "kueue.x-k8s.io/managed"  # on each pod that Kueue queued or admitted
 VERIFIER_QUEUE = f"{GROUP}/verifier-queue"
 EVICTED = "EvictedByKueue"
-_TERMINATION = "TerminationTarget"  # the condition that it sets before it deletes a pod
+_TERMINATION = "TerminationTarget"  # the condition that Kueue sets before it deletes a pod
 
 
 def labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: bool) -> dict[str, str]:
-    """What one of a trial's pods says to Kueue, of the labels of the trial and of its pod template, which goes before.
+    """Return a pod's labels for Kueue, from the labels of the trial and of its pod template. The template takes precedence.
 
-    A verifier's pod waits in a queue of its own or in none: while it waits, the agent's pod keeps what it was admitted with, and
-    trials that wait in the same queue for a second pod could keep each other from it for ever.
+    A verifier's pod has its own queue or none: while it is queued, the agent's pod keeps its quota, so trials that need a
+    second pod from the same queue could deadlock.
     """
     given = {**trial, **template}
     queue = trial.get(VERIFIER_QUEUE) if verifier else given.get(QUEUE)
@@ -33,20 +33,20 @@ def labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: b
 
 
 def without(template: Mapping[str, Any]) -> dict[str, Any]:
-    """A template's metadata less what ``labels`` has decided about."""
+    """Return a template's metadata without the labels that ``labels`` sets."""
     kept = {name: value for name, value in (template.get("labels") or {}).items() if name not in (QUEUE, PRIORITY)}
     return {**template, "labels": kept}
 
 
 def queue(metadata: Mapping[str, Any]) -> str | None:
-    """The queue that Kueue has a pod in; None where it has nothing to do with it, "" if the pod names none."""
+    """Return the queue of a pod that Kueue manages ("" if the pod names none); None if Kueue does not manage it."""
     found = metadata.get("labels") or {}
     return found.get(QUEUE, "") if found.get(MANAGED) == "true" else None
 
 
 def eviction(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Why Kueue takes a pod away (preempted, say), by the pod's conditions; None if it does not."""
-    told = conditions.get(_TERMINATION) or {}
-    if told.get("status") != "True":
+    """Return why Kueue evicts a pod (for example preemption), by the pod's conditions; None if it does not."""
+    condition = conditions.get(_TERMINATION) or {}
+    if condition.get("status") != "True":
         return None
-    return ": ".join(each for each in (told.get("reason"), told.get("message")) if each) or "it does not say why"
+    return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each) or "no reason given"

@@ -1,8 +1,8 @@
-"""Which of several replicas works: the holder of a Lease, for as long as it can renew it.
+"""Leader election: the replica that holds a Lease is the leader, for as long as it renews the lease in time.
 
-Nobody compares the clocks of two machines. A holder trusts its hold for two thirds of the lease, counted from before it
-asked; another waits for a whole lease, counted from when it saw the record change for the last time. A hold that was
-lost is never had again by the same process: what it had in mind is stale, so it ends and begins anew.
+The clocks of two machines are never compared. The leader acts until the renew deadline, counted from before it sent its
+last successful renewal. A standby acquires the lease after a whole lease duration without a change of the record, counted
+on its own clock. A process that lost the lease never acquires it again: its state is stale, so it exits and is restarted.
 """
 
 from __future__ import annotations
@@ -24,20 +24,27 @@ from .resources import LEASES, Resource
 
 logger = logging.getLogger(__name__)
 
-TRUSTED: Final = 2 / 3  # of the lease; the rest is for what is under way and for clocks of different speed
-RENEWED: Final = 1 / 5
-TRIED_AGAIN: Final = 1 / 15
+# For the default lease duration; another duration scales all of them.
+LEASE_DURATION_SECONDS: Final = 15.0
+RENEW_DEADLINE_SECONDS: Final = 10.0  # the rest of the lease allows for requests in flight and clocks of different speed
+RENEW_PERIOD_SECONDS: Final = 3.0  # between two renewals; also the timeout of one attempt
+RETRY_PERIOD_SECONDS: Final = 1.0  # between two attempts to acquire the lease, and after a failed renewal
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS counts its sleep in the latter
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on macOS, CLOCK_MONOTONIC includes time suspended
 
 
 def boot_time() -> float:
-    """Seconds since the machine started, those in which it was suspended among them."""
+    """Return the seconds since the machine started, including the time it was suspended."""
     return time.clock_gettime(_BOOT)
 
 
+def attempt_timeout_seconds(lease_seconds: float) -> float:
+    """Return the timeout of one attempt to acquire or renew a lease of this duration."""
+    return RENEW_PERIOD_SECONDS * lease_seconds / LEASE_DURATION_SECONDS
+
+
 class Objects(Protocol):
-    """What a lease needs of the API server."""
+    """The calls of the API server that a lease needs."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
 
@@ -48,28 +55,28 @@ class Objects(Protocol):
 
 @dataclass(frozen=True)
 class Replica:
-    """A process that may hold the lease. name: of its pod or host; pod_uid: "" outside of a pod."""
+    """A process that may hold the lease. name: of its pod or host; pod_uid: "" outside a pod."""
 
     name: str
     pod_uid: str = ""
     token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def __str__(self) -> str:
-        return f"{self._place}{self.token}"
+        return f"{self._prefix}{self.token}"
 
-    def outlived(self, holder: str) -> bool:
-        """Whether the holder is an earlier container of this pod: the kubelet starts one when the one before has ended."""
-        return bool(self.pod_uid) and holder.startswith(self._place)
+    def replaces(self, holder: str) -> bool:
+        """Return whether the holder is an earlier container of this pod: the kubelet starts a new one only after it ended."""
+        return bool(self.pod_uid) and holder.startswith(self._prefix)
 
     @property
-    def _place(self) -> str:
+    def _prefix(self) -> str:
         return f"{self.name}_{self.pod_uid}_" if self.pod_uid else f"{self.name}_"
 
 
 class Lease:
-    """The lease as one replica sees it. seconds: how long it holds; clock: seconds that never stand still.
+    """The lease as one replica sees it. seconds: the lease duration; clock: returns seconds, and also runs during suspension.
 
-    Give it a client of its own with a time limit of about a fifth of seconds: other requests must not keep it waiting.
+    Give it a client of its own, with attempt_timeout_seconds as timeout: other requests must not delay a renewal.
     """
 
     def __init__(
@@ -79,30 +86,31 @@ class Lease:
         *,
         namespace: str,
         name: str,
-        seconds: float = 15.0,
+        seconds: float = LEASE_DURATION_SECONDS,
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self.replica = replica
-        self.holder = ""  # as last heard
-        self.won = asyncio.Event()  # set once, when the lease is had
-        self.trouble = "nothing was asked yet"  # why the API server could not be asked the last time; "" if it could
+        self.holder = ""  # as last read
+        self.acquired = asyncio.Event()  # set once, when this replica acquires the lease; never cleared
+        self.last_error = "no request was sent yet"  # why the last attempt failed; "" if it succeeded
         self._objects = objects
         self._namespace, self._name = namespace, name
         self._seconds = seconds
+        self._scale = seconds / LEASE_DURATION_SECONDS
         self._clock = clock
-        self._mine: Object | None = None  # the record as we wrote it, if that is known
-        self._seen = ("", -math.inf)  # version of the record, and when it was seen first
-        self._until = self._heard_at = -math.inf
+        self._written: Object | None = None  # the record as this replica wrote it; None if the write's outcome is unknown
+        self._seen = ("", -math.inf)  # resourceVersion of the record, and when it was seen first
+        self._held_until = self._answered_at = -math.inf
 
     @property
     def held(self) -> bool:
-        """Whether this replica may act at this very moment."""
-        return self._clock() < self._until
+        """Whether this replica is the leader now."""
+        return self._clock() < self._held_until
 
     @property
-    def silent_seconds(self) -> float:
-        """How long ago the API server last answered."""
-        return self._clock() - self._heard_at
+    def seconds_since_answer(self) -> float:
+        """Seconds since the API server last answered."""
+        return self._clock() - self._answered_at
 
     def check(self) -> None:
         """Raise NotLeading unless the lease is held."""
@@ -110,44 +118,44 @@ class Lease:
             raise NotLeading(f"{self.replica} does not hold the lease {self._namespace}/{self._name}")
 
     async def attempt(self) -> None:
-        """Renew the lease if it is held, or take it if nobody else has it. Raises NotLeading once it was lost."""
-        if self.won.is_set():
+        """Renew the lease if this replica holds it; acquire it if it is free. Raises NotLeading if it was held and is lost."""
+        if self.acquired.is_set():
             self.check()
         asked_at = self._clock()
-        record, self._mine = self._mine or await self._read(), None  # until it is known what becomes of it
+        record, self._written = self._written or await self._read(), None  # until the outcome of the write is known
         if self._is_free(record):
-            self._mine = await self._write(record, str(self.replica))
-            if self.won.is_set():
-                self.check()  # it was asleep meanwhile
-            self._until = asked_at + TRUSTED * self._seconds
-            self.won.set()
-        elif self.won.is_set():
-            self._until = -math.inf
+            self._written = await self._write(record, str(self.replica))
+            if self.acquired.is_set():
+                self.check()  # the machine may have been suspended during the write
+            self._held_until = asked_at + RENEW_DEADLINE_SECONDS * self._scale
+            self.acquired.set()
+        elif self.acquired.is_set():
+            self._held_until = -math.inf
             self.check()
 
     async def keep(self) -> None:
-        """Attempt it again and again. Raises NotLeading when it was had and is lost."""
+        """Acquire the lease, then renew it until it is lost. Raises NotLeading then."""
         while True:
-            await self._attempt_in_time()
-            pause = RENEWED if self._mine else TRIED_AGAIN
-            await asyncio.sleep(pause * self._seconds * random.uniform(0.8, 1.0))
+            await self._attempt_with_timeout()
+            pause = RENEW_PERIOD_SECONDS if self._written else RETRY_PERIOD_SECONDS
+            await asyncio.sleep(pause * self._scale * random.uniform(0.8, 1.0))
 
-    async def _attempt_in_time(self) -> None:
-        limit = RENEWED * self._seconds
+    async def _attempt_with_timeout(self) -> None:
+        timeout = attempt_timeout_seconds(self._seconds)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(timeout):
                 await self.attempt()
-            self.trouble = ""
+            self.last_error = ""
         except (ClusterError, TimeoutError) as error:
-            self.trouble = str(error) or f"no answer within {limit:g} s"
-            logger.warning("lease %s/%s: %s", self._namespace, self._name, self.trouble)
-            if self.won.is_set():
+            self.last_error = str(error) or f"no answer within {timeout:g} s"
+            logger.warning("lease %s/%s: %s", self._namespace, self._name, self.last_error)
+            if self.acquired.is_set():
                 self.check()
 
     async def release(self) -> None:
-        """Let another have it at once. Only for when nothing is done any more that needs it; a repetition does nothing."""
-        record, held = self._mine, self.held
-        self._until, self._mine = -math.inf, None
+        """Give the lease up, so that a standby acquires it at once. Call it after all work has stopped. Idempotent."""
+        record, held = self._written, self.held
+        self._held_until, self._written = -math.inf, None
         if held:
             record = record or await self._read()
             if _spec(record).get("holderIdentity") == str(self.replica):
@@ -159,35 +167,35 @@ class Lease:
         except NotFound:
             metadata = {"name": self._name, "namespace": self._namespace}
             record = await self._objects.create({"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata})
-        self._hear(record)
+        self._observe(record)
         return record
 
-    def _hear(self, record: Object) -> None:
+    def _observe(self, record: Object) -> None:
         version: str = record["metadata"]["resourceVersion"]
-        self._heard_at = self._clock()
+        self._answered_at = self._clock()
         self.holder = _spec(record).get("holderIdentity") or ""
         if version != self._seen[0]:
-            self._seen = (version, self._heard_at)
+            self._seen = (version, self._answered_at)
 
     def _is_free(self, record: Object) -> bool:
-        if self.holder in ("", str(self.replica)) or self.replica.outlived(self.holder):
+        if self.holder in ("", str(self.replica)) or self.replica.replaces(self.holder):
             return True
-        lasts = _spec(record).get("leaseDurationSeconds") or self._seconds  # what its holder counts on
-        return not self.won.is_set() and self._clock() - self._seen[1] > lasts
+        duration = _spec(record).get("leaseDurationSeconds") or self._seconds  # the holder's own setting
+        return not self.acquired.is_set() and self._clock() - self._seen[1] > duration
 
     async def _write(self, record: Object, holder: str) -> Object:
-        """Only over the version that was read: of two that find it free, one gets it."""
+        """Replace the record at the resourceVersion that was read: of two replicas that find the lease free, one acquires it."""
         old, now = _spec(record), datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec: dict[str, Any] = {
             **old,
             "holderIdentity": holder,
             "leaseDurationSeconds": math.ceil(self._seconds),
-            "renewTime": now,  # this and acquireTime are for people
+            "renewTime": now,  # informational, as acquireTime is: no replica compares clocks
         }
         if holder and holder != old.get("holderIdentity"):
             spec |= {"acquireTime": now, "leaseTransitions": old.get("leaseTransitions", -1) + 1}
         written = await self._objects.replace({**record, "apiVersion": LEASES.api_version, "kind": LEASES.kind, "spec": spec})
-        self._hear(written)
+        self._observe(written)
         return written
 
 

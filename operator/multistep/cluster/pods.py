@@ -1,4 +1,4 @@
-"""The trial's pod: its manifest, and what is read of it. Pure functions on dicts, as the API server takes and sends them."""
+"""The pods of a trial: their manifests and the facts read from them. Pure functions on dicts in the API server's format."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LABEL_AGENT = labels.AGENT
 LABEL_ATTEMPT = labels.ATTEMPT
 LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
-LABEL_NETWORK = f"{GROUP}/network"  # Limited: a NetworkPolicy of its own; one that selects all trials' pods must leave it out
-OURS = "app.kubernetes.io/managed-by=multistep"  # selects all that this operator makes
+LABEL_NETWORK = f"{GROUP}/network"  # Limited: the pod has its own NetworkPolicy; policies for all pods of trials must not select it
+OURS = "app.kubernetes.io/managed-by=multistep"  # selects all objects that the operator creates
 
-# What autoscalers are told, unless the trial's pod template says otherwise.
+# Annotations for autoscalers; the trial's pod template can override them.
 _DRAINS = {
     "Move": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
     "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
@@ -44,15 +44,16 @@ _INSTALL_DIR = "/multistep-install"
 _EXIT_MESSAGE_CHARACTERS = 500
 _IMAGE_ID_CHARACTERS = 1024
 _CONTAINER_ID_CHARACTERS = 256
-# The pod's name has the trial's name and the attempt's number: an agent that knew them could act by them.
+# Not the pod's name, which contains the trial's name and attempt: an agent could change its behaviour by them.
 _HOSTNAME = "multistep"
 
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What one of a trial's pods is made from, beside the trial itself.
+    """The inputs of a pod's manifest.
 
-    verifier: of a step's separate verifier, None for the agent's pod; own_image: it has not the image that the spec speaks of.
+    verifier: status of a step's separate verifier, None for the agent's pod; own_image: the verifier's environment sets
+    another image than spec.environment.
     """
 
     trial: MultiStepTrial
@@ -78,31 +79,31 @@ class PodRequest:
 
 
 def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool) -> str:
-    """The name of the pod that verifies a step (its index) apart from the agent's."""
+    """Return the name of the separate verifier's pod. step: index."""
     suffix = f"-{attempt}-v{step}{_ROOT if as_root else ''}"
     return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
 
 def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
-    """Both names that the pod may have in the current attempt, depending on its image's user."""
+    """Return both names that the verifier's pod can have in the current attempt: as the image's user, and as root."""
     return [verifier_pod_name(trial.metadata.name, trial.status.attempt or 1, step, as_root=as_root) for as_root in (False, True)]
 
 
 def pod_name(trial_name: str, attempt: int, *, as_root: bool) -> str:
-    """The name of an attempt's pod: at most 63 characters, so that it is a label's value, too."""
+    """Return the name of an attempt's pod: at most 63 characters, so that it is also a valid label value."""
     suffix = f"-{attempt}{_ROOT if as_root else ''}"
     return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
 
 def cut(text: str, length: int) -> str:
-    """Text of at most length characters; what is cut off is replaced by its hash."""
+    """Return text, cut to at most length characters. A hash of the whole text replaces the part cut off."""
     if len(text) <= length:
         return text
     return f"{text[: length - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def label_value(text: str) -> str:
-    """Any text as a label's value; what a label cannot hold becomes a hyphen, and a hash keeps different texts apart."""
+    """Return text as a label value: invalid characters become hyphens, and a hash keeps different texts distinct."""
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
     if clean != text:
         clean = f"{clean[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
@@ -110,9 +111,9 @@ def label_value(text: str) -> str:
 
 
 def manifest(request: PodRequest) -> dict[str, Any]:
-    """The pod that the trial's status names. Raises InvalidSpec for a pod template that must not be."""
+    """Return the manifest of the pod. Raises InvalidSpec for a pod template with a field that is not allowed."""
     template = request.trial.spec.environment.pod_template or {}
-    _refuse_template(template)
+    _check_template(template)
     own = _own_pod(request)
     given = template.get("metadata") or {}
     queued = kueue.labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
@@ -125,8 +126,8 @@ def manifest(request: PodRequest) -> dict[str, Any]:
 def network_policy(request: PodRequest) -> dict[str, Any] | None:
     """Return the NetworkPolicy of one pod, under the pod's name; None where the cluster enforces none.
 
-    Ingress is always denied: other pods could keep the runner's readiness port busy. The kubelet's probes still arrive, as
-    policies admit what comes from the pod's node. Egress is limited only if the task asks for it.
+    Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
+    policies admit traffic from the pod's node. Egress is limited only if the task asks for it.
     """
     if not request.settings.network_policy_enforced:
         return None
@@ -155,14 +156,14 @@ def _egress(network: Network | None) -> dict[str, Any]:
 
 
 def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
-    """With the trial's uid, so that nobody else has it and it can be deleted unseen."""
+    """Return the budget's name. It contains the trial's uid, so that the operator can delete it without reading it first."""
     return f"{pod_name}-{trial.metadata.uid}"
 
 
 def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
-    """What lets a drain wait for one pod; None where drains move trials.
+    """Return the PodDisruptionBudget that makes a drain wait for one pod; None if drains may evict pods of trials.
 
-    A pod that is not ready (a result waits to be fetched) is kept, too: the default of unhealthyPodEvictionPolicy.
+    It also protects a pod that is not ready (a result waits to be fetched): the default of unhealthyPodEvictionPolicy.
     """
     if request.settings.drain != "Wait":
         return None
@@ -182,17 +183,17 @@ def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
 
 
 def _own_labels(trial: MultiStepTrial, name: str) -> dict[str, str]:
-    """Labels that select one pod."""
+    """Return labels that select one pod."""
     return {LABEL_TRIAL: label_value(trial.metadata.name), LABEL_POD: name}
 
 
 def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:
-    """Whether an object is this very trial's."""
+    """Return whether the object's controller is this trial, by uid."""
     return _owner_uid(obj["metadata"]) == trial.metadata.uid
 
 
 def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
-    """What makes an object go when its trial does."""
+    """Return the owner reference by which the garbage collector deletes an object after its trial."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -204,21 +205,21 @@ def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def chooses_user(trial: MultiStepTrial) -> bool:
-    """Whether the pod template says whom the container runs as, so that this is not ours to change."""
+    """Return whether the pod template sets the container's user, which the operator then leaves unchanged."""
     spec = (trial.spec.environment.pod_template or {}).get("spec") or {}
     contexts = [spec.get("securityContext"), *(each.get("securityContext") for each in spec.get("containers") or [])]
     return any(context and (context.get("runAsUser") is not None or context.get("runAsNonRoot")) for context in contexts)
 
 
 def facts(pod: Mapping[str, Any]) -> PodFacts:
-    """What a decision needs to know of a pod."""
+    """Return the facts about a pod that the engine's decisions need."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     whole = _status(status.get("containerStatuses"))
     main, restarted = whole.get("state") or {}, bool(whole.get("restartCount"))
     waiting = main.get("waiting") or {}
     if not waiting.get("message") and waiting.get("reason") in (None, "PodInitializing", "ContainerCreating"):
         waiting = _waiting_init(status) or waiting
-    ended = (_former(whole) if restarted else main.get("terminated")) or _failed_init(status) or {}
+    ended = (_before_restart(whole) if restarted else main.get("terminated")) or _failed_init(status) or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
     disruption, queue = conditions.get("DisruptionTarget") or {}, kueue.queue(metadata)
@@ -259,15 +260,15 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
     )
 
 
-def made_by_us(pod: Mapping[str, Any]) -> bool:
-    """Whether the operator made the pod, whoever owns it now."""
+def created_by_operator(pod: Mapping[str, Any]) -> bool:
+    """Return whether the operator created the pod, by its labels, whatever its owner is now."""
     metadata = pod["metadata"]
     found = metadata.get("labels") or {}
     return found.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in found and LABEL_ROLE in found
 
 
 def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Namespace and name of the trial that a pod belongs to."""
+    """Return namespace and name of the trial that owns a pod; None without such an owner."""
     for reference in pod["metadata"].get("ownerReferences") or []:
         if reference.get("kind") == KIND and str(reference.get("apiVersion", "")).startswith(f"{GROUP}/"):
             return pod["metadata"]["namespace"], reference["name"]
@@ -315,7 +316,10 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
-    """A volume for the runner that the container cannot write, also where its image has a runner: root could replace that one."""
+    """Return the runner's volume, read-only in the container, and the init container that fills it.
+
+    An image with a runner needs it, too: root in the container could replace the image's copy.
+    """
     settings, spec = request.settings, request.trial.spec.environment
     image, policy = settings.operator_image, settings.operator_image_pull_policy
     if request.runner_in_image:
@@ -364,7 +368,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
 
 
 def _resources(environment: EnvironmentConfig) -> dict[str, Any]:
-    """Request and limit alike, so that a trial gets what the task asks for and no more."""
+    """Return equal requests and limits, so that a trial gets exactly the resources that the task requests."""
     amounts = {
         "cpu": environment.cpus and str(environment.cpus),
         "memory": environment.memory_mb and f"{environment.memory_mb}Mi",
@@ -375,38 +379,38 @@ def _resources(environment: EnvironmentConfig) -> dict[str, Any]:
     return {"requests": given, "limits": given} if given else {}
 
 
-def _refuse_template(template: Mapping[str, Any]) -> None:
+def _check_template(template: Mapping[str, Any]) -> None:
     spec = template.get("spec") or {}
     for field in ("shareProcessNamespace", "hostPID"):
         if spec.get(field):
             raise InvalidSpec(
                 f"spec.environment.podTemplate.spec.{field}: must not be true; "
-                "the runner could not tell the operator from the agent"
+                "the runner could not distinguish the operator from the agent"
             )
     if spec.get("activeDeadlineSeconds") is not None:
         raise InvalidSpec(
             "spec.environment.podTemplate.spec.activeDeadlineSeconds: must not be set; use spec.activeDeadlineSeconds, "
-            "which ends the trial, not its pod"
+            "which ends the trial instead of its pod"
         )
     main = _status(spec.get("containers"))
     for field in ("restartPolicy", "restartPolicyRules"):
         if main.get(field):
             raise InvalidSpec(
                 f"spec.environment.podTemplate.spec.containers[main].{field}: must not be set; "
-                "what was done in the container would be gone"
+                "a restart would lose the work done in the container"
             )
 
 
 def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
-    """The template's containers, its "main" merged under ours."""
-    ours = own["spec"]["containers"][0]
+    """Return the containers: "main" of the template with the operator's fields over it, then the template's others."""
+    operators = own["spec"]["containers"][0]
     given = (template.get("spec") or {}).get("containers") or []
-    theirs: Mapping[str, Any] = next((each for each in given if each.get("name") == CONTAINER), {})
-    return [_merge(theirs, ours), *(each for each in given if each.get("name") != CONTAINER)]
+    templates: Mapping[str, Any] = next((each for each in given if each.get("name") == CONTAINER), {})
+    return [_merge(templates, operators), *(each for each in given if each.get("name") != CONTAINER)]
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Objects merged, lists joined, anything else from ``over``."""
+    """Merge two objects: nested objects are merged, lists concatenated, other values taken from ``over``."""
     merged = dict(under)
     for key, value in over.items():
         former = merged.get(key)
@@ -423,8 +427,8 @@ def _status(statuses: list[dict[str, Any]] | None) -> dict[str, Any]:
     return next((each for each in statuses or [] if each["name"] == CONTAINER), {})
 
 
-def _former(status: Mapping[str, Any]) -> dict[str, Any]:
-    """How the container ended that was there before this one."""
+def _before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the container before a restart ended."""
     return (status.get("lastState") or {}).get("terminated") or {"exitCode": None, "reason": "Restarted"}
 
 
@@ -434,7 +438,7 @@ def _memory_limit(spec: Mapping[str, Any]) -> str:
 
 
 def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Why the init container does not run: its image may be the one that is missing."""
+    """Return why an init container waits: its image may be the missing one."""
     for each in status.get("initContainerStatuses") or []:
         waiting = (each.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") != "PodInitializing":
@@ -451,7 +455,7 @@ def _failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How an init container ended that failed."""
+    """Return how a failed init container ended."""
     for each in status.get("initContainerStatuses") or []:
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):

@@ -1,4 +1,4 @@
-"""Kinds of objects and their paths on the API server. Those we always use are known; others are discovered."""
+"""Kinds of objects and their paths on the API server. The operator's own kinds are constants; others are discovered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION: Final = "v1alpha1"
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of objects. api_version: ``v1`` or ``GROUP/VERSION``."""
+    """A kind of object. api_version: ``v1`` or ``GROUP/VERSION``."""
 
     api_version: str
     kind: str
@@ -21,7 +21,7 @@ class Resource:
     namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """The path of one object, or of all (of a namespace, if given)."""
+        """Return the path of one object, or of all objects (of a namespace, if given)."""
         parts = [api_path(self.api_version)]
         if self.namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -30,7 +30,7 @@ class Resource:
 
 
 def api_path(api_version: str) -> str:
-    """Where an API version is served."""
+    """Return the path of an API version."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
@@ -53,7 +53,7 @@ KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
 
 
 def from_discovery(api_version: str, listed: Mapping[str, Any]) -> dict[tuple[str, str], Resource]:
-    """The kinds of an APIResourceList, without subresources (``pods/log``)."""
+    """Return the kinds of an APIResourceList, without subresources (``pods/log``)."""
     return {
         (api_version, each["kind"]): Resource(api_version, each["kind"], each["name"], bool(each["namespaced"]))
         for each in listed.get("resources", ())

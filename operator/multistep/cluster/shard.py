@@ -1,7 +1,7 @@
-"""Which of the cluster's trials an operator runs: those of its namespaces that have its shard's label, or none.
+"""Selects the trials that an operator runs: by namespace, and by the value of the shard label (or its absence).
 
-Shards are disjoint by construction: a trial has one value of the label, or none. A selector of the user's could overlap with that
-of another operator, and both would run the same trial.
+Shards are disjoint by construction: a trial has one value of the label, or none. Free selectors could overlap, and two
+operators would run the same trial.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ LABEL_SHARD: Final = labels.SHARD
 
 @dataclass(frozen=True)
 class Shard:
-    """name: the label's value; "": trials without the label. namespaces: empty for all."""
+    """An operator's share of the trials. name: the label's value; "": trials without the label. namespaces: empty for all."""
 
     name: str = ""
     namespaces: Sequence[str] = ()
 
     @property
     def selector(self) -> str:
-        """Selects its trials, sweeps and pods by label."""
+        """The label selector of the shard's trials, sweeps and pods."""
         return f"{LABEL_SHARD}={self.name}" if self.name else f"!{LABEL_SHARD}"
 
     def selecting(self, selector: str) -> str:
-        """What another selector selects, of this shard."""
+        """Return a label selector, restricted to this shard."""
         return f"{selector},{self.selector}"
 
     @property
     def places(self) -> list[str | None]:
-        """Where to list: each namespace, or everywhere (None)."""
+        """The namespaces to list; None for all."""
         return [*self.namespaces] or [None]
 
     def has(self, metadata: Mapping[str, Any]) -> bool:
-        """Whether an object is of this shard, by its labels."""
+        """Return whether an object belongs to this shard, by its labels."""
         value = (metadata.get("labels") or {}).get(LABEL_SHARD)
         return bool(value == self.name if self.name else value is None)
 

@@ -1,4 +1,4 @@
-"""Following objects: a list, then its changes, and a list again after a gap."""
+"""Lists and watches: list the objects, then watch their changes; list again after a gap."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from multistep.cluster.resources import Resource
 from multistep.errors import ClusterError, Unavailable
 
 PAGE_OBJECTS: Final = 500
-WATCH_SECONDS: Final = 290  # asked of the server; load balancers tend to cut at 300
-MAX_FAILURES: Final = 8  # one after another, about half a minute
-SHORT_SECONDS: Final = 5.0  # a watch that ends sooner, for whatever reason, is followed by a pause
-MAX_SHORT: Final = 8  # pauses grow no further: by then pause_seconds is at its maximum
+WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
+MAX_FAILURES: Final = 8  # in succession: about half a minute with back-off
+SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
+MAX_SHORT: Final = 8  # pause_seconds reaches its maximum before this
 GONE: Final = 410
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -30,7 +30,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """A change. object: as it is now; for a DELETED that was missed, its apiVersion, kind and metadata's names only."""
+    """A change of an object. object: its current state; for a missed DELETED only apiVersion, kind and identifying metadata."""
 
     type: EventType
     object: Object
@@ -39,13 +39,13 @@ class WatchEvent:
 async def list_objects(
     http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
 ) -> tuple[list[Object], str]:
-    """All objects and the resourceVersion of the list, page by page. Each gets its apiVersion and kind."""
+    """Return all objects, with apiVersion and kind, and the list's resourceVersion. Reads page by page."""
     listed, version = await _list(http, resource, namespace, selectors)
     return [{"apiVersion": resource.api_version, "kind": resource.kind, **each} for each in listed], version
 
 
 async def list_metadata(http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]) -> list[Object]:
-    """The metadata of all objects: a fraction of what the objects are."""
+    """Return the metadata of all objects: a fraction of their size."""
     listed, _ = await _list(http, resource, namespace, selectors, accept=METADATA_ONLY)
     return [each["metadata"] for each in listed]
 
@@ -57,7 +57,7 @@ async def _list(
         try:
             return await _list_pages(http, resource, namespace, selectors, accept)
         except ClusterError as error:
-            if error.status != GONE:  # the pages were too slow for etcd's compaction: begin again
+            if error.status != GONE:  # etcd compacted the list's version before the last page: list again
                 raise
     return await _list_pages(http, resource, namespace, selectors, accept)
 
@@ -65,7 +65,7 @@ async def _list(
 async def watch_objects(
     http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
 ) -> AsyncGenerator[WatchEvent, None]:
-    """See Client.watch. Watches that end at once, and a 410 that repeats, are retried with back-off and jitter."""
+    """Implement Client.watch. A watch that ends soon, and a repeated 410, are retried with back-off and jitter."""
     known: dict[str, Object] = {}  # by uid: identity and resourceVersion only
     version, failures, short, loop = "", 0, 0, asyncio.get_running_loop()
     while True:
@@ -97,7 +97,7 @@ async def _list_pages(
     objects: list[Object] = []
     version = ""
     async for page in _pages(http, resource, namespace, selectors, accept):
-        objects += page["items"] or []  # an empty list of metadata has null here
+        objects += page["items"] or []  # an empty metadata list has null
         version = page["metadata"]["resourceVersion"]
     return objects, version
 
@@ -117,7 +117,7 @@ async def _pages(
 async def each_object(
     http: Http, resource: Resource, namespace: str | None, selectors: Mapping[str, str]
 ) -> AsyncGenerator[Object, None]:
-    """All objects, of which no more than a page is held at a time. ClusterError with status 410: who reads was too slow."""
+    """Yield all objects, with one page in memory at a time. Raises ClusterError with status 410 if the caller reads too slowly."""
     async with aclosing(_pages(http, resource, namespace, selectors)) as pages:
         async for page in pages:
             for each in page["items"] or []:
@@ -125,7 +125,7 @@ async def each_object(
 
 
 def _differences(known: dict[str, Object], objects: list[Object]) -> list[WatchEvent]:
-    """What a new list tells that was not known. known is brought up to date."""
+    """Return the events missed since ``known``, by a new list. Updates ``known``."""
     gone = known.keys() - {each["metadata"]["uid"] for each in objects}
     events = [WatchEvent("DELETED", known[uid]) for uid in gone]
     for each in objects:
@@ -157,7 +157,7 @@ def _identity(object: Object) -> Object:
 async def _changes(
     http: Http, resource: Resource, namespace: str | None, params: Mapping[str, str]
 ) -> AsyncIterator[tuple[Any, Object]]:
-    """The events of one watch request, bookmarks too, until the server ends it."""
+    """Yield the events of one watch request, including bookmarks, until the server ends it."""
     path = resource.path(namespace)
     asked = {**params, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
     limit = WATCH_SECONDS + http.timeout_seconds
@@ -173,7 +173,7 @@ async def _changes(
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines, however long (aiohttp's readline has a limit that a large object exceeds)."""
+    """Yield whole lines of any length. (aiohttp's readline has a limit that large objects exceed.)"""
     held: list[bytes] = []
     async for chunk in content.iter_any():
         first, *rest = chunk.split(b"\n")

@@ -342,7 +342,7 @@ class Session:
 
     def _last_words(self) -> str:
         """What the relay said on stderr, where the stream keeps it."""
-        words = str(getattr(self._stream, "last_words", "") or "").strip()
+        words = str(getattr(self._stream, "exit_details", "") or "").strip()
         return f": {words[:500]}" if words else ""
 
 

@@ -89,7 +89,7 @@ class OrphanRemoval:
     async def _look_at_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
         found = {"metadata": metadata}
         pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
-        if not pods.made_by_us(found) or not orphans.pod_orphaned(pod, None, now, grace):
+        if not pods.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
             return  # somebody else's, or too young
         wanted_by = self._wanted.get(pod.uid)
         if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):

@@ -71,7 +71,7 @@ async def test_exit_code_and_stderr_are_told(client: Client, pod: Pod) -> None:
     assert await read_all(stream) == b""
     assert stream.status is not None
     assert stream.status.code == 7
-    assert stream.last_words.startswith("told you")
+    assert stream.exit_details.startswith("told you")
     await stream.close()
 
 
@@ -80,7 +80,7 @@ async def test_a_command_that_is_not_there_has_no_exit_code(client: Client, pod:
     assert await read_all(stream) == b""
     assert stream.status is not None
     assert stream.status.code is None
-    assert "/nope" in stream.last_words
+    assert "/nope" in stream.exit_details
     await stream.close()
 
 
@@ -173,7 +173,7 @@ async def test_throughput(client: Client, pod: Pod, way: str) -> None:
             await stream.send(bytes(MEBIBYTE))
         got = int(await read_all(stream))
     seconds, work = time.monotonic() - started, time.process_time() - worked
-    assert (got, stream.status) == (size, ExitStatus(0)), stream.last_words
+    assert (got, stream.status) == (size, ExitStatus(0)), stream.exit_details
     await stream.close()
     print(f"{way}: {size / 1e6 / seconds:.0f} MB/s, {work:.1f} s of our own, {_peak_mebibytes() - before} MiB more at the peak")
     assert work < 30  # our own work, whatever else the machine does; measured: 2 s, and with a quadratic join 280 s

@@ -466,7 +466,7 @@ async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, content:
     path = tmp_path / "config"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(Unavailable, match="no cluster to talk to"):
+    with pytest.raises(Unavailable, match="no usable cluster configuration"):
         await Client.connect(kubeconfig=str(path))
 
 

@@ -103,7 +103,7 @@ async def test_an_exit_code_is_told() -> None:
     async with exec_to(fail) as stream:
         assert await read_all(stream) == b""
         assert stream.status == ExitStatus(3, "exit 3")
-        assert stream.last_words == "not PID 1's friend exit 3"
+        assert stream.exit_details == "not PID 1's friend exit 3"
 
 
 async def test_only_the_end_of_a_long_stderr_is_kept() -> None:
@@ -115,8 +115,8 @@ async def test_only_the_end_of_a_long_stderr_is_kept() -> None:
 
     async with exec_to(shout) as stream:
         await read_all(stream)
-        assert len(stream.last_words) <= 4096
-        assert stream.last_words.endswith("a the end")
+        assert len(stream.exit_details) <= 4096
+        assert stream.exit_details.endswith("a the end")
 
 
 async def no_status(socket: web.WebSocketResponse) -> None:
@@ -188,7 +188,7 @@ async def test_v4_is_spoken_where_there_is_no_v5_and_ends_stdin_by_closing() -> 
 async def test_a_server_of_neither_protocol_is_refused() -> None:
     async with exec_server(cat, "base64.channel.k8s.io") as server:
         connection = server.connection()
-        with pytest.raises(ClusterError, match="speaks neither"):
+        with pytest.raises(ClusterError, match="supports neither"):
             await open_exec(connection, "ns", "pod", "main", ["x"], attempts=1)
         await connection.close()
 

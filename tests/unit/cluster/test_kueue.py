@@ -79,7 +79,7 @@ def test_all_gates_are_seen() -> None:
     [
         ({"reason": "WorkloadEvictedDueToPreempted", "message": "to make room"}, "WorkloadEvictedDueToPreempted: to make room"),
         ({"message": "to make room"}, "to make room"),
-        ({}, "it does not say why"),
+        ({}, "no reason given"),
     ],
 )
 def test_an_eviction_by_kueue_has_its_reason(told: Object, message: str) -> None:

@@ -52,7 +52,7 @@ async def test_the_first_takes_it_and_the_second_stands_by(place: Place) -> None
     await first.attempt()
     await second.attempt()
     assert (first.held, second.held) == (True, False)
-    assert first.won.is_set() and not second.won.is_set()
+    assert first.acquired.is_set() and not second.acquired.is_set()
     assert second.holder == str(first.replica) == place.spec["holderIdentity"]
     assert (place.spec["leaseDurationSeconds"], place.spec["leaseTransitions"]) == (15, 0)
 
@@ -268,7 +268,7 @@ async def test_keeping_it_ends_when_the_api_server_is_away_for_longer_than_the_l
     with pytest.raises(NotLeading):
         await lease.keep()
     assert held[:11] == [True] * 11
-    assert lease.trouble == "no answer"
+    assert lease.last_error == "no answer"
 
 
 async def test_standing_by_survives_an_api_server_that_is_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

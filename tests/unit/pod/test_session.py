@@ -336,7 +336,7 @@ async def test_a_stream_lost_at_any_frame_is_lost_and_nothing_is_done_twice(side
 class Cut:
     """A stream that is cut after so many bytes, wherever in a frame that is. traffic: what went through, by direction."""
 
-    last_words = ""
+    exit_details = ""
 
     def __init__(self, stream: FakeStream, *, sent: int | None = None, received: int | None = None) -> None:
         self._stream, self._left = stream, {"sent": sent, "received": received}
@@ -404,7 +404,7 @@ async def test_a_stream_cut_at_any_byte_near_a_frame_is_lost_and_nothing_is_done
 class Scripted:
     """A hostile runner: says what it was told to, whatever it is asked."""
 
-    last_words = ""
+    exit_details = ""
 
     def __init__(self, *answers: bytes, silent: bool = False) -> None:
         self._answers, self._silent = list(answers), silent
@@ -509,7 +509,7 @@ async def test_requests_of_several_tasks_take_turns() -> None:
 
 async def test_an_early_end_says_what_the_relay_said() -> None:
     stream = Scripted()
-    stream.last_words = "PID 1 is away"
+    stream.exit_details = "PID 1 is away"
     with pytest.raises(StreamLost, match="ended early: PID 1 is away"):
         await Session(stream, pod_uid="u").hello()
 
