@@ -15,3 +15,4 @@ async def read_here(order: Order) -> Answer:
 def reads_here(reconciler: Reconciler) -> None:
     """Have a reconciler read tasks without a child process."""
     reconciler.reader._read = read_here
+    reconciler.reads.patience_seconds = 60.0  # real seconds: a busy machine must not turn a quick read into a queued one

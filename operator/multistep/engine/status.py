@@ -195,10 +195,6 @@ def _artifacts(collected: Collected) -> ArtifactsSummary:
     return ArtifactsSummary(count=collected.count, bytes=collected.bytes, incomplete=shown or None)
 
 
-def _collected(artifacts: ArtifactsSummary) -> Collected:
-    return Collected(count=artifacts.count, bytes=artifacts.bytes, incomplete=tuple(artifacts.incomplete or ()))
-
-
 def _exception(exception: StepException | None) -> rewards.StepException | None:
     return rewards.StepException(exception.type, exception.message, exception.phase or "") if exception else None
 

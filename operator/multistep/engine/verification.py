@@ -73,9 +73,9 @@ def verify_apart(
         run.timed(VERIFIER, record)
         _read_rewards(verifier, PhaseResult.from_record(record), run)
     record = yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
-    if run.collected is not None:
-        missed = Fields(record.result, "collect").texts("incomplete", 10_000)
-        run.collected = replace(run.collected, incomplete=(*run.collected.incomplete, *missed))
+    assert run.collected is not None  # artifacts are collected before a separate verification
+    missed = Fields(record.result, "collect").texts("incomplete", 10_000)
+    run.collected = replace(run.collected, incomplete=(*run.collected.incomplete, *missed))
     yield Release(scope.id("release"), step.index)
 
 
@@ -110,7 +110,8 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
     """What was collected, at the paths it has in the agent's environment; directories have nothing else in them."""
-    types = run.collected.types if run.collected else ()
+    assert run.collected is not None  # artifacts are collected before a separate verification
+    types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
     directories = [Directory(str(path)) for _, path, kind in found if kind == "directory" and path.name]
     if directories:

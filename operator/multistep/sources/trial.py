@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,6 @@ class TrialLoader:
     def forget(self, uid: str) -> None:
         """The trial is over."""
         self._forget_plan(uid)
-        self._drop((uid,))
 
     def _forget_plan(self, uid: str) -> None:
         if (kept := self._kept.pop(uid, None)) is not None:
@@ -135,8 +135,8 @@ class TrialLoader:
             key: TaskKey = ("remote", kept.digest, *checks)
         elif (parts := trial.spec.task.bundle) is not None:
             key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
-        else:
-            key = (trial.metadata.uid,)
+        else:  # attempts of a sweep have the same text
+            key = ("inline", hashlib.sha256(trial.spec.task.model_dump_json().encode()).hexdigest(), *checks)
         if (task := self._tasks.get(key)) is not None:
             self._tasks.move_to_end(key)
             return task, source
