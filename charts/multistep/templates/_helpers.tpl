@@ -9,7 +9,7 @@
 {{- .Values.fullnameOverride | default $default | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Names of objects of the whole cluster: two releases in two namespaces must not share them. */}}
+{{/* Name of cluster-scoped objects. It contains the namespace, as releases of the same name may exist in several namespaces. */}}
 {{- define "multistep.clusterName" -}}
 {{- printf "%s:%s" .Release.Namespace (include "multistep.fullname" .) -}}
 {{- end -}}
@@ -29,18 +29,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* Of what `helm test` makes: not the operator's, which its Service and policies select. */}}
+{{/* Labels of the objects of `helm test`. They differ from the operator's, which its Service and policies select. */}}
 {{- define "multistep.testLabels" -}}
 {{- $labels := include "multistep.labels" . | fromYaml -}}
 {{- merge (dict "app.kubernetes.io/name" (printf "%s-test" (include "multistep.name" .)) "app.kubernetes.io/component" "test") $labels | toYaml -}}
 {{- end -}}
 
-{{/* Whether all replicas reach the results' volume from any node. */}}
+{{/* Whether the results volume can be mounted on several nodes. */}}
 {{- define "multistep.sharedVolume" -}}
 {{- has "ReadWriteMany" .Values.results.persistence.accessModes | ternary "true" "" -}}
 {{- end -}}
 
-{{/* A setting as its variable has it: text as it is, all else as JSON (numbers without an exponent). */}}
+{{/* A setting as the value of its environment variable: strings unchanged, other types as JSON (numbers without an exponent). */}}
 {{- define "multistep.variable" -}}
 {{- kindIs "string" . | ternary . (toJson .) -}}
 {{- end -}}
@@ -49,44 +49,44 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- first (append .Values.namespaces .Release.Namespace) -}}
 {{- end -}}
 
-{{/* What the schema cannot say in words that help. */}}
+{{/* Checks whose errors the schema cannot report clearly. */}}
 {{- define "multistep.check" -}}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.results.persistence.enabled) -}}
-{{- fail "replicas: more than 1 need results.persistence.enabled, on a volume that all of them reach" -}}
+{{- fail "replicas: more than 1 need results.persistence.enabled and a volume that all replicas can mount" -}}
 {{- end -}}
 {{- range $index, $name := .Values.namespaces -}}
 {{- if not (and (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" $name) (le (len $name) 63)) -}}
-{{- fail (printf "namespaces[%d]: %q cannot be a namespace: lower-case letters, digits and hyphens, at most 63" $index $name) -}}
+{{- fail (printf "namespaces[%d]: %q is not a valid namespace: use lower-case letters, digits and hyphens, at most 63 characters" $index $name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $field, $size := dict "results.persistence.size" .Values.results.persistence.size "tmp.sizeLimit" .Values.tmp.sizeLimit -}}
 {{- if not (regexMatch "^[0-9]+([.][0-9]+)?([KMGTPE]i|[kMGTPE])?$" $size) -}}
-{{- fail (printf "%s: %q is no quantity: write a number and a unit, such as 10Gi or 500Mi" $field $size) -}}
+{{- fail (printf "%s: %q is not a quantity: write a number and a unit, such as 10Gi or 500Mi" $field $size) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.results.store -}}
 {{- if and .url (not (regexMatch "^(s3|gs|az)://[^/]" .url)) -}}
-{{- fail (printf "results.store.url: %q is no object store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX" .url) -}}
+{{- fail (printf "results.store.url: %q is not an object store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX" .url) -}}
 {{- end -}}
 {{- if and .endpoint (not (regexMatch "^https?://[^/]" .endpoint)) -}}
-{{- fail (printf "results.store.endpoint: %q is no address: write https://HOST:PORT" .endpoint) -}}
+{{- fail (printf "results.store.endpoint: %q is not a URL: write https://HOST:PORT" .endpoint) -}}
 {{- end -}}
 {{- range $name, $value := omit . "url" -}}
 {{- if and $value (not $.Values.results.store.url) -}}
-{{- fail (printf "results.store.%s: there is no store: set results.store.url, too" $name) -}}
+{{- fail (printf "results.store.%s: results.store.url is empty: set it, too" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name := list "endpoint" "region" -}}
 {{- if and (get $.Values.results.store $name) (not (hasPrefix "s3://" $.Values.results.store.url)) -}}
-{{- fail (printf "results.store.%s: it is for s3:// alone, and results.store.url is %q" $name $.Values.results.store.url) -}}
+{{- fail (printf "results.store.%s: only s3:// stores have it, but results.store.url is %q" $name $.Values.results.store.url) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if not (regexMatch "^([0-9]+(ms|s|m|h))*$" .Values.metrics.podMonitor.interval) -}}
-{{- fail (printf "metrics.podMonitor.interval: %q is no duration: write 30s or 1m, or nothing" .Values.metrics.podMonitor.interval) -}}
+{{- fail (printf "metrics.podMonitor.interval: %q is not a duration: write 30s or 1m, or leave it empty" .Values.metrics.podMonitor.interval) -}}
 {{- end -}}
 {{- if and .Values.trials.egressPolicy.enabled (not .Values.namespaces) -}}
-{{- fail "trials.egressPolicy.enabled: name the namespaces of the trials in `namespaces`; a chart cannot make policies everywhere" -}}
+{{- fail "trials.egressPolicy.enabled: `namespaces` is empty: list the trials' namespaces, as a chart cannot create policies in all namespaces" -}}
 {{- end -}}
 {{- end -}}
 
@@ -103,7 +103,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.results.persistence.existingClaim | default (printf "%s-results" (include "multistep.fullname" .)) -}}
 {{- end -}}
 
-{{/* Everything the operator does in a namespace whose trials it runs; nothing more. */}}
+{{/* Rights of the operator in the namespaces whose trials it runs. */}}
 {{- define "multistep.rules" -}}
 - apiGroups: [multistep.dev]
   resources: [multisteptrials]
@@ -119,7 +119,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
   resources: [pods/exec]
-  verbs: [get, create] # websocket clients need get, SPDY ones create; newer API servers ask for both
+  verbs: [get, create] # websocket clients need get, SPDY ones create; newer API servers require both
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, create] # create: the tasks of sweeps with tasksFrom
@@ -131,7 +131,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.trials.networkPolicyEnforced }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create] # they go with their trials
+  verbs: [get, create] # no delete: Kubernetes deletes them with their trials
 {{- end }}
 {{- if eq .Values.drain "Wait" }}
 - apiGroups: [policy]
