@@ -1,4 +1,4 @@
-"""Reads the runner's answers, and writes parts of requests to it (docs/runner-protocol.md). Answers are not trusted."""
+"""Parses the runner's answers, and builds parts of requests to it (docs/runner-protocol.md). Answers are not trusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import RunnerError
 
 @dataclass(frozen=True)
 class Printed:
-    """A part of what a phase printed. size: of all there is, in bytes; start: where the part begins in it; done: the phase is."""
+    """A part of a phase's output. size: of the whole output, in bytes; start: offset of the part; done: the phase has finished."""
 
     size: int
     start: int
@@ -24,7 +24,7 @@ class Printed:
 
 
 def record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:
-    """Return the record of an answer. Raises RunnerError if it is that of another id or operation."""
+    """Return the record of an answer. Raises RunnerError if the record has another id or operation."""
     record = Record.from_json(answer.get("record"))
     if record.id != id or (op is not None and record.op != op):
         raise RunnerError(f"asked for {id!r}, the runner answered for {record.id[:200]!r}", code="Protocol")
@@ -37,7 +37,7 @@ def printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
     try:
         data = base64.b64decode(fields.text("base64", 2 * max_bytes + 4), validate=True)
     except binascii.Error:
-        raise RunnerError("the runner sent an output that is no base64", code="Protocol") from None
+        raise RunnerError("the runner sent output that is not base64", code="Protocol") from None
     if len(data) > max_bytes:
         raise RunnerError(f"asked for {max_bytes} bytes, the runner sent {len(data)}", code="Protocol")
     return Printed(fields.integer("size"), fields.integer("from"), data, fields.one_of("state", {"running", "done"}) == "done")
@@ -61,13 +61,13 @@ def error(answer: Mapping[str, Any]) -> RunnerError:
 
 
 def directory(directory: Directory) -> dict[str, Any]:
-    """Return a directory as "reset" wants it."""
+    """Return a directory in the form of a "reset" request."""
     request: dict[str, Any] = {"path": directory.path, "mode": directory.mode, "user": directory.user}
     return {**request, "keep": True} if directory.keep else request
 
 
 def source(source: Source) -> dict[str, Any]:
-    """Return a source as "download" and "survey" want it."""
+    """Return a source in the form of "download" and "survey" requests."""
     request: dict[str, Any] = {"path": source.path, "exclude": list(source.exclude)}
     return {**request, "sent": list(source.sent)} if source.sent else request
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 from multistep.errors import RunnerError
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # of a D frame
-MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # of a J or E frame: hello tells all records of a trial of many steps
-MAX_JSON_VALUES: Final = 250_000  # in one of them: an empty list takes 2 bytes there and 60 here, and 64 trials may lie at once
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # of a J or E frame: the answer to hello has all records of a trial of many steps
+MAX_JSON_VALUES: Final = 250_000  # in a J or E frame: an empty list takes 2 bytes here, 60 in memory; 64 trials may send at once
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
@@ -31,45 +31,45 @@ class Frame:
     payload: bytes
 
     def json(self) -> dict[str, Any]:
-        """The payload of a J or E frame. Raises RunnerError (code Protocol) if it is not one JSON object."""
+        """Return the payload of a J or E frame. Raises RunnerError (code Protocol) if it is not one JSON object."""
         try:
             value = json.loads(self.payload, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:  # a hostile runner may nest too deep
-            raise RunnerError(f"the runner sent no JSON: {error}"[:300], code="Protocol") from None
+        except (ValueError, RecursionError) as error:  # RecursionError: a hostile runner may nest too deep
+            raise RunnerError(f"the runner sent invalid JSON: {error}"[:300], code="Protocol") from None
         if not isinstance(value, dict):
-            raise RunnerError("the runner sent JSON that is no object", code="Protocol")
+            raise RunnerError("the runner sent JSON that is not an object", code="Protocol")
         _require_few_values(value)
         return value
 
 
 def encode(kind: bytes, payload: bytes) -> bytes:
-    """The bytes of one frame. Raises ValueError for a payload over its kind's limit."""
+    """Return the bytes of one frame. Raises ValueError for a payload over its kind's limit."""
     if len(payload) > _limit(kind):
-        raise ValueError(f"a frame of {len(payload)} bytes: at most {_limit(kind)} can be sent at once")
+        raise ValueError(f"a frame of {len(payload)} bytes exceeds the limit of {_limit(kind)}")
     return HEADER.pack(kind, len(payload)) + payload
 
 
 def encode_json(kind: bytes, value: Mapping[str, Any]) -> bytes:
-    """The bytes of one J or E frame. Raises ValueError as encode does, and for NaN or infinity."""
+    """Return the bytes of one J or E frame. Raises ValueError as encode does, and for NaN or infinity."""
     return encode(kind, json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
 
 
 class FrameReader:
-    """Turns chunks of bytes, cut anywhere, into frames. Holds at most one frame and what was fed last."""
+    """Splits a byte stream, fed in chunks of any size, into frames. Buffers at most one frame and the last chunk."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes fed that no frame was made of yet: an end of the stream here cuts a frame."""
+        """Number of buffered bytes of an incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
     def next(self) -> Frame | None:
-        """The next whole frame, or None: feed more. Raises RunnerError (code Protocol) when it can be no frame."""
+        """Return the next whole frame; None: feed more. Raises RunnerError (code Protocol) if the bytes are not a frame."""
         if len(self._buffer) < HEADER.size:
             return None
         kind, length = HEADER.unpack_from(self._buffer)
@@ -82,11 +82,11 @@ class FrameReader:
             return None
         with memoryview(self._buffer) as view:
             payload = bytes(view[HEADER.size : end])
-        del self._buffer[:end]  # cheap: a bytearray moves its start, not its contents
+        del self._buffer[:end]  # cheap: a bytearray moves its start, not its content
         return Frame(kind, payload)
 
     def __iter__(self) -> Iterator[Frame]:
-        """All whole frames that were fed."""
+        """Iterate over all whole frames in the buffer."""
         while (frame := self.next()) is not None:
             yield frame
 
@@ -109,4 +109,4 @@ def _below(value: object) -> Iterable[object]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

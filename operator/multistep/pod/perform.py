@@ -1,4 +1,4 @@
-"""Operations as requests to the runner: what the engine asks for, in the words of docs/runner-protocol.md."""
+"""Sends the engine's operations as requests to the runner (docs/runner-protocol.md)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..errors import RunnerError
 from .session import Body, Session
 
 Contents = Callable[[Content], Body]
-_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of an upload that would fail again; Body is sent again
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of uploads that would fail again; other failed uploads are retried
 
 
 async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
-    """Do one operation that the runner does alone and return its record; a phase may still be running after wait_seconds.
+    """Perform an operation that needs only the runner. Return its record; a phase may still be running after wait_seconds.
 
     contents: the tar stream of an upload's content.
     """
@@ -41,11 +41,11 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
             return await session.healthcheck(_healthcheck(operation), wait_seconds)
         case Note():
             return await session.note(operation.id, operation.data)
-    raise TypeError(f"not an operation of the runner alone: {operation}")
+    raise TypeError(f"not an operation that needs only the runner: {operation}")
 
 
 async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
-    """An upload that the environment does not take is a fact like any other: it is written down under the same id."""
+    """Upload a tar stream. A final failure (full disk, too large) is a result: it is noted as the record of the same id."""
     try:
         return await session.upload(id, target, chunks, user)
     except RunnerError as error:

@@ -1,7 +1,7 @@
-"""A session with a pod's runner: framed requests, answered in their order, over one exec stream.
+"""An exec session with a pod's runner: framed requests over one exec stream, answered in order.
 
-The answers come from a container with hostile code in it: every size is bounded, every await has a time limit, and
-whatever breaks the conversation is a ``StreamLost``, after which only a new session can tell what happened.
+The answers come from a container with hostile code: every size is bounded, every await has a timeout. A broken session raises
+``StreamLost``; only a new session can find out what happened.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from multistep.pod import answers
 from multistep.pod.answers import Printed
 from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 
-PROTOCOLS = (2, 1)  # with that of the release before, whose runners live in the pods that it made
-OUTPUT_PROTOCOL = 2  # from this on there is the op output
+PROTOCOLS = (2, 1)  # the previous release's too: its runners run in pods that it created
+OUTPUT_PROTOCOL = 2  # first version with the op output
 ANSWER_TIMEOUT_SECONDS = 60.0
 CLOSE_TIMEOUT_SECONDS = 5.0
-UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection, large enough to cost nothing
+UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection fairly, large enough for little overhead
 
 Body = AsyncIterable[bytes] | Iterable[bytes] | bytes
 Sink = Callable[[bytes], Awaitable[None] | None]
-Moved = Callable[[Literal["up", "down"], int], object]  # to or from the pod
+Moved = Callable[[Literal["up", "down"], int], object]  # bytes to ("up") or from ("down") the pod
 
 
 class Stream(Protocol):
-    """What a session needs of an exec stream (multistep.cluster.exec has the real one).
+    """The exec stream of a session (multistep.cluster.exec has the real one).
 
-    Each method raises StreamLost when the stream broke; ``receive`` returns b"" at an orderly end.
+    Each method raises StreamLost when the stream is broken; ``receive`` returns b"" at an orderly end.
     """
 
     async def send(self, data: bytes) -> None: ...
@@ -48,10 +48,10 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """What a download brought. size and sha256 are of the tar stream, and were verified.
+    """The result of a download. size and sha256 are of the tar stream, and verified.
 
     types: one of file, directory, missing, other, for each source; changed, unreadable: member names. cut: why the stream
-    ended early, "" if it did not; then size and sha256 were not verified, and the session is at an end.
+    ended early, "" if it is complete. After a cut, size and sha256 are not verified, and the session is unusable.
     """
 
     types: tuple[str, ...]
@@ -63,10 +63,10 @@ class DownloadResult:
 
 
 class Session:
-    """One conversation with a runner. Begin with hello. Requests of several tasks wait for one another.
+    """One exec session with a runner. Start with hello. Concurrent requests are serialized.
 
-    pod_uid: of the pod that is meant. answer_timeout_seconds: how long the runner may be silent in an exchange.
-    moved: told of all bytes that went.
+    pod_uid: of the expected pod. answer_timeout_seconds: how long the runner may be silent in an exchange.
+    moved: called with the number of bytes sent or received.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Session:
         self._moved = moved
         self._frames = FrameReader()
         self._turn = asyncio.Lock()
-        self._held: list[bytes] = []  # requests that go with the next one
-        self._lost = ""  # why nothing more can be asked in this session
+        self._held: list[bytes] = []  # encoded acknowledgements, sent with the next request
+        self._lost = ""  # why the session is unusable; "" while it is usable
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,16 +93,16 @@ class Session:
         await self.close()
 
     async def hello(self, *, records: bool = True) -> Hello:
-        """Agree on a protocol, and learn of all that was done.
+        """Negotiate the protocol version, and return the runner's greeting with its records.
 
-        Raises PodError when this is not the pod that was meant, NoCommonProtocol when the runner speaks none of ours.
-        records: False by who needs none (an older runner sends them all the same).
+        Raises PodError if this is another pod than expected, NoCommonProtocol if the runner supports none of PROTOCOLS.
+        records: False if the caller needs no records (an older runner sends them anyway).
         """
         hello = Hello.from_json(await self._greet(records=records))
         if hello.protocol not in PROTOCOLS:
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
-            raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}: look again")
+            raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}; retrying")
         return hello
 
     async def _greet(self, *, records: bool) -> dict[str, Any]:
@@ -115,42 +115,42 @@ class Session:
             raise NoCommonProtocol(f"{error}, this operator {ours}: run an operator of a release in between") from None
 
     async def start(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Run a command as a phase. spec: the request's fields but ``op``. Returns at once, mostly with it running; or as wait."""
+        """Start a command as a phase. spec: the request without ``op``. Return at once, or after wait_seconds as ``wait`` does."""
         return await self._begin("start", spec, wait_seconds)
 
     async def healthcheck(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Try a command until it succeeds. spec: the request's fields but ``op``. Returns as start does."""
+        """Retry a command until it succeeds. spec: the request without ``op``. Return as ``start`` does."""
         return await self._begin("healthcheck", spec, wait_seconds)
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
-        """The record as soon as it is done, or as it is after timeout_seconds."""
+        """Return the record as soon as it is done, or its current state after timeout_seconds."""
         return answers.record(await self._ask(answers.wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds)), id)
 
     async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
-        """A part of what a phase printed, from offset on; changes nothing. Only if hello agreed on OUTPUT_PROTOCOL or later."""
+        """Return a part of a phase's output, from offset on. Needs OUTPUT_PROTOCOL or later."""
         answer = await self._ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
         return answers.printed(answer, max_bytes)
 
     def ack(self, id: str) -> None:
-        """Say that the result is in safe hands: together with the next request, or when the session is closed."""
+        """Acknowledge a result, together with the next request or at close."""
         self._held.append(encode_json(MESSAGE, {"op": "ack", "id": id}))
 
     def seen(self, record: Record) -> Record:
-        """The record; if it is of a result that nobody acknowledged, that is done: it makes the pod ready again."""
+        """Return the record, and acknowledge an unacknowledged result: that makes the pod ready again."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record
 
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
-        """Keep data (at most 64 KiB) as the result of a record. The first one wins."""
+        """Store data (at most 64 KiB) as the result of a record. The first write wins."""
         return await self._ask_record("note", {"id": id, "data": dict(data)})
 
     async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
-        """Make each directory an empty, real directory."""
+        """Replace each directory by an empty one that is not a link."""
         return await self._ask_record("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
-        """Merge a tar stream into the directory target. chunks is not read when the runner has it already."""
+        """Extract a tar stream into the directory target. chunks is not read if the runner has the record already."""
         request = {"op": "upload", "id": id, "target": target, "user": user}
         async with self._exchange():
             answer = await self._request(request)
@@ -160,22 +160,22 @@ class Session:
         return answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
-        """Files of at least so many bytes among what a download of the sources would bring. Since protocol 2."""
+        """Return the files of at least min_bytes that a download of the sources would contain. Needs protocol 2."""
         request = {"op": "survey", "sources": [answers.source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
         found = Fields(await self._ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)
 
     async def send(self, spec: Mapping[str, Any]) -> Record:
-        """Begin to send a file to an address. spec: the request's fields but ``op``. Since protocol 2."""
+        """Start sending a file to a URL. spec: the request without ``op``. Needs protocol 2."""
         return await self._ask_record("send", spec)
 
     async def download(
         self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None
     ) -> DownloadResult:
-        """Give the tar stream of sources to sink, chunk by chunk. max_bytes: beyond it the session is given up.
+        """Pass the tar stream of sources to sink, chunk by chunk. max_bytes: a longer stream raises RunnerError.
 
-        What the sink got is only to be believed once this returned. After timeout_seconds, or when the sink raises CollectionCut,
-        the rest of the stream is not read: the result has ``cut``, and this session can do nothing more.
+        The sink's content is verified only when this returns. After timeout_seconds, or when the sink raises CollectionCut,
+        the rest of the stream is not read: the result has ``cut``, and the session is unusable.
         """
         request = {"op": "download", "sources": [answers.source(each) for each in sources]}
         async with self._exchange():
@@ -191,7 +191,7 @@ class Session:
         return result
 
     async def close(self) -> None:
-        """End the session in an orderly way where possible; never raises for a broken stream."""
+        """Close the session, after pending acknowledgements if possible; never raises for a broken stream."""
         if self._held and not self._lost:
             with suppress(PodError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
@@ -208,16 +208,16 @@ class Session:
 
     @asynccontextmanager
     async def _exchange(self) -> AsyncIterator[None]:
-        """A turn to speak. Left in the middle (error, cancellation), the session is at an end: answers would be
-        taken for those to other questions."""
+        """Hold the session for one exchange. An exchange that is interrupted (error, cancellation) makes the session unusable: its
+        answers would be matched to later requests."""
         async with self._turn:
             if self._lost:
                 raise StreamLost(f"the session cannot be used any more: {self._lost}")
-            self._lost = "an exchange was broken off"
+            self._lost = "an exchange was interrupted"
             try:
                 yield
             except _Refusal as refusal:
-                self._lost = ""  # an answer like any other
+                self._lost = ""  # a regular answer
                 raise refusal.error from None
             except (StreamLost, RunnerError) as error:
                 self._lost = str(error)
@@ -225,7 +225,7 @@ class Session:
             self._lost = ""
 
     async def _begin(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
-        """Begin and wait by one write: most phases are over in a moment, and each message takes the whole way to the pod."""
+        """Start and wait in one write: most phases finish at once, and each round trip to the pod is slow."""
         begin = {**spec, "op": op}
         if wait_seconds is None:
             return answers.record(await self._ask(begin), spec["id"], op)
@@ -240,8 +240,8 @@ class Session:
             return await self._request(*requests, extra_seconds=extra_seconds)
 
     async def _request(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
-        """What is held, then requests, by one write. Returns the answer to the last one; none of the others is kept, as a pod may
-        send large ones. A refusal is raised when all have answered; who refuses an acknowledgement is not talked to any more."""
+        """Send pending acknowledgements and requests in one write. Return the last answer; drop the others, as they may be large.
+        A refusal is raised after all answers; a refused acknowledgement is a protocol violation."""
         frames, held = [_frame(each) for each in requests], self._held
         self._held = []
         await self._send(b"".join([*held, *frames]))
@@ -262,12 +262,12 @@ class Session:
         try:
             await self._answer()
         except _Refusal as refusal:
-            raise RunnerError(f"the runner takes no acknowledgement: {refusal}", code="Protocol") from None
+            raise RunnerError(f"the runner rejected an acknowledgement: {refusal}", code="Protocol") from None
 
     async def _answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
         frame = await self._receive(extra_seconds)
         if frame.kind != MESSAGE:
-            raise RunnerError(f"the runner sent {frame.kind!r} where an answer belongs", code="Protocol")
+            raise RunnerError(f"the runner sent a frame {frame.kind!r} instead of an answer", code="Protocol")
         answer = frame.json()
         if answer.get("ok") is True:
             return answer
@@ -290,7 +290,7 @@ class Session:
         await self._send(encode_json(END, {"size": size, "sha256": digest.hexdigest()}))
 
     async def _give_up_body(self, error: Exception) -> None:
-        """Tell the runner that no more comes, so that it forgets what came."""
+        """Abort the body, so that the runner discards the received part."""
         with suppress(StreamLost):
             await self._send(encode_json(END, {"size": 0, "sha256": "", "error": str(error)[:1000]}))
 
@@ -299,7 +299,7 @@ class Session:
         while (frame := await self._receive()).kind == DATA:
             size += len(frame.payload)
             if max_bytes is not None and size > max_bytes:
-                raise RunnerError(f"more than {max_bytes} bytes were sent", code="TooLarge")
+                raise RunnerError(f"the runner sent more than {max_bytes} bytes", code="TooLarge")
             digest.update(frame.payload)
             written = sink(frame.payload)
             if inspect.isawaitable(written):
@@ -313,7 +313,7 @@ class Session:
             async with asyncio.timeout(self._timeout):
                 await self._stream.send(data)
         except TimeoutError:
-            raise StreamLost(f"the runner took nothing for {self._timeout:g} s") from None
+            raise StreamLost(f"the runner received nothing for {self._timeout:g} s") from None
         self._moved("up", len(data))
 
     async def _receive(self, extra_seconds: float = 0.0) -> Frame:
@@ -334,20 +334,20 @@ class Session:
         return frame
 
     def _ended_early(self) -> StreamLost:
-        """What the end of the stream means by the status that the kubelet gave the process, if any did."""
+        """Return the error of a stream that ended early; ExecKilled if the exit status shows a kill from inside the container."""
         message = f"the exec stream ended early{self._last_words()}"
         status = getattr(self._stream, "status", None)
         killed = status is not None and ended_from_inside(status.code, status.message)
         return ExecKilled(message) if killed else StreamLost(message)
 
     def _last_words(self) -> str:
-        """What the relay said on stderr, where the stream keeps it."""
+        """Return the relay's stderr, if the stream has it."""
         words = str(getattr(self._stream, "exit_details", "") or "").strip()
         return f": {words[:500]}" if words else ""
 
 
 class _Refusal(Exception):
-    """The runner answered ok: false; the session goes on."""
+    """The runner answered ok: false; the session stays usable."""
 
     def __init__(self, error: RunnerError) -> None:
         super().__init__(str(error))
@@ -355,7 +355,7 @@ class _Refusal(Exception):
 
 
 async def _pieces(chunks: Body) -> AsyncIterator[bytes]:
-    """The body in pieces of UPLOAD_CHUNK_BYTES: tar writers make many of 512 bytes, others one of all."""
+    """Split or join the chunks into pieces of UPLOAD_CHUNK_BYTES: a tar writer yields many chunks of 512 bytes."""
     held: list[bytes] = []
     size = 0
     async for chunk in _chunks(chunks):
@@ -384,18 +384,18 @@ async def _chunks(chunks: Body) -> AsyncIterator[bytes]:
 def _frame(request: Mapping[str, Any]) -> bytes:
     try:
         return encode_json(MESSAGE, request)
-    except ValueError as error:  # nothing was sent: the session goes on
+    except ValueError as error:  # nothing was sent: the session stays usable
         raise _Refusal(RunnerError(f"{request['op']} cannot be sent: {error}", code="TooLarge")) from None
 
 
 def _body_end(frame: Frame, got: DownloadResult) -> DownloadResult:
     if frame.kind != END:
-        raise RunnerError(f"the runner sent {frame.kind!r} inside a body", code="Protocol")
+        raise RunnerError(f"the runner sent a frame {frame.kind!r} inside a body", code="Protocol")
     end = Fields(frame.json(), "end of a body")
     error = end.optional_text("error")
     if error:
-        raise _Refusal(RunnerError(f"the runner could not send all: {error[:500]}", code="Download"))
+        raise _Refusal(RunnerError(f"the runner could not send the whole body: {error[:500]}", code="Download"))
     if (end.integer("size"), end.text("sha256", 64)) != (got.size, got.sha256):
-        raise StreamLost(f"{got.size} bytes came, with another size or digest than the runner sent")
+        raise StreamLost(f"the received {got.size} bytes do not match the size or digest that the runner sent")
     changed, unreadable = end.texts("changed", 100_000), end.texts("unreadable", 100_000)
     return DownloadResult(got.types, got.size, got.sha256, changed, unreadable)

@@ -1,8 +1,7 @@
-"""Bounds on what is asked of the cluster at once, fair between namespaces.
+"""Concurrency limits on requests to the cluster, fair between namespaces.
 
-Who finds no place free waits in a line, without a worker or a connection, and is woken when its turn has come. A look
-gives back at its end what it did not use, so nothing is lost with one that fails. This is about load alone: a count that
-is wrong for a while makes nothing wrong.
+A key that gets no slot is queued, without a worker or a connection, and is requeued when it has its slot. The end of a
+reconcile releases the slots that it did not use, also when it fails. The limits only bound load: a wrong count affects no result.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .turns import Key, Turns
 
 Wake = Callable[[Key], None]
 
-STARTING_SECONDS = 60.0  # who has not started by then waits for something that others need not wait for, too
+STARTING_SECONDS = 60.0  # a pod that takes longer waits for its own cause (image, node), which must not delay others
 
 
 @dataclass(frozen=True)
 class _Held:
-    """places: how many; shared: whether they count for all, or for the key's own namespace only."""
+    """places: number of slots; shared: whether they count for the limit, or for the key's namespace only."""
 
     places: int
     shared: bool = True
@@ -31,16 +30,16 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """places: how many; since: time of the event loop."""
+    """places: number of slots; since: time of the event loop."""
 
     places: int
     since: float
 
 
 class Bound:
-    """At most limit places are held. Of the namespaces that wait, the one that holds the fewest is served first.
+    """A concurrency limit. Of the queued namespaces, the one that holds the fewest slots is served first.
 
-    wake: called for a key whose turn has come; it has its places then. most_each: the most that one namespace may hold; unset: all.
+    wake: called for a queued key when it gets its slots. most_each: limit of one namespace; unset: the same limit.
     """
 
     def __init__(self, limit: int, wake: Wake, *, most_each: int | None = None) -> None:
@@ -55,18 +54,18 @@ class Bound:
 
     @property
     def held(self) -> int:
-        """Places that count for all."""
+        """Slots that count for the limit."""
         return self._shared
 
     @property
     def waiting(self) -> int:
-        """Keys in the line."""
+        """Number of queued keys."""
         return len(self._wanted)
 
     def ask(self, key: Key, places: int = 1, *, first: bool = False) -> bool:
-        """Whether the key has its places; else it is in the line. first: before all who do not say so.
+        """Return whether the key has its slots; if not, it is queued. first: queue before all keys without this flag.
 
-        Who is told no must await nothing before its look is over, as that gives back what came meanwhile.
+        After False the caller must end its reconcile without another await: that end releases slots granted meanwhile.
         """
         if key not in self._held and key not in self._wanted:
             self._wanted[key] = _Wanted(min(places, self.limit), _now())
@@ -75,17 +74,17 @@ class Bound:
         return key in self._held
 
     def waited(self, key: Key) -> float:
-        """Seconds for which a key has been in the line."""
+        """Return the seconds for which a key has been queued."""
         wanted = self._wanted.get(key)
         return _now() - wanted.since if wanted else 0.0
 
     def hold(self, key: Key, *, shared: bool) -> None:
-        """Count a place as held, whatever the limit says."""
+        """Count one slot as held, even beyond the limit."""
         self._change(key, _Held(1, shared))
         self._serve()
 
     def free(self, key: Key) -> None:
-        """Give back what the key holds, if anything. In the line it stays."""
+        """Release the key's slots, if any. A queued key stays queued."""
         self._change(key, None)
         self._serve()
 
@@ -100,7 +99,7 @@ class Bound:
             del self._by_namespace[key[0]]
 
     def _serve(self, *, asking: Key | None = None) -> None:
-        """Give places to those whose turn it is, while there are any."""
+        """Give free slots to queued keys in turn."""
         while (key := self._next()) is not None:
             self._change(key, _Held(self._wanted.pop(key).places))
             if key != asking:
@@ -113,30 +112,29 @@ class Bound:
                 continue
             namespace = min(may, key=self._by_namespace.__getitem__)
             if self._shared + self._wanted[line.first(namespace)].places > self.limit:
-                return None  # nobody who wants less goes before
+                return None  # a later key that needs fewer slots must not overtake
             return line.take(namespace)
         return None
 
 
 class PodStarts(Bound):
-    """The bound on pods that are starting: asked for, but not running yet. Counted by trial, which starts one at a time.
+    """The limit of starting pods: created, but not running yet. Counted by trial, as a trial starts one pod at a time.
 
-    One that stands still (no node has room for it, its image does not come) keeps a place of its own namespace only, and
-    none holds a place for longer than STARTING_SECONDS, so that impossible pods slow their namespace down and stop nobody.
-    clock: seconds since the epoch.
+    A stuck pod (unschedulable, image cannot be pulled) holds a slot of its namespace only, and no pod holds a slot for longer
+    than STARTING_SECONDS: stuck pods slow down their own namespace, and block no other. clock: seconds since the epoch.
     """
 
     def __init__(self, limit: int, wake: Wake, clock: Callable[[], float]) -> None:
         super().__init__(limit, wake)
         self._clock = clock
-        self._pods: dict[Key, tuple[str, float]] = {}  # name, and since when it has been starting
+        self._pods: dict[Key, tuple[str, float]] = {}  # name, and the epoch second at which it started to start
 
     def saw(self, key: Key, pod: PodFacts, *, gone: bool = False) -> None:
-        """A trial's pod is, as the cluster shows it. gone: it was."""
+        """Update the slot from the trial's pod as the cluster reports it. gone: the pod was deleted."""
         since = pod.scheduled_at or pod.created_at
         left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
         over = gone or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
-        if over or pod.gates or left <= 0:  # a gated one has not begun to start, and no node or registry works for it
+        if over or pod.gates or left <= 0:  # a gated pod loads no node and no registry
             self._started(key, pod.name)
             return
         if self._pods.get(key) != (pod.name, since):
@@ -145,12 +143,12 @@ class PodStarts(Bound):
         self.hold(key, shared=not stands_still(pod))
 
     def settle(self, key: Key) -> None:
-        """A look is over: what it did not make a pod with is free again."""
+        """Release the slot at the end of a reconcile that created no pod."""
         if key not in self._pods:
             self.free(key)
 
     def _started(self, key: Key, name: str) -> None:
-        """Only if it is the pod that counts: the news may be of an earlier one."""
+        """Release the slot if the pod is the counted one: the event may be about an earlier pod."""
         if key in self._pods and self._pods[key][0] == name:
             del self._pods[key]
             self.free(key)

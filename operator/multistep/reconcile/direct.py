@@ -1,4 +1,4 @@
-"""Has large files sent from the pod straight to the object store (engine.direct decides), and checks that they came."""
+"""Lets the pod send large files directly to the object store (engine.direct decides), and verifies that they arrived."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collection of a trial. secret: values are redacted in its text files, which therefore go through the operator."""
+    """One collection of a trial. secret: its text files need redaction, so they go through the operator."""
 
     key: TrialKey
     attempt: int
@@ -27,7 +27,7 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Direct:
-    """least_bytes: of a file that is sent; linger_seconds: how long a session waits for one."""
+    """Sends files directly. least_bytes: minimum size of such a file; linger_seconds: how long a session waits for one."""
 
     shipping: Shipping
     volume: Volume
@@ -35,7 +35,7 @@ class Direct:
     linger_seconds: float
 
     async def go_on(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
-        """Until all is sent that can be, or a file takes its time: then the result has a running record."""
+        """Send files until all are sent, or one takes longer than linger_seconds: then the result has a running record."""
         while (reached := direct.reached(gathering.collect, records)).next is not None:
             record = session.seen(await self._advance(session, gathering, reached))
             records[record.id] = record
@@ -72,7 +72,7 @@ class Direct:
         return await session.send(request)
 
     async def pointers(self, gathering: Gathering, reached: Reached) -> dict[str, Pointer]:
-        """Those that the store has as the pod told, by name in the download; trial.log tells of the others."""
+        """Return the files that the store has as the pod sent them, by name in the download; log the others to trial.log."""
         found: dict[str, Pointer] = {}
         for sent in reached.sent:
             pointer = await self.shipping.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
@@ -85,12 +85,12 @@ class Direct:
         return found
 
     async def _tell(self, gathering: Gathering, why: str) -> None:
-        line = f"{gathering.collect.id}: a large file came through the operator, not straight to the store: {why}"
+        line = f"{gathering.collect.id}: a large file came through the operator, not directly to the store: {why}"
         await self.volume.append_log(gathering.key, line)
 
 
 def marked_as_sent(sources: Sequence[Source], sent: Mapping[str, object]) -> tuple[Source, ...]:
-    """The sources with what need not come again."""
+    """Return the sources, with the sent files marked: a download leaves them out."""
     names = [member.partition("/")[::2] for member in sent]
     return tuple(
         replace(source, sent=tuple(path for index, path in names if index == str(number))) for number, source in enumerate(sources)

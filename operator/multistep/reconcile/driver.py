@@ -1,4 +1,4 @@
-"""Drives a trial's script in its pods: one session each, as long as things go fast; then lets go until a result waits."""
+"""Runs a trial's script over one exec session per pod; a long phase runs without a session until its result waits."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from ..store.volume import TrialKey, Volume
 from .direct import Direct, Gathering, marked_as_sent
 
 SURVEY_PROTOCOL = 2
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of what a collection lacks: a record has 64 KiB
-HURRIED_SECONDS = 0.3  # how long a session stays open for a phase that may end soon while other trials wait for theirs
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of a collection's missing files in its record, which has 64 KiB
+HURRIED_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
 
 Report = Callable[[Journal, str], Awaitable[None]]
 Dismiss = Callable[[StepPlan], Awaitable[None]]
@@ -44,7 +44,7 @@ Dismiss = Callable[[StepPlan], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pods:
-    """A trial's pods. verifier: of the current step, where it is verified apart and its pod runs."""
+    """A trial's pods. verifier: of the current step's separate verifier, if it runs."""
 
     agent: PodFacts
     verifier: PodFacts | None = None
@@ -52,7 +52,7 @@ class Pods:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the driver needs done. report: tell how far the trial is; dismiss: remove the pod of a step's verifier."""
+    """Callbacks of the driver. report: write the progress to the status; dismiss: delete the pod of a step's verifier."""
 
     report: Report
     dismiss: Dismiss
@@ -60,9 +60,9 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Left:
-    """How the pods were left. image_user: a pod has to be made again as root, and this is whom the image runs as.
+    """The result of a drive. image_user: the image's user, if the pod must be recreated as root.
 
-    verifier: the step whose verifier's pod that is, or is wanted. between_steps: as the trial is suspended, no step begins.
+    verifier: the step whose verifier pod must be created or recreated. between_steps: the suspended trial paused between steps.
     """
 
     journal: Journal | None = None
@@ -73,7 +73,7 @@ class Left:
 
 @dataclass
 class _Ride:
-    """One visit to a trial's pods. sessions: those that are open; under_way: ids of what was running when they were opened;
+    """The state of one drive. sessions: the open ones; under_way: ids of records that were running when the sessions opened;
     workdir: of the verifier's environment."""
 
     trial: MultiStepTrial
@@ -98,14 +98,14 @@ class _Ride:
         return self.loaded.plan.steps[index]
 
     def take(self, session: Session, records: Iterable[Record]) -> None:
-        """What a runner has of this trial as its session begins."""
+        """Add the records that a runner sent when its session started."""
         taken = {each.id: session.seen(each) for each in records}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
 
 
 class Driver:
-    """Opens sessions and rides them. hurried: whether other trials wait for a session."""
+    """Runs scripts in exec sessions. hurried: whether other trials are queued for a session."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Driver:
         self._metrics = metrics
 
     async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
-        """Go on with the script until it is finished, or a phase takes its time. Raises PodError when a session breaks.
+        """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout: a pod that sends or takes a byte now and then holds no exec slot for ever.
         """
@@ -148,7 +148,7 @@ class Driver:
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
-            # A verifier's records are believed of its own pod and of the store: an agent may have got hold of its own pod.
+            # A verifier's records are trusted from its own pod and from the store only: an agent may control the agent's pod.
             ride.take(session, (each for each in hello.records if not in_verifier(each.id)))
             if loaded.plan.separate:
                 kept = [Record.from_json(each) for each in await self._volume.records(ride.key, scope.attempt)]
@@ -168,7 +168,7 @@ class Driver:
                 yield session, hello
 
     async def _ride(self, ride: _Ride) -> Left:
-        # What was told before is not told again: each write costs the API server more than all else of a short visit.
+        # Report a number of steps once: a status write costs the API server more than the rest of a short session.
         now, script = ride.trial.status, Replay(ride.scope, ride.agent)
         steps_told = -1 if now.phase == "Suspended" or ride.trial.spec.suspend else len(now.steps)
         if changed := changed_rewards(now, script.go_on(ride.records).journal.steps):
@@ -193,7 +193,7 @@ class Driver:
         return Left(progress.journal)
 
     async def _visit_verifier(self, ride: _Ride, journal: Journal) -> Left | None:
-        """A session in the pod of the current step's verifier; or how to leave, if that is not there yet."""
+        """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
         step, pod = ride.step(len(journal.steps) - 1), ride.pods.verifier
         if pod is None or pod.name not in pods.verifier_pod_names(ride.trial, step.index):
             return Left(journal, verifier=step)
@@ -206,7 +206,7 @@ class Driver:
         return None
 
     async def _advance_or_tell(self, ride: _Ride, progress: Progress) -> Record:
-        """When a session breaks, the pod's records may be gone for good: the status has to tell which phase it was."""
+        """Advance; if the session breaks, report the current phase first, as the pod's records may be lost."""
         try:
             return await self._advance(ride, progress)
         except PodError:
@@ -214,7 +214,7 @@ class Driver:
             raise
 
     async def _advance(self, ride: _Ride, progress: Progress) -> Record:
-        """Do the next operation, or wait a little for the running one."""
+        """Perform the next operation, or wait shortly for the running one."""
         assert progress.next is not None
         session = ride.sessions[progress.next.where]
         if progress.running is None:
@@ -224,7 +224,7 @@ class Driver:
         return session.seen(record)
 
     def _patience(self, ride: _Ride, id: str) -> float:
-        """Seconds for which a session stays open for a running phase. One that ran before the visit may run for hours."""
+        """Return the seconds to wait for a running phase; 0 if it ran before the session opened, as it may run for hours."""
         if id in ride.under_way:
             return 0.0
         linger = self._settings.linger_seconds
@@ -246,7 +246,7 @@ class Driver:
         return await perform(session, operation, ride.loaded.task.content, self._patience(ride, operation.id))
 
     async def _collect(self, ride: _Ride, session: Session, operation: Collect) -> Record:
-        """Bring the files into the store, then write down that they are there: a repeated collection replaces the first."""
+        """Store the files, then note it at the runner. Idempotent: a repeated collection replaces the first."""
         step, attempt = ride.step(operation.step), ride.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
@@ -269,14 +269,14 @@ class Driver:
         if found.cut:
             session = await self._reopen(ride, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # the note's own times are those of its writing, after all that
+        seconds = round(time.monotonic() - start, 3)  # the record's own times are those of the note
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
 
     async def _left_out(self, ride: _Ride, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
-        """Files that do not fit into the room, by name in the download, with the reason: their contents are not asked for."""
+        """Return the files too large for the free space, by name in the download, with the reason; they are not downloaded."""
         if ride.protocol < SURVEY_PROTOCOL:
             return {}
         files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
@@ -284,7 +284,7 @@ class Driver:
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
     async def _reopen(self, ride: _Ride, where: Place) -> Session:
-        """A new session in place of one whose download was cut off."""
+        """Replace a session whose download was cut off by a new one."""
         pod = ride.pods.verifier if where == "verifier" else ride.pods.agent
         assert pod is not None
         await ride.sessions[where].close()
@@ -293,11 +293,12 @@ class Driver:
         return session
 
     def _may_send(self, ride: _Ride, operation: Collect) -> bool:
-        """Not what a separate verifier is given from the volume, nor out of a pod whose network is limited."""
+        """Return whether the pod may send files to the object store: not files that a separate verifier needs from the volume, and
+        not from a pod with a limited network."""
         return ride.protocol >= 2 and operation.part == "all" and ride.loaded.plan.network is None
 
     async def _release(self, ride: _Ride, session: Session, operation: Release) -> Record:
-        """The verifier's records go to the store, for they tell the verdict; then its pod may go, too."""
+        """Store the verifier's records, which hold the verdict; then delete its pod."""
         step = ride.step(operation.step)
         prefix = f"{ride.scope.attempt}/{step.name}/"
         records = [each.to_json() for id, each in ride.records.items() if in_verifier(id) and id.startswith(prefix)]
@@ -324,7 +325,8 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
 
 
 def _must_be_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
-    """The runner makes /logs and /tests and switches users, so it has to be root, unless the pod template says otherwise."""
+    """Return whether the pod must be recreated as root: the runner creates /logs and /tests and switches users. A user set in the
+    pod template is respected."""
     return hello.user.uid != 0 and image_user is None and not pods.chooses_user(trial)
 
 

@@ -1,6 +1,6 @@
-"""Which events of a watch tell anything that a decision rests on. A status that we wrote ourselves is no news.
+"""Event filter: which watch events need a reconcile. A status that the operator wrote needs none.
 
-Only a hint that saves looks: a watch may lose events, so ``Resync`` compares what is known here with what there is.
+It only saves reconciles: a watch may miss events, so ``Resync`` compares the filter's state with lists.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 @dataclass(frozen=True)
 class Seen:
-    """What was last heard of an object. key: the trial, or the sweep, to look at; version: its resourceVersion; over: a trial
-    or a sweep that has finished."""
+    """An object's last observed state. key: the trial or the sweep to reconcile; version: resourceVersion; over: whether the
+    trial or the sweep has finished."""
 
     key: Key
     version: str
@@ -32,8 +32,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class PodEvent:
-    """Something of a trial's pod changed that matters. key: the trial; now: the pod as it is, or was last; before: as it was when
-    something was heard of it before, if ever."""
+    """A relevant change of a trial's pod. key: the trial; now: the pod as in this event; before: as in the last relevant event,
+    None if this is the first."""
 
     key: Key
     now: PodFacts
@@ -41,41 +41,41 @@ class PodEvent:
 
 
 class EventFilter:
-    """Remembers what was last heard of each trial, each sweep and each pod."""
+    """Remembers the last observed state of each trial, sweep and pod."""
 
     def __init__(self) -> None:
         self._seen: dict[Name, Seen] = {}
         self._told: set[Name] | None = None
 
     def trial(self, body: Body, type: str | None) -> Key | None:
-        """The trial to look at, if its spec changed, it is to be deleted, or it was not known. type: None for a listing."""
+        """Return the trial if it needs a reconcile: new, deleted, or its spec changed. type: of the event; None for a list."""
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
         return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def over(self, key: Key) -> bool:
-        """Whether a trial has ended: its pods tell nothing any more, and its last look saw to their end."""
+        """Return whether a trial has finished: then its pods' events need no reconcile, as its last one cleaned them up."""
         seen = self._seen.get(("trial", *key))
         return seen is not None and seen.over
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
-        """The sweep to look at, if its spec changed, it is to be deleted, or it was not known."""
+        """Return the sweep if it needs a reconcile: new, deleted, or its spec changed."""
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
         return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def pod(self, body: Body, type: str | None) -> PodEvent | None:
-        """If something of it changed that matters."""
+        """Return the pod's event if it needs a reconcile."""
         key, facts, metadata = pods.trial_of(body), pods.facts(body), body["metadata"]
         seen = self._seen.get(("pod", metadata["namespace"], metadata["name"]))
         before = seen.facts if seen is not None and isinstance(seen.facts, PodFacts) else None
         return PodEvent(key, facts, before) if key and self._heard("pod", metadata, key, facts, type) else None
 
     def known(self) -> dict[Name, Seen]:
-        """All that was heard of, as it is now."""
+        """Return a copy of the last observed states."""
         return dict(self._seen)
 
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
-        """What a watch tells of meanwhile; of what came and went nothing else is left."""
+        """Collect the names of all events in the context: an object created and deleted in it leaves no other trace."""
         self._told = told = set[Name]()
         try:
             yield told
@@ -83,7 +83,7 @@ class EventFilter:
             self._told = None
 
     def note(self, name: Name, seen: Seen | None) -> None:
-        """Heard in another way; None: it is gone."""
+        """Record a state that a list reported; None: the object was deleted."""
         if seen is None:
             self._seen.pop(name, None)
         else:
@@ -102,5 +102,5 @@ class EventFilter:
 
 
 def _identity(metadata: Mapping[str, Any]) -> object:
-    """Changes with the spec, and when the end was asked for; a status that was written is no news."""
+    """Return a value that changes with the spec and when deletion is requested, but not with the status."""
     return metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp"))

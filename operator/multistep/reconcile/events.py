@@ -1,4 +1,4 @@
-"""Events of what happened to a trial: told once per transition, after the status was written."""
+"""Kubernetes Events of a trial: one per transition, emitted after the status was written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGENT_ENV_HINT = "an agent receives the variables of spec.agent.env only"
 
 @dataclass(frozen=True)
 class Transition:
-    """One thing that happened, as an Event says it."""
+    """A transition as an Event reports it."""
 
     reason: str
     message: str
@@ -27,7 +27,7 @@ class Transition:
 
 
 def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
-    """What happened between two statuses of a trial, in order."""
+    """Return the transitions between two statuses of a trial, in order."""
     found = []
     if len(new.attempts) > len(old.attempts):
         found += _attempt_ended(new.attempts[-1])
@@ -44,14 +44,14 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def _attempt_ended(lost: AttemptStatus) -> list[Transition]:
-    """One that was released is told as a suspension."""
+    """Return the Event of a failed attempt; ``_suspension`` reports an attempt that a suspension ended."""
     if lost.reason == SUSPENDED:
         return []
     return [Transition(lost.reason or "AttemptLost", f"attempt {lost.number} was lost: {lost.message}", "Warning")]
 
 
 def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
-    """Suspended and Resumed, as a Job tells it; a paused trial whose pod is released is told of, too."""
+    """Return Suspended or Resumed, as a Job has them; Suspended also when a paused trial's pod is released."""
     if new.phase == "Suspended" and (old.phase != "Suspended" or len(new.attempts) > len(old.attempts)):
         return [Transition("Suspended", _phase_changed(new).message)]
     if old.phase == "Suspended" and new.phase in ("Pending", "Running"):
@@ -60,7 +60,7 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
-    """Return warnings about what has no effect: unknown keys of task.toml, unsupported parts of the task, unused variables."""
+    """Return warnings about settings without effect: unknown keys of task.toml, unsupported features, unused variables."""
     found = []
     if task.unknown:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
@@ -77,7 +77,7 @@ def _warning(reason: str, message: str) -> Transition:
 
 
 def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
-    """The steps that ended between two statuses."""
+    """Return the steps that finished between two statuses."""
     ended = len([step for step in old.steps if step.completion_time]) if old.attempt == new.attempt else 0
     return [step for step in new.steps[ended:] if step.completion_time]
 

@@ -1,6 +1,6 @@
-"""Fetches of tasks: in the background, a few at once, the same one only once, and with ever longer pauses when it fails.
+"""Fetches of tasks: in the background, with a concurrency limit, each request once, retried with back-off.
 
-Nothing here decides what a trial's task is: that is in its status. What is remembered only saves work.
+A trial's task is decided by its status, not here. The state in memory only saves work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
 _REMEMBERED = 4096
-_SWEEP = "sweep/"  # keys of sweeps begin with it; no object's name has a slash
+_SWEEP = "sweep/"  # prefix of sweeps' keys; no object's name has a slash
 
 
 @dataclass
 class _Flight:
-    """A fetch that goes on. starter: whose place it holds; waiting: who is to be told, by UID."""
+    """A running fetch. starter: whose slot it holds; waiting: keys to requeue at its end, by UID."""
 
     starter: Key
     task: asyncio.Task[None]
@@ -44,7 +44,7 @@ class _Flight:
 
 @dataclass(frozen=True)
 class _Failure:
-    """error: of the last time; until: time of the event loop; pause: seconds."""
+    """A failed fetch. error: of the last try; until: time of the event loop; pause: seconds."""
 
     error: SourceError
     until: float
@@ -65,13 +65,13 @@ class Fetches:
         self._wake_sweep: Wake = lambda _: None
         self._bound = Bound(settings.task_fetches, self._requeue, most_each=settings.task_fetches - 1)
         self._flights: dict[str, _Flight] = {}
-        self._told: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: of which request, and what
+        self._told: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: request id and outcome
         self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
         self._cache: Cache | None = None
 
     @property
     def cache(self) -> Cache:
-        """Opened when it is used first. Raises SourceError if it cannot be."""
+        """The cache, opened at its first use. Raises SourceError if it cannot be opened."""
         if self._cache is None:
             cache = Cache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
             try:
@@ -83,12 +83,12 @@ class Fetches:
         return self._cache
 
     def of_sweeps(self, wake: Wake) -> SweepFetches:
-        """The same for sweeps. wake: requeues a sweep."""
+        """Return the fetches for sweeps. wake: requeues a sweep."""
         self._wake_sweep = wake
         return SweepFetches(self)
 
     def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
-        """What was fetched for a trial. Raises SourceError: it is being fetched, or could not be."""
+        """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed."""
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, begun=begun)
 
     def ask_for(self, key: Key, uid: str, request: Request, *, begun: bool) -> Fetched:
@@ -103,19 +103,19 @@ class Fetches:
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
 
     def settle(self, key: Key) -> None:
-        """A look is over: a place that it did not use is free again."""
+        """Release an unused slot at the end of a reconcile."""
         if not any(flight.starter == key for flight in self._flights.values()):
             self._bound.free(key)
 
     async def stop(self) -> None:
-        """End what goes on."""
+        """Cancel all running fetches."""
         tasks = [flight.task for flight in self._flights.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, uid: str, key: Key, request: Request) -> None:
-        """Join the fetch that goes on, or begin one when it is the trial's turn. Raises SourceError while it is too soon."""
+        """Join a running fetch of the request, or start one if a slot is free. Raises SourceError during the back-off."""
         if (flight := self._flights.get(request.id)) is not None:
             flight.waiting[uid] = key
             return
@@ -138,7 +138,7 @@ class Fetches:
         except SourceError as error:
             outcome = error
         except OSError as error:
-            outcome = SourceError(f"the task could not be put into the operator's cache: {error.strerror}", transient=True)
+            outcome = SourceError(f"the task could not be stored in the operator's cache: {error.strerror}", transient=True)
         except Exception as error:
             logger.exception("fetching a task")
             outcome = SourceError(f"the task could not be fetched: {type(error).__name__}", transient=True)
@@ -170,7 +170,7 @@ class Fetches:
 
 @dataclass(frozen=True)
 class SweepFetches:
-    """What sweeps see of the fetches."""
+    """The fetches for sweeps."""
 
     fetches: Fetches
 
@@ -180,11 +180,11 @@ class SweepFetches:
         return self.fetches.cache
 
     def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
-        """What was fetched for a sweep. Raises SourceError: it is being fetched, or could not be."""
+        """Return a sweep's fetched tasks. Raises SourceError while the fetch runs, and if it failed."""
         return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, begun=begun)
 
     def settle(self, key: Key) -> None:
-        """A sweep's reconcile ended."""
+        """Release an unused slot at the end of a sweep's reconcile."""
         self.fetches.settle(_sweep(key))
 
 
@@ -193,7 +193,7 @@ def _sweep(key: Key) -> Key:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """What the processes that fetch are told of the settings."""
+    """Return the settings that fetch processes receive."""
     return Rules(
         allowed_hosts=tuple(settings.task_allowed_hosts),
         insecure_hosts=tuple(settings.task_insecure_hosts),
@@ -203,7 +203,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def _borne(error: SourceError) -> SourceError:
-    """A Secret that stopped working while a trial runs may be put right; what its pod has must not be lost for that."""
+    """Return the error as transient if a Secret was denied: an admin may fix it, and the running trial must not be lost."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error

@@ -1,4 +1,4 @@
-"""The end of a trial: its results directory is completed before its status says that it is."""
+"""Completes a finished trial's results directory, before its status becomes Complete or Failed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class Kept:
-    """Where the results of a trial that is over are. uri: of the operator, for whoever may read the trial's status;
-    store: of the object store, None without one."""
+    """The location of a finished trial's results. uri: of the operator's results server; store: of the object store, None without
+    one."""
 
     uri: str
     store: str | None = None
 
 
 class Finisher:
-    """Writes result.json and its siblings. shipping: where finished trials go, None if they stay on the volume."""
+    """Writes result.json and its siblings. shipping: to the object store, None if results stay on the volume."""
 
     def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None) -> None:
         self._volume = volume
@@ -43,24 +43,24 @@ class Finisher:
         *,
         failure: StepException | None = None,
     ) -> Kept:
-        """Complete the results of a trial where they are to stay. May be called again. failure: why the trial is Failed."""
+        """Complete a trial's results in their store. Idempotent. failure: the reason why the trial failed."""
         key = TrialKey.of(trial)
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))
         if self._shipping is None and await self._volume.pointers(key):
-            raise StoreError(f"{key}: files of it went to an object store, which is not set any more: set results_store again")
+            raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
         uri = self._volume.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:
-        """What the store has need not be on the volume, once the status says so. May be called again."""
+        """Delete results from the volume, if the status says that they are in the object store. Idempotent."""
         key = TrialKey.of(trial)
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key)
 
     async def finish_failed(self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float) -> Kept:
-        """The same for a trial that could not be run, from what its status has."""
+        """Complete the results of a trial that could not run, from its status."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"

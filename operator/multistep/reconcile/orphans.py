@@ -1,8 +1,8 @@
-"""The removal of orphans: every few minutes it looks for what belongs to no trial, and removes it (engine.orphans decides).
+"""Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (engine.orphans decides).
 
-Everything is looked at once more right before it is removed, and removed by its uid. Nothing that is remembered matters, but the
-marks on the volume, so a round may be cut off anywhere and two may run at once. A round lists metadata only, and reads a trial
-only if it changed since its pod was found to be wanted.
+Each object is read again right before its deletion, and deleted by its UID. The only state that matters is in the marks on the
+volume, so a round may be interrupted anywhere and two may run at once. A round lists metadata only. It reads a pod's trial once,
+and again only after the trial changed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ..store.volume import TrialKey, Volume
 from .trial_reconcile import salvaged
 
 T = TypeVar("T")
-FIRST_SECONDS = 15.0  # after the start, at most
+FIRST_SECONDS = 15.0  # the first round starts at most this long after the operator
 
 logger = logging.getLogger(__name__)
 
 
 class Place(Protocol):
-    """Where results are: the volume, or an object store."""
+    """A store of results: the volume or an object store."""
 
     async def trials(self) -> dict[TrialKey, float | None]: ...
     async def mark_gone(self, key: TrialKey, now: float) -> None: ...
@@ -47,7 +47,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class OrphanRemoval:
-    """clock: seconds since the epoch; shipping: to an object store, if there is one."""
+    """Deletes orphans. clock: seconds since the epoch; shipping: to an object store, if one is set."""
 
     cluster: Cluster
     volume: Volume
@@ -55,10 +55,10 @@ class OrphanRemoval:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     shipping: Shipping | None = None
-    _wanted: dict[str, str] = field(default_factory=dict)  # pods' uids: the versions of their trials that wanted them
+    _wanted: dict[str, str] = field(default_factory=dict)  # pods' UIDs: the versions of the trials that need them
 
     async def run(self) -> None:
-        """Round after round for ever; the first one soon."""
+        """Run rounds for ever; the first one soon."""
         seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
         while True:
             await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
@@ -66,7 +66,7 @@ class OrphanRemoval:
             seconds = self.settings.orphans_seconds
 
     async def once(self) -> None:
-        """A whole round; what fails is left for the next one."""
+        """Run one round; a failed part is retried in the next one."""
         parts = (self._look_at_pods, self._look_at_results, self._tidy_volume)
         await self._each(parts, lambda part: part(), "removing orphans")
 
@@ -82,7 +82,7 @@ class OrphanRemoval:
             del self._wanted[gone]
 
     async def _trials(self, namespace: str | None) -> dict[str, str]:
-        """Versions by uid. One that was given to another shard is missing, so whoever misses a trial reads it."""
+        """Return the trials' versions by UID. A trial moved to another shard is missing: callers read a missing trial."""
         listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
         return {each["uid"]: each["resourceVersion"] for each in listed}
 
@@ -90,7 +90,7 @@ class OrphanRemoval:
         found = {"metadata": metadata}
         pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
         if not pods.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
-            return  # somebody else's, or too young
+            return  # another owner's pod, or too young
         wanted_by = self._wanted.get(pod.uid)
         if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
             return
@@ -112,7 +112,7 @@ class OrphanRemoval:
         found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
         if not found:
             return
-        alive: set[str] = set()  # read after the results: they are there only after their trial
+        alive: set[str] = set()  # listed after the results, as a trial's results are created after the trial
         for namespace in self._shard.places:
             alive |= (await self._trials(namespace)).keys()
         await self._each(
@@ -121,13 +121,13 @@ class OrphanRemoval:
 
     async def _look_at_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
-        if keep is not None:  # a last look at the trial may still be writing
+        if keep is not None:  # the trial's last reconcile may still write
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
             there = await self._trial(key.namespace, key.name)
             if there is not None and there.metadata.uid == key.uid:
-                return  # the list was wrong
+                return  # the list was stale
         with about(namespace=key.namespace, trial=key.name, uid=key.uid):
             await self._do(place, key, fate, now, keep)
 
@@ -139,21 +139,21 @@ class OrphanRemoval:
                 await place.unmark(key)
             case "Remove":
                 await place.remove(key)
-                self._removed("results", str(key), f"its trial is gone for more than {keep} s")
+                self._removed("results", str(key), f"its trial was deleted more than {keep} s ago")
 
     async def _tidy_volume(self) -> None:
         removed = await self.volume.tidy(self.clock() - self.settings.orphans_grace_seconds)
         if removed:
-            logger.info("deleted %d things that crashes had left on the results volume", removed)
+            logger.info("deleted %d orphaned files of crashes from the results volume", removed)
             self.metrics.orphans_deleted.labels("file").inc(removed)
         self.metrics.results_free.set(await self.volume.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
-        """The trial as it is now. Only its metadata and status are read: a spec may be wrong."""
+        """Return the current trial, with what can be parsed of it: an invalid spec must not keep its orphans."""
         try:
             return salvaged(await self.cluster.get_trial(namespace, name))
         except NotFound as error:
-            if error.reason != "NotFound":  # the server does not know the kind: of trials nothing is known
+            if error.reason != "NotFound":  # the CRD is missing: this proves nothing about the trial
                 raise
             return None
 
@@ -166,13 +166,13 @@ class OrphanRemoval:
         return Shard(self.settings.shard, self.settings.namespaces)
 
     def _removed(self, kind: str, name: str, why: str) -> None:
-        logger.info("removed %s %s: %s", kind, name, why)
+        logger.info("deleted %s %s: %s", kind, name, why)
         self.metrics.orphans_deleted.labels(kind).inc()
 
     async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
-        """One that fails keeps no other from its turn."""
+        """Act on each item; log a failure and continue."""
         for item in items:
             try:
                 await act(item)
             except Exception as error:
-                logger.warning("%s: %s; left for the next time", what, error, exc_info=not isinstance(error, MultistepError))
+                logger.warning("%s: %s; retrying in the next round", what, error, exc_info=not isinstance(error, MultistepError))

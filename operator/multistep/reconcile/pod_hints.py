@@ -56,9 +56,9 @@ class PodHints:
         return hint
 
     def forget(self, key: Key) -> None:
-        """The trial does not exist any more, or it needs its pod no more."""
+        """Drop the hint of a trial that does not exist any more or needs its pod no longer."""
         self._by_trial.pop(key, None)
 
     def clear(self) -> None:
-        """Nothing that was seen before can be relied on."""
+        """Drop all hints, as none of them is reliable any more."""
         self._by_trial.clear()

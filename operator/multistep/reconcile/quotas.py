@@ -1,9 +1,9 @@
-"""Trials whose pods a ResourceQuota has no room for: of those that ask for the same, one tries again, and the others wait.
+"""Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
 
-A thousand trials that each try every few seconds would be a storm, and all but a few of their requests in vain. So there is a
-line for each namespace and each kind of pod (what a quota counts: a large pod may find no room where a small one does). The first
-of a line tries, later each time, and soon after a pod of the namespace went; whoever gets a pod lets the next one try.
-This is about load alone: lines are made anew by what the API server refuses.
+A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
+pod (by what a quota counts: a small pod may fit where a large one does not). The first trial of a queue retries with back-off,
+and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
+The queues only bound load: after a restart, new rejections fill them again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from ..backoff import Backoff
 from .turns import Key
 
-Kind = tuple[str, str]  # namespace, and what of a pod a quota counts
+Kind = tuple[str, str]  # namespace, and those fields of a pod that a quota counts
 
-EXCEEDED = "exceeded quota"  # in every such refusal
-BACKOFF = Backoff(first=1.0, last=60.0)  # a quota may be raised, and nobody tells
-ROOM_SECONDS = 1.0  # from a pod's end until quotas have it counted, more or less
+EXCEEDED = "exceeded quota"  # part of the message of every such rejection
+BACKOFF = Backoff(first=1.0, last=60.0)  # the operator does not watch quotas: one may be raised at any time
+ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
 
 
 @dataclass
 class _Line:
-    """keys: who waits, the one that tries first. refusal: what was said last; refusals: in a row; due: when one tries next."""
+    """keys: queued trials, in order. refusal: the last rejection's message; refusals: in a row; due: time of the next retry."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     refusal: str = ""
@@ -40,9 +40,9 @@ class _Line:
 
 
 class Quotas:
-    """wake: called for a key that may try now; clock: seconds since the epoch.
+    """wake: requeues a key that may retry now; clock: seconds since the epoch.
 
-    A look that asks ``may_try`` and then tries says how it went by ``tried``.
+    A reconcile that calls ``may_try`` and then creates a pod reports the result with ``tried``.
     """
 
     def __init__(self, wake: Callable[[Key], None], clock: Callable[[], float]) -> None:
@@ -53,14 +53,14 @@ class Quotas:
 
     @property
     def waiting(self) -> int:
-        """Keys in lines."""
+        """Number of queued keys."""
         return len(self._kinds)
 
     def may_try(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> bool:
-        """Whether a trial may ask for a pod (its manifest) now; else it is in the line. first: before those who do not say so."""
+        """Return whether a trial may create a pod (its manifest) now; if not, it is queued. first: ahead of other keys."""
         kind = key[0], _counted(pod)
         if self._kinds.get(key, kind) != kind:
-            self._leave(key)  # it wants another pod than before
+            self._leave(key)  # its pod is of another kind than before
         self._asked.add(key)
         if kind not in self._lines:
             return True
@@ -68,7 +68,7 @@ class Quotas:
         return line.first == key and line.due <= self._clock()
 
     def tried(self, key: Key, pod: Mapping[str, Any], refusal: str, *, first: bool) -> None:
-        """It asked for its pod. refusal: of a quota; if it is "", the next one may try."""
+        """Record a request for a pod. refusal: the quota's rejection; if "", the next key may retry."""
         if not refusal:
             self._leave(key)
             return
@@ -82,23 +82,23 @@ class Quotas:
         return key in self._kinds
 
     def refusal(self, key: Key) -> str:
-        """What the one was told that tries for a key in the line."""
+        """Return the last rejection in a queued key's queue."""
         told = self._lines[self._kinds[key]].refusal
-        return told[max(0, told.find(EXCEEDED)) :]  # what comes before names another pod
+        return told[max(0, told.find(EXCEEDED)) :]  # the text before it names another pod
 
     def pause(self, key: Key) -> float | None:
-        """Seconds until a key in the line may try; None: it is woken then."""
+        """Return the seconds until a queued key may retry; None: it is requeued then."""
         line = self._lines[self._kinds[key]]
         return max(0.0, line.due - self._clock()) if line.first == key else None
 
     def settle(self, key: Key) -> None:
-        """A look is over: who did not ask for a pod in it wants none any more."""
+        """Drop the key at the end of a reconcile that asked for no pod."""
         if key not in self._asked:
             self._leave(key)
         self._asked.discard(key)
 
     def went(self, namespace: str) -> None:
-        """A pod of the namespace is gone, or ended: there may be room soon."""
+        """Retry soon: a pod of the namespace was deleted or finished, so the quota may have room."""
         due = self._clock() + ROOM_SECONDS
         for kind, line in self._lines.items():
             if kind[0] == namespace:
@@ -135,7 +135,7 @@ class Quotas:
 
 
 def _counted(pod: Mapping[str, Any]) -> str:
-    """What a quota counts or selects by: resources of containers, the priority class."""
+    """Return what a quota counts or selects by: the containers' resources and the priority class."""
     spec = pod["spec"]
     containers = [each.get("resources") for each in (*spec.get("initContainers", ()), *spec["containers"])]
     return json.dumps([containers, spec.get("priorityClassName")], sort_keys=True)

@@ -70,7 +70,7 @@ class Reads:
             self._bound.free(key)
 
     async def stop(self) -> None:
-        """End all reads."""
+        """Cancel all running reads."""
         tasks = [each.task for each in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -111,4 +111,4 @@ def _bound(remembered: OrderedDict[str, tuple[TaskKey, Exception]] | OrderedDict
 
 
 def _not_yet() -> SourceError:
-    return SourceError("the task is being read, or is queued for it", transient=True, reason=FETCHING, retry_seconds=None)
+    return SourceError("the task is being read or is queued for reading", transient=True, reason=FETCHING, retry_seconds=None)

@@ -1,7 +1,7 @@
-"""Brings trials forward, one look at a time.
+"""Reconciles trials.
 
-Nothing is kept in memory that matters. Hints (what a pod was left with, plans) only save work; each decision rests on
-the trial and the pod as the API server has them now, and on the runner's own records.
+The reconciler is stateless. Hints and cached plans only save work; each decision rests on the trial and the pod as the API
+server has them now, and on the runner's records.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .trial_pods import TrialPods
 from .trial_reconcile import SOON_SECONDS, Tools, TrialReconcile
 from .turns import Key
 
-STARTING_NEWS_SECONDS = 1.0  # of a pod that was held back and is on its way now; most often it runs soon
+STARTING_NEWS_SECONDS = 1.0  # after a pod became schedulable or unstuck: it most often runs soon, so one reconcile does
 
 
 @dataclass
 class Reconciler:
-    """What the queue calls. clock: seconds since the epoch; wake: adds a key to the queue; ended: told of trials that are over;
+    """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
     shipping: to an object store."""
 
     cluster: Cluster
@@ -84,22 +84,22 @@ class Reconciler:
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
-        """Others may make their pods now. type: of the watch's event. Returns the seconds within which to look at the trial; None:
-        when its time comes, as it is known to wait for the pod, which is on its way."""
+        """Update limits and quota queues from a pod's event. type: of the watch event. Return the seconds within which to reconcile
+        the trial; None: no sooner than planned, as the pod is starting and the trial waits for it."""
         pod, before, gone = event.now, event.before, type == "DELETED"
         self.starts.saw(event.key, pod, gone=gone)
-        if gone or pod.phase in ("Succeeded", "Failed"):  # what ended counts for no quota
+        if gone or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
             self.quotas.went(event.key[0])
         if gone or not on_its_way(pod):
             return 0.0
-        waits = type == "ADDED" if before is None else on_its_way(before)  # it was added by the look that waits now
+        waits = type == "ADDED" if before is None else on_its_way(before)  # the reconcile that created the pod set a timer
         return None if waits else STARTING_NEWS_SECONDS
 
     async def reconcile(self, key: Key) -> float | None:
-        """One look. Returns the seconds after which to look again; None: only when something happens."""
+        """Reconcile one trial. Return the seconds after which to requeue it; None: at the next event only."""
         try:
             with self.metrics.reconcile_seconds.time():
-                return await self._look(key)
+                return await self._reconcile(key)
         finally:
             self.starts.settle(key)
             self.quotas.settle(key)
@@ -107,18 +107,18 @@ class Reconciler:
             self.fetches.settle(key)
             self.reads.settle(key)
 
-    async def _look(self, key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> float | None:
         try:
             trial = await self.cluster.get_trial(*key)
         except NotFound:
             self._forget(key)
             return None
-        if not self.shard.has(trial["metadata"]):  # it was given to another operator, which sees it by its label
+        if not self.shard.has(trial["metadata"]):  # the label assigns it to another operator
             self._forget(key)
             return None
         try:
             return await TrialReconcile(self._tools, trial).run()
-        except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
+        except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
             return SOON_SECONDS
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
@@ -126,6 +126,6 @@ class Reconciler:
             raise
 
     def _forget(self, key: Key) -> None:
-        """The trial does not exist any more, or it is another operator's."""
+        """Forget a trial that was deleted or belongs to another operator."""
         self._tools.tally.gone(key)
         self.hints.forget(key)

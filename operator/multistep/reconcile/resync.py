@@ -23,13 +23,13 @@ from .versions import is_older
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 10.0  # for events that are under way
-_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are looked at themselves
+_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are reconciled
 SOONER: Final = 0.5
-STALLED_AFTER: Final = 14  # comparisons with a finding, one after another: in that time a watch that is silent is begun anew
+STALLED_AFTER: Final = 14  # comparisons with a finding, in a row: long enough for a silent watch to be restarted
 
 
 class Lister(Protocol):
-    """What a list needs of the API server."""
+    """The API server's list call."""
 
     async def list_metadata(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
@@ -62,16 +62,16 @@ class Resync:
         self.finding = ""  # of the last comparison; "" if it found nothing
 
     def pause_seconds(self, usual: float) -> float:
-        """Until the next comparison: less after a finding, to learn soon whether the watch recovered."""
+        """Return the seconds until the next comparison: fewer after a finding, to learn soon whether the watch recovered."""
         return usual * SOONER if self.finding else usual
 
     @property
     def stalled(self) -> bool:
-        """Whether the watches do not come back by themselves."""
+        """Whether the watches missed events for so long that only a restart helps."""
         return self._findings >= STALLED_AFTER
 
     async def everything(self) -> None:
-        """Have every trial and every sweep looked at."""
+        """Requeue every trial and every sweep."""
         for kind, resource in _WHOLE.items():
             for key in await self._versions(resource):
                 self._add(kind, key)
@@ -89,7 +89,7 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # after a gap, deletions are not told: that alone is no fault of the watch
+        for name in [*changed, *gone]:  # a watch omits deletions in a gap: a deletion alone does not prove a fault
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
@@ -115,7 +115,7 @@ class Resync:
         return found
 
     async def _versions(self, resource: Resource) -> dict[Key, str]:
-        """Of all there are."""
+        """Return the versions of all objects of a resource."""
         selector = self._shard.selector
         lists = [await self._lister.list_metadata(resource, each, label_selector=selector) for each in self._shard.places]
         return {(each["namespace"], each["name"]): each["resourceVersion"] for found in lists for each in found}

@@ -1,7 +1,7 @@
-"""What is known of the trials of each sweep: a few facts of each, by what watches tell and lists.
+"""Cache of the trials of each sweep: a few facts of each trial, from watch events and lists.
 
-Only a hint that saves reading all trials for every look: it is made anew from a list by a process that begins, or that found its
-watch to have missed something. What would be wrong about it cannot make a trial twice, nor one too many (engine.sweeps).
+It saves listing all trials in each reconcile. A new process, and one whose watch missed an event, fills it from a list again. A
+wrong entry cannot create a trial twice or exceed a limit (engine.sweeps).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .versions import is_older
 
 @dataclass
 class Page:
-    """Of one sweep.
+    """The cached trials of one sweep.
 
-    trials: by name. made: how many numbers are known to have been made. whole: all trials were listed. heard: names of which a
-    watch told since the look began that goes on. over: the sweep has ended, nothing is noted any more. plan: with the generation
-    of the spec that it was made of. written: when the sweep's status was (seconds since the epoch). version: the newest that was
-    seen of the sweep, its resourceVersion.
+    trials: by name. made: how many numbers are known to be created. whole: all trials were listed. heard: names in watch events
+    since the current reconcile started. over: the sweep has finished, so the page records nothing more. plan: with the spec's
+    generation. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of
+    the sweep.
     """
 
     key: Key
@@ -37,11 +37,11 @@ class Page:
     version: str = ""
 
     def begin(self) -> None:
-        """A look begins: from now on, what a watch tells is newer than the answers to what is asked."""
+        """Start a reconcile: from now on, watch events are newer than responses to its requests."""
         self.heard.clear()
 
     def hear(self, name: str, found: TrialFacts | None) -> bool:
-        """What a watch tells of a trial; None: it is gone. Returns whether that is news."""
+        """Record a trial's watch event; None: it was deleted. Return whether the facts changed."""
         self.heard.add(name)
         before = self.trials.get(name)
         if found is None:
@@ -51,12 +51,12 @@ class Page:
         return before != found
 
     def read(self, trial: Mapping[str, Any]) -> None:
-        """A trial as the API server answered; by now it may be gone, and the watch have told so."""
+        """Record a trial from a response, unless a watch event is newer: it may have been deleted since."""
         if (name := trial["metadata"]["name"]) not in self.heard:
             self.trials[name] = facts(trial)
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], uid: str) -> None:
-        """Read all trials of the sweep with this uid."""
+        """Record all trials of the sweep with this UID."""
         listed = set[str]()
         async for each in trials:
             if (owner := owner_of(each)) is not None and owner[1] == uid:
@@ -67,13 +67,13 @@ class Page:
         self.whole = True
 
     def close(self) -> None:
-        """The sweep has ended: its status is the record."""
+        """Drop the trials of a finished sweep: its status has the results."""
         self.trials.clear()
         self.heard.clear()
         self.plan, self.over = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """The facts of those trials whose number is that of their name: labels can be changed by anybody."""
+        """Return the facts of the trials whose number label matches their name: users can change labels."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.made = max(self.made, max((each.number for each in found), default=-1) + 1)
@@ -81,13 +81,13 @@ class Page:
 
 
 class Book:
-    """The pages, by the sweeps' uids."""
+    """The pages of all sweeps, by the sweeps' UIDs."""
 
     def __init__(self) -> None:
         self._pages: dict[str, Page] = {}
 
     def saw(self, trial: Mapping[str, Any], *, gone: bool = False) -> Key | None:
-        """A watch tells that a trial was made, changed or deleted. Returns the sweep to look at, if that is news to it."""
+        """Record a trial's watch event. Return the sweep if it needs a reconcile."""
         owner = owner_of(trial)
         if owner is None:
             return None
@@ -95,15 +95,16 @@ class Book:
         page = self._pages.get(uid)
         if page is None:
             if gone:
-                return None  # with its sweep, most often
+                return None  # most often deleted together with its sweep
             page = self._pages[uid] = Page((metadata["namespace"], sweep))
         if page.over:
             return None
         return page.key if page.hear(metadata["name"], None if gone else facts(trial)) else None
 
     def page(self, key: Key, uid: str, version: str, *, over: bool) -> Page:
-        """The page of a sweep as it was just read. version, over: its own; a page that knows a later version, or that the sweep has
-        ended, is of a time before the API server's store was restored from an older copy. Earlier namesakes' pages are dropped."""
+        """Return the page of a sweep that was just read. version, over: the sweep's. A page with a later version, or one of a
+        finished sweep that is not finished now, precedes a restore of the API server's store from an older copy: it is replaced.
+        Pages of earlier sweeps of the same name are dropped."""
         page = self._pages.get(uid)
         if page is None or is_older(version, page.version) or (page.over and not over):
             self.drop(key)
@@ -112,16 +113,16 @@ class Book:
         return page
 
     def clear(self) -> None:
-        """Forget everything: the next reconcile of each sweep lists its trials."""
+        """Drop all pages: the next reconcile of each sweep lists its trials."""
         self._pages.clear()
 
     def drop(self, key: Key) -> None:
-        """The sweep is gone."""
+        """Drop the pages of a deleted sweep."""
         for uid in [uid for uid, page in self._pages.items() if page.key == key]:
             del self._pages[uid]
 
     def doubt(self, namespace: str) -> list[Key]:
-        """The watch missed something: trials are listed again by the next look at their sweep. Returns those to look at."""
+        """Have the next reconcile list the trials again, as the watch missed an event. Return the sweeps to reconcile."""
         doubted = [page for page in self._pages.values() if page.key[0] == namespace and page.whole and not page.over]
         for page in doubted:
             page.whole = False

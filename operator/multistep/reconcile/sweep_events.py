@@ -1,4 +1,4 @@
-"""Events of what happened to a sweep, as those of a trial."""
+"""Kubernetes Events of a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .events import Transition
 
 
 def transitions(old: SweepStatus, new: SweepStatus) -> list[Transition]:
-    """What happened between two statuses of a sweep, in order."""
+    """Return the transitions between two statuses of a sweep, in order."""
     found = []
     if new.start_time and not old.start_time:
         found.append(Transition("SweepStarted", _message(new)))

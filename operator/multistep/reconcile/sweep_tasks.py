@@ -1,7 +1,7 @@
-"""The tasks of a sweep: those of its spec, or all of a place, as they were when it began.
+"""The tasks of a sweep: those of its spec, or all tasks of a source, as of the sweep's start.
 
-Their names may be too many for a status: they are in an immutable ConfigMap that the sweep owns, and the status has its digest.
-Lost, it is made again from the same revision, or the sweep waits.
+Their names may be too large for a status. So an immutable ConfigMap that the sweep owns holds them, and the status has its digest.
+A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DIGITS: Final = 12
 
 @dataclass(frozen=True)
 class SweepTasks:
-    """fetches: they share the concurrency limit of those of trials."""
+    """Loads the tasks of sweeps. fetches: they share the concurrency limit of the trials' fetches."""
 
     cluster: Cluster
     remote: Remote
     fetches: SweepFetches
 
     async def load(self, sweep: TrialSweep) -> tuple[Sequence[SweepTask], SweepTasksStatus | None]:
-        """The tasks, and what is to be in the status of them. Raises InvalidSpec and SourceError."""
+        """Return the tasks and their status. Raises InvalidSpec and SourceError."""
         source, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
         if source is None:
             return sweep.spec.tasks, None
@@ -49,7 +49,7 @@ class SweepTasks:
             )
         digest = digest_of(text.encode())
         if pinned is not None and digest != pinned.digest:
-            raise SourceError(f"revision {revision} holds other tasks now than when the sweep began", reason=DIGEST)
+            raise SourceError(f"revision {revision} has other tasks than at the start of the sweep", reason=DIGEST)
         name = f"{sweep.metadata.name}-tasks-{digest.removeprefix('sha256:')[:_DIGITS]}"
         await self._keep(sweep, name, text)
         return tasks_at(source, revision, names), SweepTasksStatus(
@@ -57,7 +57,7 @@ class SweepTasks:
         )
 
     def settle(self, key: Key) -> None:
-        """A look is over."""
+        """Release an unused slot at the end of a reconcile."""
         self.fetches.settle(key)
 
     async def _kept(self, sweep: TrialSweep, pinned: SweepTasksStatus) -> list[str] | None:
@@ -68,7 +68,7 @@ class SweepTasks:
         text = (found.get("data") or {}).get(_KEY, "")
         if digest_of(text.encode()) != pinned.digest:
             raise SourceError(
-                f"ConfigMap {pinned.config_map} does not hold the tasks that the sweep began with: delete it", transient=True
+                f"ConfigMap {pinned.config_map} does not have the tasks of the sweep's start: delete it", transient=True
             )
         return str(text).split("\n")
 
@@ -95,4 +95,4 @@ class SweepTasks:
                 raise
             found = await self.cluster.get_config_map(owner.namespace, name)
             if found.get("data") != manifest["data"] or not found.get("immutable"):
-                raise SourceError(f"there is a ConfigMap {name} that this sweep did not make: delete it", transient=True) from None
+                raise SourceError(f"ConfigMap {name} exists, but this sweep did not create it: delete it", transient=True) from None

@@ -1,7 +1,7 @@
-"""Brings sweeps forward, one look at a time, as ``Reconciler`` does trials.
+"""Reconciles sweeps, as ``Reconciler`` does trials.
 
-A look reads the sweep, counts what is known of its trials, makes those that are due one after the other, and writes down
-what was reached. All that it is sure of is in the cluster: names tell which trials were made. It may die between any two lines.
+A reconcile reads the sweep, counts its trials, creates those that are due one after the other, and writes the status. It is
+idempotent and may be interrupted anywhere: the trials' names in the cluster show which were created.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .writer import tell
 logger = logging.getLogger(__name__)
 
 SOON_SECONDS: Final = 0.5
-STATUS_SECONDS: Final = 5.0  # between two writes of numbers alone
-TROUBLE_SECONDS: Final = 30.0  # until a trial that could not be made is tried again
-CHANGES_AT_ONCE: Final = 16  # of trials' specs
+STATUS_SECONDS: Final = 5.0  # between two status writes in which only counts changed
+TROUBLE_SECONDS: Final = 30.0  # until the creation of a rejected trial is retried
+CHANGES_AT_ONCE: Final = 16  # concurrent patches of trials' specs
 
 NAME_TAKEN: Final = "NameTaken"
 REFUSED: Final = "TrialRefused"
@@ -45,7 +45,7 @@ REFUSED: Final = "TrialRefused"
 
 @dataclass
 class Sweeps:
-    """What the queue calls. clock: seconds since the epoch; shard: whose sweeps these are."""
+    """Reconciles one sweep per call. clock: seconds since the epoch; shard: whose sweeps are reconciled."""
 
     cluster: Cluster
     metrics: Metrics
@@ -55,25 +55,25 @@ class Sweeps:
     book: Book = field(default_factory=Book)
 
     async def reconcile(self, key: Key) -> float | None:
-        """One look. Returns the seconds after which to look again; None: only when something happens."""
+        """Reconcile one sweep. Return the seconds after which to requeue it; None: at the next event only."""
         try:
             found = await self.cluster.get_sweep(*key)
         except NotFound:
             self._forget(key)
             return None
-        if not self.shard.has(found["metadata"]):  # it was given to another operator
+        if not self.shard.has(found["metadata"]):  # the label assigns it to another operator
             self._forget(key)
             return None
         metadata = Metadata.model_validate(found["metadata"])
         also_about(uid=metadata.uid)
         if metadata.deletion_timestamp is not None:
-            return None  # its trials go with it
+            return None  # garbage collection deletes its trials
         self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
         over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
         page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
         try:
             return await _Look(self, found, page).run()
-        except (Conflict, NotFound):  # something changed or went meanwhile, and the news of it may be lost
+        except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
             return SOON_SECONDS
         finally:
             self.tasks.settle(key)
@@ -84,7 +84,7 @@ class Sweeps:
 
 
 class _Look:
-    """One look at one sweep."""
+    """One reconcile of one sweep."""
 
     def __init__(self, sweeps: Sweeps, found: Object, page: Page) -> None:
         self._s = sweeps
@@ -114,7 +114,7 @@ class _Look:
         return await self._go_on(plan)
 
     def _parsed(self) -> TrialSweep:
-        """A spec with a thousand tasks is read once, unless it changes."""
+        """Return the sweep. Its spec is parsed once per generation, as it may have a thousand tasks."""
         metadata, kept = Metadata.model_validate(self._object["metadata"]), self._page.plan
         if kept is None or kept[0] != metadata.generation:
             return parse_sweep(self._object)
@@ -130,7 +130,7 @@ class _Look:
         return self._page.plan[1], pinned
 
     async def _wait_for_tasks(self, error: SourceError) -> float | None:
-        """Of a sweep that has begun nothing is given up: what it had may come back."""
+        """Wait for the tasks. A started sweep never fails here, as its source may come back."""
         text = f"spec.tasksFrom: {error}"
         if self._sweep.status.start_time is not None:
             logger.warning("%s", text)
@@ -170,9 +170,9 @@ class _Look:
     # -- trials
 
     async def _make(self, plan: Plan, numbers: Iterable[int], early: int) -> Trouble | None:
-        """One after the other: a number whose trial is not known to be there keeps all later ones from being made.
+        """Create trials one after the other; the first number whose trial cannot be created stops all later ones.
 
-        early: from which number on they wait for their turn.
+        early: from this number on, the trials are prepared ahead of need and wait for their turn.
         """
         for number in numbers:
             try:
@@ -186,14 +186,14 @@ class _Look:
                     return Trouble(NAME_TAKEN, _taken(plan.names[number]))
             except (NotFound, Unavailable):
                 raise
-            except ClusterError as error:  # a quota, a policy, or a spec that is no trial's
+            except ClusterError as error:  # a quota, a policy, or an invalid trial spec
                 return Trouble(REFUSED, str(error))
             self._page.read(made)
             self._page.made = max(self._page.made, number + 1)
         return None
 
     async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
-        """Change live trials' specs, some at a time. by: who suspended them; None: nobody any more; "": as it is."""
+        """Patch active trials' specs. by: value of the annotation suspended-by; None: delete it; "": leave it."""
         metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}
         gate = asyncio.Semaphore(CHANGES_AT_ONCE)
 
@@ -210,7 +210,7 @@ class _Look:
     # -- the sweep
 
     async def _clean_up(self) -> float | None:
-        """It has ended: note changes of its spec, and delete it when its time has come."""
+        """Update a finished sweep's observed generation, and delete the sweep after its TTL."""
         sweep, now = self._sweep, self._s.clock()
         self._page.close()
         ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
@@ -227,7 +227,7 @@ class _Look:
         return await self._clean_up()
 
     async def _write_in_time(self, status: SweepStatus) -> float | None:
-        """Write now what must not wait, and numbers when some time has passed since the last write; returns how long they wait."""
+        """Write the status, but changed counts at most every STATUS_SECONDS. Return the seconds until counts may be written."""
         last, now = self._page.written, self._s.clock()
         wait = 0.0 if last is None else last + STATUS_SECONDS - now
         if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
@@ -236,7 +236,7 @@ class _Look:
         return None
 
     async def _write(self, new: SweepStatus) -> None:
-        """Write the status if it changed; then tell. Raises Conflict if somebody wrote meanwhile."""
+        """Write the status if it changed; then emit Events. Raises Conflict if the sweep was changed since it was read."""
         old, content, metadata = self._sweep.status, sweep_status.to_json(new), self._sweep.metadata
         if content == (self._object.get("status") or {}):
             return
@@ -256,7 +256,7 @@ class _Look:
 
 
 def _taken(name: str) -> str:
-    return f"there is a trial {name} that this sweep did not make; its own of that name waits until that one is deleted"
+    return f"trial {name} exists, but this sweep did not create it; delete it, so that the sweep can create its own"
 
 
 _NOTHING: Final[Mapping[str, Any]] = {
@@ -266,7 +266,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
 
 
 def _salvaged(found: Object) -> TrialSweep:
-    """A sweep whose spec cannot be read; of its status what can."""
+    """Return a sweep whose spec cannot be parsed, with an empty spec, and its status if that can be parsed."""
     try:
         status = parse_sweep_status(found)
     except InvalidSpec:

@@ -1,8 +1,8 @@
-"""Counts what becomes of trials: each thing once as long as this process lives, whatever its writes and answers come to.
+"""Counts trials' transitions for metrics: each at most once.
 
-What is counted is the difference between two statuses that were seen, not a write: of a write whose answer was lost the
-next look tells. At its first look at a trial a process takes what it finds for counted, by itself or by another; so what
-a process wrote right before it died may be missing, and nothing is counted twice.
+It counts the difference between two observed statuses, not writes: the next reconcile counts a write whose response was lost.
+When a process first reads a trial, it takes the trial's transitions as counted. So a transition written right before a crash may
+be missing, and none is counted twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RECENT_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Mark:
-    """How much of a trial is counted. uid: the trial's; lost: attempts; attempt: the current one; steps: that ended in it; over:
-    it has ended."""
+    """The counted part of a trial. uid: the trial's; lost: failed attempts; attempt: the current one; steps: finished ones in it;
+    over: whether the trial has finished."""
 
     uid: str
     lost: int
@@ -35,15 +35,16 @@ class Mark:
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """All that its status tells."""
+        """Return the mark of a trial whose whole status is counted."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
         return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
 
 
 class Tally:
-    """What was counted of each trial. ended: told of each trial that has ended, and of those that had, less than RECENT_SECONDS
-    before they were first seen: nobody may have been told. clock: seconds since the epoch."""
+    """Counts each trial's transitions. ended: called for each trial that finished, and for one that finished less than
+    RECENT_SECONDS before this process first read it, as an earlier process may not have called it. clock: seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Tally:
         self._marks: dict[Key, Mark] = {}
 
     def saw(self, trial: MultiStepTrial) -> None:
-        """A trial was read or written: count what is new."""
+        """Count the new transitions of a trial that was read or written."""
         key = trial.metadata.namespace, trial.metadata.name
         self._metrics.phases.saw(key, trial.status.phase)
         mark, now = self._marks.get(key), Mark.of(trial)
@@ -72,12 +73,12 @@ class Tally:
                 self._ended(trial)
 
     def gone(self, key: Key) -> None:
-        """A trial is there no more."""
+        """Forget a deleted trial."""
         self._metrics.phases.gone(key)
         self._marks.pop(key, None)
 
     def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:
-        """It was written down for the first time that the attempt's pod runs."""
+        """Observe queueing and startup times, when the status first has the attempt's running pod."""
         names, created = _names(trial), trial.metadata.creation_timestamp
         if pod.started_at is None:
             return
@@ -111,9 +112,7 @@ class Tally:
         self._metrics.trials_finished.of(str(status.phase), reason, class_, **names).inc()
         if status.start_time and status.completion_time:
             self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
-        if (
-            status.phase == "Complete" and (reward := (status.rewards or {}).get("reward")) is not None
-        ):  # a missing reward is no zero
+        if status.phase == "Complete" and (reward := (status.rewards or {}).get("reward")) is not None:  # a missing reward is not 0
             self._metrics.trial_reward.of(**names).observe(reward)
 
 
@@ -126,7 +125,7 @@ def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
 
 
 def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
-    """Steps that ended since, of the attempt that was current then, of those between, and of the one that is now."""
+    """Return the steps that finished since the mark, of all attempts from the mark's on."""
     attempts = sorted(status.steps_by_attempt().items())
     since = [(number, _ended_steps(steps)) for number, steps in attempts if number >= mark.attempt]
     return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]

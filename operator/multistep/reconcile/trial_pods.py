@@ -1,4 +1,4 @@
-"""The pods of one trial: made, looked at, removed, each only if it is the trial's own."""
+"""Creates, reads and deletes the pods of a trial; deletes a pod only if the trial owns it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAME_TAKEN_SECONDS = 2.0
 
 
 class TrialPods:
-    """What the reconciler asks of the cluster about pods. guarded: each has a PodDisruptionBudget, so that drains wait."""
+    """The pods of trials. guarded: each pod gets a PodDisruptionBudget, so that node drains wait."""
 
     def __init__(self, cluster: Cluster, *, guarded: bool = False) -> None:
         self._cluster = cluster
         self._guarded = guarded
 
     async def get(self, trial: MultiStepTrial, name: str | None) -> PodFacts | None:
-        """The pod of that name, if there is one."""
+        """Return the pod of that name, or None if it does not exist."""
         if name is None:
             return None
         try:
@@ -34,15 +34,15 @@ class TrialPods:
             return None
 
     async def create(self, request: pods.PodRequest, manifest: Object) -> PodFacts | Wait | None:
-        """Make a pod (its manifest), after the NetworkPolicy that limits it. None: one of that name is there, and somebody has to
-        look whose. Wait: it may not be made now, but later perhaps.
+        """Create a pod (its manifest), after its NetworkPolicy. Return None if a pod of that name exists: the caller must check its
+        owner. Return Wait if the API server rejects it for now.
 
-        Raises InvalidSpec if it can never be a pod, ClusterError.
+        Raises InvalidSpec if the pod is invalid, ClusterError.
         """
         try:
             if not await self._limit_network(request):
-                # A former trial's of the same name goes by itself.
-                message = f"a NetworkPolicy named {request.name} belongs to somebody else"
+                # Garbage collection deletes a policy of an earlier trial of the same name.
+                message = f"NetworkPolicy {request.name} belongs to another object"
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
             await self._guard(request)
             return pods.facts(await self._cluster.create_pod(manifest))
@@ -52,14 +52,14 @@ class TrialPods:
             return _refused(error)
 
     async def remove(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
-        """Ask for the end of those of these pods that are the trial's."""
+        """Delete those of these pods that the trial owns."""
         for name in names:
             await self.unguard(trial, [name])
             if (pod := await self.get(trial, name)) is not None:
                 await self._delete(trial, pod)
 
     async def remove_all(self, trial: MultiStepTrial) -> None:
-        """The same for all of its pods, also for one made by an operator that did not know yet how far the trial was."""
+        """Delete all pods of the trial, also those that a stale reconcile of an earlier leader created."""
         selector = f"{pods.LABEL_TRIAL}={pods.label_value(trial.metadata.name)}"
         for found in await self._cluster.list_pods(trial.metadata.namespace, label_selector=selector):
             pod = pods.facts(found)
@@ -72,18 +72,18 @@ class TrialPods:
                 await self._cluster.delete_pod(trial.metadata.namespace, pod.name, uid=pod.uid)
 
     async def unguard(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
-        """Drains need not wait for these pods any more."""
+        """Delete the pods' disruption budgets, so that node drains no longer wait."""
         if self._guarded:
             for name in names:
                 await self._cluster.delete_disruption_budget(trial.metadata.namespace, pods.disruption_budget_name(trial, name))
 
     async def _guard(self, request: pods.PodRequest) -> None:
         if (budget := pods.disruption_budget(request)) is not None:
-            with suppress(Conflict):  # made before a crash
+            with suppress(Conflict):  # created before a crash
                 await self._cluster.create(budget)
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
-        """See that the pod's NetworkPolicy is there before the pod is; False if somebody else has its name."""
+        """Create the pod's NetworkPolicy before the pod. Return False if another object owns one of that name."""
         policy = pods.network_policy(request)
         if policy is None:
             return True
@@ -96,10 +96,10 @@ class TrialPods:
 
 
 def _refused(error: ClusterError) -> Wait:
-    """What can be no pod ends the trial; what is not allowed now (quota, admission) may be later."""
+    """Return the wait for a rejection by quota or admission, which is retried. Raises InvalidSpec if the pod is invalid."""
     denied = "is forbidden" in str(error) or "denied the request" in str(error)  # policies and webhooks choose their status
     if error.status in (400, 422) and not denied:
-        raise InvalidSpec(f"the API server refuses a pod of the trial: {error}") from error
+        raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error
     if error.status != 403 and not denied:
         raise error
     reason = QUOTA_EXCEEDED if EXCEEDED in str(error) else "PodForbidden"
@@ -107,7 +107,7 @@ def _refused(error: ClusterError) -> Wait:
 
 
 def former(trial: MultiStepTrial) -> list[str]:
-    """Names of pods that an earlier attempt, or a first look at the image's user, may have left."""
+    """Return the names of pods of earlier attempts, and of the pod created before the image's user was known."""
     attempt, as_root = trial.status.attempt or 1, trial.status.image_user is not None
     found = [(attempt, False)] if as_root else []
     found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
@@ -115,6 +115,6 @@ def former(trial: MultiStepTrial) -> list[str]:
 
 
 def named_verifiers(trial: MultiStepTrial) -> list[str]:
-    """Names of the verifier's pod that the status names, and of the one made before its image's user was known."""
+    """Return the names of the verifier's pod in the status, and of the one created before its image's user was known."""
     named = trial.status.verifier
     return sorted({named.pod_name, named.pod_name.removesuffix("-root")}) if named else []

@@ -1,4 +1,4 @@
-"""One look at one trial: observe, decide, act, until there is nothing to do but wait."""
+"""One reconcile of one trial: observe, decide, act, until the trial has to wait."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ from .turns import Key
 from .writer import TrialWriter
 
 SOON_SECONDS = 0.5
-TASK_GRACE_SECONDS = 5.0  # what a trial refers to may be made after it, so that the trial owns it (`multistep run`)
+TASK_GRACE_SECONDS = 5.0  # `multistep run` creates the ConfigMap and Secret after the trial, which owns them
 MAX_POLL_SECONDS = 3600.0
-POLL_JITTER = 0.1  # what began together is not visited together
-REPORT_WAIT_SECONDS = 30.0  # a turn that comes sooner is not worth a write of the status
+POLL_JITTER = 0.1  # spreads the polls of trials that started together
+REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What a look works with. hints: of pods, by trial; clock: seconds since the epoch."""
+    """What a reconcile needs. hints: of pods, by trial; clock: seconds since the epoch."""
 
     cluster: Cluster
     pods: TrialPods
@@ -81,7 +81,7 @@ class Tools:
 
 
 class TrialReconcile:
-    """One look at one trial, which is written again and again as it goes on."""
+    """One reconcile of one trial; it writes the status after each change."""
 
     def __init__(self, tools: Tools, found: Object) -> None:
         self._t = tools
@@ -90,13 +90,13 @@ class TrialReconcile:
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
-        self._unborn = False  # whether the pod was named a moment ago; if there is one all the same, making it tells
-        self._whole = True  # whether all of the trial could be read
+        self._unborn = False  # the status named the pod just now: skip the read; creating a pod that exists is a Conflict
+        self._whole = True  # whether the whole trial could be parsed
 
     async def run(self) -> float | None:
-        """Decide and act until there is nothing to do now."""
+        """Decide and act until the trial has to wait. Return the seconds until the next reconcile; None: at the next event."""
         if self._object["metadata"].get("deletionTimestamp"):
-            return None  # what belongs to it goes with it
+            return None  # garbage collection deletes the objects that it owns
         try:
             self._writer = self._write_to(parse_trial(self._object))
         except InvalidSpec as error:
@@ -114,7 +114,7 @@ class TrialReconcile:
                 return seconds
 
     async def _step(self) -> float | None:
-        """One decision. Returns 0 to go on at once, else as reconcile does."""
+        """Take one decision. Return 0 to continue at once, else as ``run`` does."""
         try:
             situation = await self._observe()
             if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
@@ -128,22 +128,23 @@ class TrialReconcile:
             return await self._fail(error.reason, f"spec.task: {error}")
 
     async def _wait_for_shard(self, pod: PodFacts) -> float | None:
-        """The trial was given to this operator when another had begun it, which has all that was collected so far."""
+        """Wait: another operator started the trial, and has the results collected so far; then its shard label was changed."""
         if (end := lifecycle.cut_short(self._trial, self._t.clock())) is not None:
             return await self._act(end)
         former = f"to {pod.shard}" if pod.shard else "away"
-        message = f"the trial's shard was changed: pod {pod.name} is another operator's. Set it back ({LABEL_SHARD}: {former})"
-        return await self._wait("ShardChanged", f"{message}, or delete the pod to begin anew here", seconds=None)
+        message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
+        return await self._wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here", seconds=None)
 
     async def _tell_store_failed(self, error: StoreError) -> None:
-        """The volume is full, say. All is tried again later: the pod keeps what it has, and what was done is not done twice."""
+        """Report that the results cannot be written, for example as the volume is full. The queue retries the reconcile, which is
+        idempotent: the pod keeps its files and records."""
         self._t.metrics.store_failures.inc()
         if is_finished(self._trial.status):
-            return  # something is left on the volume; the trial stays what it is
+            return  # only the cleanup of the volume failed; the result stands
         await self._wait("ResultsNotWritable", str(error), seconds=None)
 
     async def _wait_for_task(self, error: SourceError) -> float | None:
-        """Something that the trial refers to is not there; told if it does not come soon."""
+        """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
         if (end := lifecycle.cut_short(self._trial, now)) is not None:
             return await self._act(end)
@@ -152,7 +153,7 @@ class TrialReconcile:
         return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
 
     async def _refuse(self, error: InvalidSpec) -> float | None:
-        """A trial that cannot be read as a whole: what can is kept, so that a finished one is cleaned up all the same."""
+        """Fail a trial that cannot be parsed. A finished one is cleaned up by those fields that can be parsed."""
         self._writer, self._whole = self._write_to(salvaged(self._object)), False
         if not is_finished(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
@@ -219,26 +220,26 @@ class TrialReconcile:
         return 0
 
     async def _its_turn(self, manifest: Object, *, first: bool) -> bool:
-        """Whether a pod may be asked for now; else the trial is woken when it may. first: before trials that had no pod yet."""
+        """Return whether the trial may create a pod now; if not, it is queued. first: queue before trials that had no pod yet."""
         starts, quotas = self._t.starts, self._t.quotas
         if not quotas.may_try(self._key, manifest, first=first):
-            if not any(each.reason == QUOTA_EXCEEDED for each in self._trial.status.conditions):  # told once, not of each try
-                message = f"{manifest['metadata']['name']} waits for another pod that wants the same; {quotas.refusal(self._key)}"
+            if not any(each.reason == QUOTA_EXCEEDED for each in self._trial.status.conditions):  # reported once, not at each retry
+                message = f"{manifest['metadata']['name']} is queued behind an equal pod; {quotas.refusal(self._key)}"
                 await self._wait(QUOTA_EXCEEDED, message, seconds=None)
             return False
         if not starts.ask(self._key, first=first) and starts.waited(self._key) >= REPORT_WAIT_SECONDS:
-            await self._wait("Queued", f"as many pods are starting as may at once ({starts.limit})", seconds=None)
+            await self._wait("Queued", f"the limit of starting pods is reached ({starts.limit})", seconds=None)
         return starts.ask(self._key, first=first)
 
     def _until_turn(self) -> float | None:
-        """Seconds until a trial that waits for its turn tries again, or says that it waits; after that it is woken only."""
+        """Return the seconds until a queued trial retries, or reports that it is queued. None: it is requeued at its turn."""
         if self._key in self._t.quotas:
             return self._sooner(self._t.quotas.pause(self._key))
         left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
         return self._sooner(left if left > 0 else None)
 
     async def _make(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
-        """As TrialPods.create; others who wait for room in a quota hear of it."""
+        """Create a pod as TrialPods.create does, and pass the result to the quota's queue."""
         refusal, quotas = "", self._t.quotas
         try:
             made = await self._t.pods.create(request, manifest)
@@ -262,7 +263,7 @@ class TrialReconcile:
         await self._t.volume.begin_attempt(TrialKey.of(trial), trial.status.attempt or 1)
         match await self._make(request, manifest, first=first):
             case None:
-                return 0  # it is there: another look tells whose it is
+                return 0  # the pod exists: the next decision checks its owner
             case decisions.Wait() as refused:
                 return await self._not_allowed(refused, lifecycle.attempt_start(trial))
             case made:
@@ -270,7 +271,7 @@ class TrialReconcile:
                 return await self._adopt()
 
     async def _adopt(self) -> float:
-        """The pod's UID is written down before anything is asked of it. Verifiers of earlier attempts are gone by now."""
+        """Write the pod's UID to the status before the first exec session. Verifier pods of earlier attempts are deleted by now."""
         assert self._pod is not None
         message = lifecycle.starting_message(self._trial.status.attempt, self._pod.name)
         told = status.waiting(self._trial, "Pending", lifecycle.POD_STARTING, message, self._t.clock())
@@ -280,7 +281,7 @@ class TrialReconcile:
     # -- the pod of a step's separate verifier
 
     async def _want_verifier(self, step: StepPlan, left: Left) -> float:
-        """Write down the pod's name before it is made, and all that was reached: the agent's pod is let go for a while."""
+        """Write the verifier pod's name and the progress to the status, before the pod is created. No session stays open."""
         assert left.journal is not None
         environment = step.verifier.environment if step.verifier else None
         same_image = environment is not None and not environment.own_image
@@ -293,7 +294,7 @@ class TrialReconcile:
         named, plan = self._trial.status.verifier, self._plan
         assert named is not None
         environment = _verifier_environment(plan, self._trial.status.current_step)
-        if named.image_user is not None:  # a first pod may have been made before that was known
+        if named.image_user is not None:  # delete the pod created before the image's user was known
             await self._t.pods.remove(self._trial, [named.pod_name.removesuffix("-root")])
         request = pods.PodRequest(
             self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
@@ -319,14 +320,14 @@ class TrialReconcile:
         return 0
 
     async def _dismiss_verifier(self, step: StepPlan) -> None:
-        """It is not missed from now on; then it is removed. A repetition of this finds it by its name."""
+        """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
         if self._trial.status.verifier is not None:
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
         else:  # a stale read may lack a verifier that the current status names, and the release happens only once
             await self._writer.require_current()
         await self._t.pods.remove(self._trial, pods.verifier_pod_names(self._trial, step.index))
 
-    # -- waiting, losing, ending
+    # -- waiting, failed attempts, the end
 
     async def _not_allowed(self, refused: decisions.Wait, since: datetime | None) -> float | None:
         return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
@@ -338,7 +339,7 @@ class TrialReconcile:
         return self._sooner(seconds)
 
     async def _hold(self) -> None:
-        """Only news end this. A pod that was released may still be there, if an operator died just then."""
+        """Suspend the trial until an event. A released pod still exists if an operator died before it deleted the pod."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
             await self._t.pods.remove(self._trial, former(self._trial))
@@ -349,13 +350,13 @@ class TrialReconcile:
         return await self._begin(now.attempt, now.pod_name, image_user=now.image_user)
 
     def _sooner(self, seconds: float | None) -> float | None:
-        """Seconds, or less if the trial's deadline comes before."""
+        """Return the seconds, capped by the trial's next deadline."""
         deadline = lifecycle.next_deadline(self._trial, self._t.clock())
         times = [each for each in (seconds, deadline) if each is not None]
         return max(SOON_SECONDS, min(times)) if times else None
 
     async def _lose(self, loss: decisions.LoseAttempt) -> float | None:
-        """An outside cause: on record with what it had, then anew, or Failed without a reward."""
+        """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
         trial, now = self._trial, self._t.clock()
         self._forget_pod()
         lost = status.lost(trial, loss.reason, loss.message, now)
@@ -370,9 +371,9 @@ class TrialReconcile:
         return await self._fail(loss.reason, f"{loss.message}; this was attempt {counted} of {retries + 1}", before=trial.status)
 
     async def _phase_died(self, death: decisions.PhaseDied) -> float | None:
-        """The container ended by what ran in it; its records are gone, the status has what was reached."""
+        """Finish a trial whose container a phase ended. The runner's records are lost, so the status is the source."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
-        if journal.steps and journal.steps[-1].completed_at is not None:  # between steps, as the trial is paused
+        if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
             journal.exception = StepException(death.type, death.message)
         elif journal.steps:
             last = journal.steps[-1]
@@ -384,7 +385,7 @@ class TrialReconcile:
         return await self._finish(journal)
 
     async def _drive(self) -> float | None:
-        """Go on in the pods; not while a phase is known to run there and no result waits (both are ready)."""
+        """Continue in exec sessions with the pods; open none while a phase runs and no result waits (both pods are ready)."""
         assert self._pod is not None
         hint = self._t.hints.of(self._key, self._pod.uid)
         quiet = hint.quiet_until - self._t.clock()
@@ -398,7 +399,7 @@ class TrialReconcile:
         if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
             return self._sooner(None)
         before = self._trial.status.steps
-        hint.quiet_until = 0.0  # if this visit fails, the next one must not wait for the poll
+        hint.quiet_until = 0.0  # if this session fails, the retry must not wait for the poll
         try:
             left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), hint)
         except NoCommonProtocol as error:
@@ -419,7 +420,7 @@ class TrialReconcile:
         return self._sooner(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, in_vain=in_vain))
 
     def _until_poll(self) -> float:
-        """Seconds: as long again as the step has taken so far, so that thousands of long phases cost few sessions."""
+        """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
         steps = self._trial.status.steps
         began = steps[-1].start_time if steps else None
         taken = self._t.clock() - began.timestamp() if began else 0.0
@@ -427,8 +428,8 @@ class TrialReconcile:
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _visit(self, visit: Awaitable[Left], hint: PodHint) -> Left:
-        """Open sessions in the pods, and remember when they fail by what is in the container; a stream that breaks is no proof of
-        that, nor is a runner of another release."""
+        """Await exec sessions, and record in the hint a failure that the container caused. A broken stream does not prove one, nor
+        does a runner of another release."""
         try:
             left = await visit
         except PodError as error:
@@ -449,15 +450,15 @@ class TrialReconcile:
             self._t.tally.pod_ran(self._trial, pod)
 
     def _container_fields(self) -> dict[str, str]:
-        """Image and container of the agent's pod, for the status, as far as the kubelet has reported them. The first container
-        stays: another one is a restart."""
+        """Return the status fields imageID and containerID of the agent's pod, if the kubelet reported them. The first container's
+        ID stays: another ID is a restart."""
         pod = self._pod
         image = {"image_id": pod.image_id} if pod is not None and pod.image_id else {}
         first = pod is not None and pod.container_id and self._trial.status.container_id is None
         return {**image, "container_id": pod.container_id} if pod is not None and first else image
 
     async def _finish(self, journal: Journal) -> float | None:
-        """Results first, then the status: what Complete promises is there."""
+        """Write the results, then the status: the results of a Complete trial exist."""
         await self._writer.require_current()
         known = self._trial.status.model_copy(update=self._container_fields())
         self._writer.trial = self._trial.model_copy(update={"status": known})
@@ -483,7 +484,7 @@ class TrialReconcile:
         return 0
 
     async def _end(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        """A pod that is kept after the end must not hold up a drain."""
+        """Write the final status; first delete the pods' disruption budgets, as a retained pod must not block a drain."""
         names = [self._trial.status.pod_name] if self._trial.status.pod_name else []
         await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
         await self._write(new, before=before)
@@ -499,11 +500,11 @@ class TrialReconcile:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
         if self._whole and trial.status.observed_generation != trial.metadata.generation:
-            await self._write(status.noted(trial))  # else whoever waits for that (kstatus) would wait for ever
+            await self._write(status.noted(trial))  # kstatus waits for this generation
         return due.next
 
     def _forget_pod(self) -> None:
-        """The pod is done with, and so are the hints about it."""
+        """Drop the hints: the trial needs its pod no longer."""
         self._t.hints.forget(self._key)
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
@@ -526,7 +527,7 @@ class TrialReconcile:
 
     @property
     def _loaded_now(self) -> Loaded:
-        assert self._loaded is not None  # read before each decision about an unfinished trial
+        assert self._loaded is not None  # loaded before each decision about an unfinished trial
         return self._loaded
 
     @property
@@ -535,7 +536,7 @@ class TrialReconcile:
 
 
 def _blames_container(error: PodError) -> ViolationReason | None:
-    """The reason for which the trial fails when sessions go on to end like this; None: that may be the infrastructure's doing."""
+    """Return the reason with which the trial fails if this error repeats. None: the infrastructure may have caused it."""
     match error:
         case ExecKilled():
             return "ExecSessionsKilled"
@@ -547,15 +548,15 @@ def _blames_container(error: PodError) -> ViolationReason | None:
 
 
 def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
-    """Of a step. Raises InvalidSpec if it has none: then the status is not ours."""
+    """Return the environment of a step's separate verifier. Raises InvalidSpec if the step has none: the status was edited."""
     verifiers = [each.verifier for each in plan.steps if each.name == step]
     if not verifiers or verifiers[0] is None or verifiers[0].environment is None:
-        raise InvalidSpec(f"status.verifier: there is a pod, but status.currentStep = {step!r} is no step with a verifier apart")
+        raise InvalidSpec(f"status.verifier names a pod, but the step status.currentStep = {step!r} has no separate verifier")
     return verifiers[0].environment
 
 
 def salvaged(trial: Object) -> MultiStepTrial:
-    """A trial with those fields of spec and status that can be read, each by itself; the task is left out."""
+    """Return the trial with those fields of spec and status that can be parsed on their own, without its task."""
     spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
     return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
 

@@ -1,4 +1,4 @@
-"""A line of keys in which namespaces take turns: five trials do not wait behind another namespace's five thousand."""
+"""A queue of keys, round-robin between namespaces: five trials do not wait behind another namespace's five thousand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Key = tuple[str, str]  # namespace, name
 
 
 class Turns:
-    """Each key at most once. Within a namespace first come is first served. All takes the same time, however many wait."""
+    """A queue with each key at most once, first in first out within a namespace. Each operation takes constant time."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[Key]] = OrderedDict()
@@ -22,22 +22,22 @@ class Turns:
         return key in self._keys
 
     def add(self, key: Key) -> None:
-        """Put a key at the end of its namespace's line; one that is there keeps its place."""
+        """Append a key to its namespace's queue; a queued key keeps its position."""
         if key not in self._keys:
             self._keys.add(key)
             self._lines.setdefault(key[0], deque()).append(key)
 
     @property
     def namespaces(self) -> Iterator[str]:
-        """Those of which a key waits, the one whose turn it is first."""
+        """The namespaces with queued keys, the next one first."""
         return iter(self._lines)
 
     def first(self, namespace: str) -> Key:
-        """The key of a namespace that waits longest."""
+        """Return a namespace's first queued key."""
         return self._lines[namespace][0]
 
     def take(self, namespace: str | None = None) -> Key:
-        """The next key, or the next of a namespace; that namespace's next turn comes after all others'."""
+        """Take the next key, or the next of a namespace; the namespace then goes to the end of the round."""
         chosen = next(self.namespaces) if namespace is None else namespace
         line = self._lines[chosen]
         key = line.popleft()

@@ -1,6 +1,7 @@
-"""A queue of keys to be worked on, like controller-runtime's: one worker at a time per key, timers, back-off.
+"""A work queue of keys, like controller-runtime's: one worker at a time per key, delayed requeues, back-off.
 
-Keys only: what is to be done is found out by looking, so that any number of events makes one look. Namespaces take turns.
+The queue holds keys only, and a reconcile reads the object itself: any number of events causes one reconcile. Namespaces take
+turns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Work = Callable[[Key], Awaitable[float | None]]
 logger = logging.getLogger(__name__)
 
 BACKOFF = Backoff(first=0.5, last=48.0, jitter=0.25)  # at most a minute
-MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for more is asked again all the same
+MAX_RETRY_AFTER_SECONDS = 300.0  # cap of a server's Retry-After
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class _Timer:
 
 
 class WorkQueue:
-    """Calls ``work`` for keys that were added; it returns the seconds after which to look again, or None.
+    """Calls ``work`` for keys that were added; it returns the seconds after which to requeue the key, or None.
 
-    kind: of what the keys are, for the log; waited: told the seconds for which a key waited for a worker; failed: told of each
-    exception in ``work``.
-    After an exception in ``work`` the key comes again, later each time; one that nobody foresaw is logged with its trace.
+    kind: of the objects, for the log; waited: called with the seconds for which a key waited for a worker; failed: called with
+    each exception of ``work``.
+    After an exception the key is requeued with back-off; an unexpected exception is logged with its traceback.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class WorkQueue:
         self._started = self._stopped = False
 
     def start(self) -> None:
-        """Begin to work, in the running event loop."""
+        """Start the workers in the running event loop."""
         self._started = True
         self._begin_work()
 
     async def stop(self, *, within_seconds: float = 0.0) -> None:
-        """Begin nothing new, and let what goes on end within so many seconds; then end it where it is.
+        """Start no more work; give running work so many seconds to finish, then cancel it.
 
-        Whatever it was is found again by looking.
+        Cancelled work is safe: reconciles are idempotent.
         """
         self._stopped = True
         for timer in self._timers.values():
@@ -83,7 +84,7 @@ class WorkQueue:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, key: Key) -> None:
-        """Look at the key as soon as a worker is free."""
+        """Reconcile the key as soon as a worker is free."""
         self._drop_timer(key)
         if self._stopped:
             return
@@ -95,25 +96,25 @@ class WorkQueue:
             self._begin_work()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Look at the key in a while, unless something else makes it sooner."""
+        """Requeue the key after so many seconds; this replaces an earlier timer of the key."""
         self._drop_timer(key)
         if not self._stopped:
             loop = asyncio.get_running_loop()
             self._timers[key] = _Timer(loop.time() + seconds, loop.call_later(seconds, self.add, key))
 
     def add_within(self, key: Key, seconds: float) -> None:
-        """Look at the key in a while at the latest: if it is to be looked at sooner, it stays so."""
+        """Requeue the key after so many seconds, unless it is queued or due earlier."""
         timer = self._timers.get(key)
         if key not in self._ready and (timer is None or timer.due > asyncio.get_running_loop().time() + seconds):
             self.add_after(key, seconds)
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker."""
+        """Number of keys that wait for a worker."""
         return len(self._ready)
 
     def _begin_work(self) -> None:
-        """Give keys to workers while there are both."""
+        """Start work on queued keys while workers are free."""
         while self._started and not self._stopped and self._ready and len(self._busy) < self._workers:
             key = self._ready.take()
             self._waited(asyncio.get_running_loop().time() - self._since.pop(key))
@@ -135,18 +136,18 @@ class WorkQueue:
             again = await self._work(key)
         except MultistepError as error:
             self._failed(error)
-            logger.warning("%s; trying again in %.1f s", error, self._back_off(key, error))
+            logger.warning("%s; retrying in %.1f s", error, self._back_off(key, error))
             return
         except Exception as error:
             self._failed(error)
-            logger.exception("trying again in %.1f s", self._back_off(key))
+            logger.exception("retrying in %.1f s", self._back_off(key))
             return
         self._failures.pop(key, None)
         if again is not None:
             self.add_within(key, again)
 
     def _back_off(self, key: Key, error: MultistepError | None = None) -> float:
-        """Try the key again after seconds that double with each failure, or when the server asked for it; returns them."""
+        """Requeue the key with exponential back-off, or after the server's Retry-After if that is longer; return the seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause = BACKOFF.seconds(failures)
         if isinstance(error, Unavailable) and error.retry_after is not None:

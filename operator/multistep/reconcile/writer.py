@@ -1,4 +1,4 @@
-"""Writing a trial's status, and telling what happened: to the tally, and by Events."""
+"""Writes a trial's status, then counts its transitions in the tally and emits Events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialWriter:
-    """A trial as it was read or last written. trial: the same, parsed."""
+    """Writes the status of one trial. trial: as it was read or last written, parsed."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics, tally: Tally, found: Object, trial: MultiStepTrial) -> None:
         self._cluster = cluster
@@ -29,9 +29,9 @@ class TrialWriter:
         self.trial = trial
 
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        """Write the status if it changed; then tell. before: what to tell the difference to; default: the status so far.
+        """Write the status if it changed; then emit Events. before: status to compare with for Events; default: the current one.
 
-        Raises Conflict if somebody wrote meanwhile.
+        Raises Conflict if the object was changed since it was read.
         """
         old = before or self.trial.status
         content = to_json(new)
@@ -43,8 +43,8 @@ class TrialWriter:
             await self.tell(transitions(old, new))
 
     async def require_current(self) -> None:
-        """Raise Conflict if the trial is not as it was read: results have no version of their own, and those of a trial that
-        somebody else finished meanwhile must not be replaced. A write that changes nothing is refused like any other."""
+        """Raise Conflict if the trial changed since it was read, by a write without changes. Results have no version: without this,
+        a stale reconcile could replace the results of a trial that another operator finished."""
         await self._apply(self._object.get("status") or {})
 
     async def _apply(self, content: Object) -> None:
@@ -57,12 +57,12 @@ class TrialWriter:
         self.trial = self.trial.model_copy(update={"metadata": fresh})
 
     async def tell(self, told: Sequence[Transition]) -> None:
-        """Events about the trial."""
+        """Emit Events of the trial."""
         await tell(self._cluster, self._object, told)
 
 
 async def tell(cluster: Cluster, about: Object, told: Sequence[Transition]) -> None:
-    """Events, and lines of the log, help people; nothing depends on them."""
+    """Log transitions and emit them as Events, best effort: nothing depends on them."""
     for each in told:
         logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
     results = await asyncio.gather(
@@ -71,4 +71,4 @@ async def tell(cluster: Cluster, about: Object, told: Sequence[Transition]) -> N
     )
     for error in results:
         if isinstance(error, Exception):
-            logger.info("an event could not be written: %s", error)
+            logger.info("could not emit an Event: %s", error)

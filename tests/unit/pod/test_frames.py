@@ -39,7 +39,7 @@ def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
     reader = FrameReader()
     reader.feed(encode(DATA, bytes(MAX_PAYLOAD_BYTES)))
     assert reader.next() == Frame(DATA, bytes(MAX_PAYLOAD_BYTES))
-    with pytest.raises(ValueError, match="at most 1048576"):
+    with pytest.raises(ValueError, match="exceeds the limit of 1048576"):
         encode(DATA, bytes(MAX_PAYLOAD_BYTES + 1))
     reader.feed(HEADER.pack(DATA, MAX_PAYLOAD_BYTES + 1))  # refused by its header: nothing is gathered
     with pytest.raises(RunnerError, match="1048577 bytes"):

@@ -191,4 +191,4 @@ async def test_a_config_map_of_that_name_that_somebody_else_made_is_told(place: 
     assert other.status.tasks_from is not None
     made = world(place)
     made.cluster.put({"kind": "ConfigMap", "metadata": {"name": other.status.tasks_from.config_map}, "data": {"tasks": "x"}})
-    await looks(made, lambda made: made.status.conditions and "did not make" in made.status.conditions[0].message)
+    await looks(made, lambda made: made.status.conditions and "did not create it" in made.status.conditions[0].message)
