@@ -43,7 +43,7 @@ SWEEP_WORKERS = 4
 
 
 class App:
-    """Everything that runs while the operator does. end: ends the process at once, with an exit code."""
+    """The operator's components. end: exits the process at once, with an exit code."""
 
     def __init__(self, settings: Settings, *, end: Callable[[int], object] = os._exit) -> None:
         self.settings = settings
@@ -74,7 +74,7 @@ class App:
         self._stopping = False
 
     async def start(self) -> None:
-        """Connect to the cluster and stand by; work starts when the lease is acquired."""
+        """Connect to the cluster and become a standby; reconciles start when the lease is acquired."""
         gate = Gate(waited=self.metrics.throttled_seconds.inc)
         self._client = client = await self._stack.enter_async_context(
             await Client.connect(gate=gate, observe=self.metrics.requested)
@@ -130,7 +130,7 @@ class App:
         )
 
     async def _serve(self) -> None:
-        """Answer requests, until everything else is stopped: what is pushed last is stopped first."""
+        """Start the HTTP servers. They stop last: the stack stops what was pushed last first."""
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
         stack.push_async_callback(leadership.release, self.lease)
@@ -148,18 +148,18 @@ class App:
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
     async def stop(self) -> None:
-        """Let go of everything, the newest first; trials go on with the next leader. A repetition does nothing."""
+        """Stop all components in reverse order; the next leader resumes the trials. Idempotent."""
         self._stopping = True
         await self._stack.aclose()
 
     async def _work(self) -> None:
         await self.lease.acquired.wait()
-        logger.info("%s leads; it runs %s", self.lease.replica, self.shard)
+        logger.info("%s acquired the leader lease; it runs %s", self.lease.replica, self.shard)
         await self._count_starting_pods(self._client)
         self.reconciler.reader.clear()
         self.queue.start()
         self.sweep_queue.start()
-        await retry_until_success("looking at every trial and sweep", self.resync.everything)
+        await retry_until_success("reconciling every trial and sweep", self.resync.everything)
         self.tasks.start("orphans", self.orphans.run())
 
     def _sweep_tasks(self, fenced: Fenced) -> SweepTasks:
@@ -171,7 +171,7 @@ class App:
         await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
 
     async def _count_starting_pods(self, client: Client) -> None:
-        """Those that were asked for before we began count, too. Watching tells of them as well, only later."""
+        """Count the pods that an earlier leader created and that still start. Watch events report them too, but later."""
         selectors = {"label_selector": self.shard.selecting(pods.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         try:
             found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
@@ -179,7 +179,7 @@ class App:
                 if (key := pods.trial_of(pod)) is not None:
                     self.reconciler.starts.saw(key, pods.facts(pod))
         except ClusterError as error:
-            logger.warning("pods that are starting could not be counted yet: %s", error)
+            logger.warning("starting pods could not be counted yet: %s", error)
 
     def _show(self, gate: Gate) -> None:
         starts, execs, metrics = self.reconciler.starts, self.reconciler.execs, self.metrics
@@ -194,7 +194,7 @@ class App:
 
 
 def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:
-    """To the object store that the settings name."""
+    """Return what ships results to the object store of the settings; None: they stay on the volume."""
     if not settings.results_store:
         return None
     return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)

@@ -1,4 +1,4 @@
-"""The operator's background tasks: each runs until the operator stops; one that ends earlier makes the operator unhealthy."""
+"""The operator's background tasks: each runs until the operator stops; the operator is unhealthy if one ends earlier."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """Tasks by name. A failure of one is logged."""
+    """Background tasks by name. A task's failure is logged."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
     def names(self) -> list[str]:
-        """In the order in which they were started."""
+        """The tasks' names in start order."""
         return list(self._tasks)
 
     @property
@@ -30,12 +30,12 @@ class BackgroundTasks:
         return next((name for name, task in self._tasks.items() if task.done() and (task.cancelled() or task.exception())), None)
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run this on the event loop."""
+        """Start a task on the event loop."""
         task = self._tasks[name] = asyncio.create_task(work, name=name)
         task.add_done_callback(_log_failure)
 
     async def cancel(self) -> None:
-        """Cancel all of them and wait until they ended."""
+        """Cancel all tasks and wait until they have ended."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -47,14 +47,14 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
-    """Run this work periodically, with a jitter of 20 %. A failure is logged; the next run is due as usual."""
+    """Run the work periodically, with a jitter of 20 %. A failure is logged and does not change the schedule."""
     while True:
         await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
         await _attempt(name, work)
 
 
 async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
-    """Run this work once, retrying until it succeeds."""
+    """Run the work until it succeeds once."""
     while True:
         if await _attempt(name, work):
             return

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-_MAX_DOUBLINGS = 30  # more would overflow; the longest pause is reached long before
+_MAX_DOUBLINGS = 30  # avoids an overflow; ``last`` is reached long before
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses of ``first`` seconds that double with each failure, up to ``last``. jitter: by which fraction a pause may be longer,
-    so that what failed together is not retried together."""
+    """Pauses that start at ``first`` seconds and double with each failure, up to ``last`` seconds.
+
+    jitter: fraction by which a pause may be longer, so that work that failed at the same time is retried at different times.
+    """
 
     first: float
     last: float

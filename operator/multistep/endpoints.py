@@ -1,6 +1,6 @@
 """The operator's HTTP servers: results on one port; metrics and probes on another.
 
-Anybody in the cluster may have to reach the results, which a token protects; a NetworkPolicy restricts who reaches the metrics.
+Clients anywhere in the cluster read results, which a token per trial protects. A NetworkPolicy restricts access to the metrics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Endpoints:
-    """What answers to requests."""
+    """The results server and the metrics server."""
 
     def __init__(self, health: Health, metrics: Metrics, volume: Volume, shipping: Shipping | None) -> None:
         self._health = health
@@ -32,7 +32,7 @@ class Endpoints:
 
     @asynccontextmanager
     async def served(self, settings: Settings) -> AsyncIterator[None]:
-        """Listen on both ports while in the context; at its end, requests have ``stop_seconds`` to finish."""
+        """Listen on both ports inside the context; on exit, active requests have ``stop_seconds`` to finish."""
         async with AsyncExitStack() as stack:
             for app, port in ((self._for_metrics(), settings.metrics_port), (self._for_results(), settings.results_port)):
                 runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.stop_seconds)

@@ -1,36 +1,36 @@
 """Every error that Multistep raises on purpose, as one tree.
 
 MultistepError
-├── InvalidTask        the task directory cannot be a task: what, where, what would be right
-├── InvalidSpec        the resource asks for something impossible
-├── SourceError        a bundle could not be had (missing, wrong digest, no access)
+├── InvalidTask        the task directory is not a valid task; names the field or file, the value, and what is expected
+├── InvalidSpec        the resource's spec cannot be run as written
+├── SourceError        a bundle could not be read or fetched (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
-│   ├── StreamLost     the connection broke: the outcome is unknown, ask again
+│   ├── StreamLost     the connection broke: the outcome is unknown; retry
 │   │   └── ExecKilled the kubelet reports that something in the container ended the exec session
 │   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
-│   └── RunnerError    the runner answered that it will not or could not
+│   └── RunnerError    the runner answered with an error
 ├── StoreError         results could not be written or read
-├── CollectionCut      a download exceeds its room or its time: what came is kept, the rest is reported
-├── ClusterError       the API server refused or could not be reached
+├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
+├── ClusterError       the API server rejected the request or could not be reached
 │   ├── NotFound
-│   ├── Conflict       somebody else wrote first: look again
-│   └── Unavailable    no answer, 429 or 5xx: try again later
-├── NotLeading         another replica may be at work: nothing was sent
-└── UsageError         the command line asks for something impossible
+│   ├── Conflict       the object changed since it was read: reconcile again
+│   └── Unavailable    no answer, 429 or 5xx: retry with back-off
+├── NotLeading         this replica does not hold the lease: nothing was sent
+└── UsageError         the command line is invalid
 """
 
 from __future__ import annotations
 
 
 class MultistepError(Exception):
-    """Base of all errors raised on purpose; its text is written for a person."""
+    """Base of all errors that Multistep raises on purpose. The text is shown to users."""
 
 
 class InvalidTask(MultistepError):
-    """A task that Harbor, too, would refuse to load.
+    """The task is invalid: Harbor rejects it, too.
 
     kind: Harbor's class of the error (ValidationError, FileNotFoundError, ValueError, TOMLDecodeError).
-    field: the field or path at fault, e.g. ``steps[1].healthcheck.command``; "" when it is the whole file.
+    field: the field or path at fault, e.g. ``steps[1].healthcheck.command``; "" for the whole file.
     """
 
     def __init__(self, message: str, *, kind: str = "ValidationError", field: str = "") -> None:
@@ -40,13 +40,13 @@ class InvalidTask(MultistepError):
 
 
 class InvalidSpec(MultistepError):
-    """A trial's spec that cannot be run as written; the text names the field, the value and what would be right."""
+    """A trial's spec cannot be run as written. The text names the field, the value and what is expected."""
 
 
 class SourceError(MultistepError):
-    """A task's bundle could not be read. transient: trying again may help. reason: as in docs/failures.md.
+    """A task's bundle could not be read. transient: a retry may succeed. reason: as in docs/failures.md.
 
-    retry_seconds: when to try again; None: the trial is woken when there is news.
+    retry_seconds: pause before the retry; None: an event requeues the trial.
     """
 
     def __init__(self, message: str, *, transient: bool = False, reason: str = "", retry_seconds: float | None = 10.0) -> None:
@@ -61,7 +61,7 @@ class PodError(MultistepError):
 
 
 class StreamLost(PodError):
-    """An exec stream ended without its status: what was asked may or may not have happened."""
+    """An exec stream ended without a status: it is unknown whether the request was executed."""
 
 
 class ExecKilled(StreamLost):
@@ -71,7 +71,7 @@ class ExecKilled(StreamLost):
 
 
 class ContradictoryRecords(PodError):
-    """The runner's records lack or contradict what the trial's status has of them."""
+    """The runner's records lack or contradict records that the trial's status already has."""
 
 
 class RunnerError(PodError):
@@ -83,7 +83,7 @@ class RunnerError(PodError):
 
 
 class NoCommonProtocol(PodError):
-    """Operator and runner are of releases too far apart: nothing can be asked, and nothing is wrong with the pod."""
+    """Operator and runner share no protocol version, as their releases are too far apart; the pod itself is intact."""
 
 
 class StoreError(MultistepError):
@@ -91,11 +91,11 @@ class StoreError(MultistepError):
 
 
 class CollectionCut(MultistepError):
-    """A download exceeds its room or its time; the text says which limit."""
+    """A download exceeds its size limit or timeout. The text names the limit."""
 
 
 class ClusterError(MultistepError):
-    """The API server refused. status: HTTP status, 0 when there was no answer; reason: Kubernetes' reason."""
+    """The API server rejected a request. status: HTTP status, 0 without an answer; reason: Kubernetes' reason."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)
@@ -104,15 +104,15 @@ class ClusterError(MultistepError):
 
 
 class NotFound(ClusterError):
-    """The object is not there."""
+    """The object does not exist."""
 
 
 class Conflict(ClusterError):
-    """The object is not as it was when read (resourceVersion, uid) or exists already: look again."""
+    """The object changed since it was read (resourceVersion, uid) or exists already: reconcile again."""
 
 
 class Unavailable(ClusterError):
-    """No answer, 429 or 5xx. retry_after: seconds the server asked to wait, if it did."""
+    """No answer, 429 or 5xx. retry_after: seconds from the Retry-After header, if any."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
         super().__init__(message, status=status, reason=reason)
@@ -120,8 +120,8 @@ class Unavailable(ClusterError):
 
 
 class NotLeading(MultistepError):
-    """This replica does not hold the lease, or not any more: what was to be done was not even begun."""
+    """This replica does not hold the lease, or lost it: the request was not sent."""
 
 
 class UsageError(MultistepError):
-    """The command line asks for something impossible."""
+    """The command line is invalid."""

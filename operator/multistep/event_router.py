@@ -1,4 +1,4 @@
-"""Routes watch events: which trial or sweep is enqueued, and what is counted by phase."""
+"""Event router: enqueues the trial or sweep that a watch event concerns, and counts objects by phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_SECONDS: Final = 0.5
 
 
 class EventRouter:
-    """From the events of the watches to the work queues."""
+    """Routes watch events to the work queues."""
 
     def __init__(
         self,
@@ -40,17 +40,18 @@ class EventRouter:
         self._sweeps = sweeps
 
     def enqueue(self, key: Key, seconds: float = 0.0) -> None:
-        """Reconcile a trial, together with events of the next ``seconds``. A standby does nothing: a new leader reconciles all."""
+        """Enqueue a trial after ``seconds``, so that one reconcile handles all events until then. A standby ignores events: a new
+        leader reconciles every trial."""
         if self._lease.held:
             self._queue.add_within(key, seconds)
 
     def enqueue_sweep(self, key: Key, seconds: float = 0.0) -> None:
-        """Reconcile a sweep, together with events of the next ``seconds``."""
+        """Enqueue a sweep after ``seconds``, so that one reconcile handles all events until then."""
         if self._lease.held:
             self._sweep_queue.add_within(key, seconds)
 
     def missed(self, kind: str, key: Key) -> None:
-        """A resync found a trial (or its pod) or a sweep that no watch event told of."""
+        """Enqueue a trial or sweep whose watch event (or whose pod's) was missed, as a resync found."""
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":
@@ -59,12 +60,12 @@ class EventRouter:
         return self.enqueue(key)
 
     def restored(self) -> None:
-        """Forget all that was only remembered: the API server's store was restored from an older copy."""
+        """Drop all in-memory state: the API server's store was restored from an older copy."""
         self._sweeps.book.clear()
         self._reconciler.hints.clear()
 
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
-        """Count the phase, which a new leader does not know yet; enqueue the trial and its sweep if the event matters to them."""
+        """Count the phase, also as a standby; enqueue the trial and its sweep if their event filters accept the event."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
         if type == "DELETED":
             self._metrics.phases.gone(key)
@@ -76,7 +77,7 @@ class EventRouter:
             self.enqueue(key)
 
     def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
-        """Count the phase; enqueue the sweep if the event matters to it."""
+        """Count the phase; enqueue the sweep if the event filter accepts the event."""
         key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
         if type == "DELETED":
             self._metrics.sweeps.gone(key)
@@ -86,7 +87,7 @@ class EventRouter:
             self.enqueue_sweep(key)
 
     def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
-        """Enqueue the pod's trial if the event matters to it. Trials that wait for a slot to start a pod may get one."""
+        """Enqueue the pod's trial if the event filter accepts the event. The event may also free a slot for a queued trial."""
         if (heard := self._event_filter.pod(pod, type)) is not None:
             seconds = self._reconciler.on_pod_event(heard, type)
             if seconds is not None and (type is None or not self._event_filter.over(heard.key)):

@@ -1,4 +1,4 @@
-"""kopf wiring: what happens in the cluster makes keys in the queue; the queue looks."""
+"""kopf wiring: watch events enqueue keys; the work queue reconciles them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
-    """Put all handlers into a registry. Returns the operator, which starts when kopf does."""
+    """Register all handlers and return the operator, which starts together with kopf."""
     app = App(settings)
 
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.posting.enabled = False  # Events are ours
-        settings.scanning.disabled = True  # our resources are known; needs no access to CRDs
-        settings.watching.server_timeout = 300  # seconds, so that a stalled watch does not last
+        settings.posting.enabled = False  # the operator emits its Events itself
+        settings.scanning.disabled = True  # the resources are known, so the operator needs no access to CRDs
+        settings.watching.server_timeout = 300  # seconds; bounds how long a stalled watch lasts
         settings.watching.client_timeout = 330
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.watching.label_selectors[GROUP, kopf.EVERYTHING] = app.shard.selector
@@ -59,7 +59,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Handlers of events need no differences; by default kopf copies each object for that, all of it, at each event."""
+    """Stores nothing: event handlers need no diffs, for which kopf would copy the whole object at each event."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})
@@ -68,11 +68,11 @@ class NoDiffs(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 async def operate(settings: Settings) -> None:
-    """Run the operator until it is told to stop."""
+    """Run the operator until SIGINT or SIGTERM."""
     registry, ours = kopf.get_default_registry(), asyncio.all_tasks()
     app, stop = register(registry, settings), asyncio.Event()
     tasks = await kopf.spawn_tasks(
@@ -83,24 +83,24 @@ async def operate(settings: Settings) -> None:
         stop_flag=stop,
     )
     stopping = Stopping(app, stop)
-    for number in (signal.SIGINT, signal.SIGTERM):  # instead of kopf's, which would end the watches first
-        asyncio.get_running_loop().add_signal_handler(number, stopping.told, number)
+    for number in (signal.SIGINT, signal.SIGTERM):  # kopf's own handlers would stop the watches first
+        asyncio.get_running_loop().add_signal_handler(number, stopping.on_signal, number)
     await kopf.run_tasks(tasks, ignored=ours)
 
 
 class Stopping:
-    """What signals do: the first asks for an orderly end, a second ends the process at once."""
+    """Signal handler: the first signal starts a graceful shutdown, the second exits at once."""
 
     def __init__(self, app: App, stop: asyncio.Event) -> None:
         self._app = app
         self._stop = stop
         self._task: asyncio.Task[None] | None = None
 
-    def told(self, number: int) -> None:
-        """A signal came."""
+    def on_signal(self, number: int) -> None:
+        """Handle a signal."""
         if self._task is not None:
             os._exit(128 + number)
-        logger.info("told to stop by %s", signal.Signals(number).name)
+        logger.info("received %s, shutting down", signal.Signals(number).name)
         self._task = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
@@ -111,8 +111,8 @@ class Stopping:
 
 
 def main() -> None:
-    """The operator's process."""
-    set_up("INFO")  # what is wrong with the settings is part of the log, too
+    """Run the operator's process."""
+    set_up("INFO")  # so that invalid settings are logged in this format, too
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
     uvloop.run(operate(settings))

@@ -1,4 +1,4 @@
-"""The operator's health: what /healthz and /readyz answer, one line per check, as kube-apiserver's do."""
+"""The operator's health: /healthz and /readyz, with one line per check, like kube-apiserver's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .store.volume import Volume
 
 CHECK_SECONDS: Final = 3.0
 
-Check = Callable[[], Awaitable[str]]  # returns what it found, or raises CheckFailed or another MultistepError
+Check = Callable[[], Awaitable[str]]  # returns the finding; raises CheckFailed or another MultistepError
 
 
 class CheckFailed(MultistepError):
-    """What is wrong, in a few words."""
+    """A check failed; the text says why."""
 
 
 class Health:
@@ -45,24 +45,24 @@ class Health:
         self._stopping = stopping
 
     async def live(self) -> tuple[bool, str]:
-        """Whether /healthz is well, and its text."""
+        """Return whether /healthz succeeds, and its text."""
         return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
 
     async def ready(self) -> tuple[bool, str]:
-        """Whether /readyz is well, and its text."""
+        """Return whether /readyz succeeds, and its text."""
         return await report(
             {
                 "api": self._check_api,
                 "watches": self._check_watches,
                 "results": self._check_results,
                 "lease": self._check_lease,
-                "shard": self._tell_shard,
+                "shard": self._check_shard,
             }
         )
 
     async def _check_tasks(self) -> str:
         if not self._stopping() and (name := self._tasks.failed) is not None:
-            raise CheckFailed(f"{name} ended, which it never should; see the log")
+            raise CheckFailed(f"the background task {name} ended unexpectedly; see the log")
         return f"{', '.join(self._tasks.names)} alive"
 
     async def _check_not_stalled(self) -> str:
@@ -71,14 +71,14 @@ class Health:
         return "not stalled"
 
     async def _check_api(self) -> str:
-        """Each replica asks for the lease, or renews it, several times in a lease's time."""
+        """Fail if the API server did not answer lately: each replica reads or renews the lease several times per lease duration."""
         silent = self._lease.seconds_since_answer
         if silent > self._lease_seconds:
             raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
-        """Fail for a lasting stall only: being unready takes the results server away, and the resync repairs a missed event."""
+        """Fail only if watches stall for long: an unready operator serves no results, and the resync repairs missed events."""
         await self._check_not_stalled()
         return self._resync.finding or "nothing missed"
 
@@ -93,14 +93,14 @@ class Health:
             return f"held by this replica, {self._lease.replica}"
         if self._lease.acquired.is_set():
             raise CheckFailed("lost")
-        return f"standing by; held by {self._lease.holder or 'nobody'}"
+        return f"standby; held by {self._lease.holder or 'nobody'}"
 
-    async def _tell_shard(self) -> str:
+    async def _check_shard(self) -> str:
         return str(self._shard)
 
 
 async def report(checks: Mapping[str, Check]) -> tuple[bool, str]:
-    """Whether all checks pass, and a line for each."""
+    """Return whether all checks pass, and a line for each."""
     outcomes = [await _outcome(name, check) for name, check in checks.items()]
     well = all(ok for ok, _ in outcomes)
     lines = [line for _, line in outcomes] + ["ok" if well else "not ok"]

@@ -1,4 +1,4 @@
-"""What metrics are made of: rows of a table with their types, labels of bounded number, and the gauge of phases."""
+"""Building blocks of the metrics: rows of the table, metrics with a bounded number of label sets, and the gauge of phases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 OTHER = "other"
-"""A label's value that stands for all those that have no series of their own."""
+"""Label value of the series that counts every label set beyond the limit."""
 MAX_VALUE_CHARACTERS = 128
 
 C = TypeVar("C", Counter, Histogram)
@@ -24,9 +24,8 @@ Key = tuple[str, str]
 class Description:
     """A row of the table of metrics.
 
-    name: in Prometheus; choices: labels that the metric has if the settings choose them; buckets: of a histogram;
-    known: values of the label that are known beforehand. Their series exist from the start, as PromQL's increase() misses the
-    first event of a series that does not.
+    name: in Prometheus; choices: labels that the settings may add; buckets: of a histogram; known: label values known at start.
+    Series of known values exist from the start, as PromQL's increase() misses the first event of a new series.
     """
 
     name: str
@@ -40,25 +39,25 @@ class Description:
 
 @dataclass(frozen=True)
 class Choice:
-    """The labels that the settings choose, and for how many different sets of their values a metric has series."""
+    """The labels that the settings choose, and the maximum number of their value sets per metric."""
 
     labels: Sequence[str]
     most: int
 
     def of(self, described: Description) -> list[str]:
-        """The chosen labels that this metric can have."""
+        """Return the chosen labels that this metric supports."""
         return [each for each in described.choices if each in self.labels]
 
 
 class Registered(Protocol):
-    """What has instruments: Metrics."""
+    """An owner of instruments: Metrics."""
 
     @property
     def instruments(self) -> dict[str, Any]: ...
 
 
 class Row(Generic[M]):
-    """An attribute of the class Metrics that describes a metric; at an instance, it is the metric."""
+    """A descriptor on the class Metrics; on an instance it returns the metric."""
 
     def __init__(self, described: Description, create: Callable[[Description, Choice, CollectorRegistry], M]) -> None:
         self.described = described
@@ -69,7 +68,7 @@ class Row(Generic[M]):
 
 
 class Bounded(Generic[C]):
-    """A metric with chosen labels, in no more than ``most`` different sets of their values."""
+    """A metric with chosen labels and at most ``most`` different sets of their values."""
 
     def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
         self._metric: C = metric
@@ -78,7 +77,7 @@ class Bounded(Generic[C]):
         self._sets: set[tuple[str, ...]] = set()
 
     def of(self, *labels: str, **names: str) -> C:
-        """Return the series to count in. labels: values of those that the metric always has; names: of all that can be chosen."""
+        """Return the series to count in. labels: values of the fixed labels; names: values of all labels that can be chosen."""
         values: tuple[str, ...] = tuple(label_value(names[each]) for each in self._chosen)
         if values not in self._sets:
             if len(self._sets) >= self._most:
@@ -91,7 +90,7 @@ class Bounded(Generic[C]):
 
 
 class Phases(Collector):
-    """Number of trials (or sweeps) in each phase, by the last event. A standby reports nothing, as the leader does."""
+    """Number of trials (or sweeps) in each phase, as of the last event. Only the leader reports it."""
 
     def __init__(self, described: Description) -> None:
         self._described = described
@@ -99,11 +98,11 @@ class Phases(Collector):
         self._phases: dict[Key, str] = {}
 
     def saw(self, key: Key, phase: str | None) -> None:
-        """An object was seen; without a phase it is pending."""
+        """Record an object's phase; without a phase it is pending."""
         self._phases[key] = phase or "Pending"
 
     def gone(self, key: Key) -> None:
-        """An object was deleted."""
+        """Drop a deleted object."""
         self._phases.pop(key, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -118,34 +117,34 @@ class Phases(Collector):
 
 
 def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Counter]:
-    """A counter; Prometheus' clients add ``_total`` to its name."""
+    """Describe a counter; its name gets the suffix ``_total``."""
     return Row(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
 
 
 def gauge(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Gauge]:
-    """A gauge."""
+    """Describe a gauge."""
     return Row(Description(f"multistep_{name}", "gauge", text, labels, known=known), _gauge)
 
 
 def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Row[Histogram]:
-    """A histogram."""
+    """Describe a histogram."""
     return Row(Description(f"multistep_{name}", "histogram", text, labels, buckets=buckets), _histogram)
 
 
 def by_phase(name: str, text: str, known: Sequence[str]) -> Row[Phases]:
-    """A gauge of objects by phase."""
+    """Describe a gauge of objects by phase."""
     return Row(Description(f"multistep_{name}", "gauge", text, ("phase",), known=known), _phases)
 
 
 def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> Row[Bounded[Counter]]:
-    """A counter with labels that the settings choose."""
+    """Describe a counter with labels that the settings choose."""
     return Row(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
 
 
 def bounded_histogram(
     name: str, text: str, buckets: Sequence[float], *labels: str, choices: Sequence[str]
 ) -> Row[Bounded[Histogram]]:
-    """A histogram with labels that the settings choose."""
+    """Describe a histogram with labels that the settings choose."""
     return Row(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
 
 
@@ -182,6 +181,6 @@ def _bounded_histogram(row: Description, choice: Choice, registry: CollectorRegi
 
 
 def label_value(text: str) -> str:
-    """Return a name that a user chose as a label can hold it: printable UTF-8 of bounded length."""
+    """Return a user-chosen name as a label value: printable UTF-8 of bounded length."""
     shown = "".join(each if each.isprintable() else "?" for each in text[:MAX_VALUE_CHARACTERS])
     return shown.encode(errors="replace").decode()

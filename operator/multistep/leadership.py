@@ -1,4 +1,4 @@
-"""This replica's leader lease: a client of its own, and the end of the process when the lease is lost."""
+"""Leader election: acquire and renew the leader lease with a separate client; exit when the lease is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASE_SECONDS: Final = 3.0
 
 
 async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
-    """Return the lease. Its client is its own, so that neither a burst of requests nor a slow one delays a renewal."""
+    """Return the lease. It has a client of its own, so that other requests never delay a renewal."""
     client = await Client.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
     return Lease(
@@ -35,21 +35,21 @@ async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -
 
 
 async def keep(lease: Lease, end: Callable[[int], object]) -> None:
-    """Acquire and renew the lease; end the process when it is lost."""
+    """Acquire and renew the lease; exit the process when it is lost."""
     try:
         await lease.keep()
     except NotLeading as error:
-        logger.critical("%s any more: this process ends, and whatever it was at, at once", error)
+        logger.critical("lost the leader lease; exiting: %s", error)
         logging.shutdown()
-        end(LOST_LEASE_EXIT_CODE)  # not an orderly exit, which would wait for threads that unpack
+        end(LOST_LEASE_EXIT_CODE)  # at once: a graceful shutdown would wait for threads that unpack
 
 
 async def release(lease: Lease) -> None:
-    """Hand the lease over, so that a standby need not wait until it expires."""
+    """Release the lease, so that a standby acquires it before it expires."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
             await lease.release()
     except (ClusterError, TimeoutError) as error:
         logger.warning("the lease could not be released; it expires: %s", error)
     else:
-        logger.info("%s stopped, and holds no lease", lease.replica)
+        logger.info("%s stopped and released the lease", lease.replica)

@@ -1,7 +1,7 @@
 """The operator's log: one JSON object a line for machines, or a line for a person at a terminal (docs/operations.md, Log).
 
-What a line is about (trial, step, attempt, reconcile id) comes from the context that it is written in, so that no caller has to
-say it. Texts come from agents, too: nothing that a terminal would obey is written, and no line is endless.
+The fields of a line (trial, step, attempt, reconcile id) come from the context, so callers need not pass them. Messages may
+contain agents' text, so control characters are escaped and long messages are cut.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ MAX_TEXT_CHARACTERS: Final = 16 * 1024
 
 Form = Literal["auto", "json", "text"]
 
-# In the order in which they are written.
+# In output order.
 _ABOUT: Final = ("namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 
 _SECRETS: Final = (
-    (re.compile(r"(/results/[^/\s]+/[^/\s]+/[^/\s]+/)[0-9a-f]{32}"), r"\1[REDACTED]"),  # whoever knows it reads the results
+    (
+        re.compile(r"(/results/[^/\s]+/[^/\s]+/[^/\s]+/)[0-9a-f]{32}"),
+        r"\1[REDACTED]",
+    ),  # the token that grants access to the results
     (re.compile(r"(://)[^/\s@]+@"), r"\1[REDACTED]@"),
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}"), r"\1[REDACTED]"),
     (re.compile(r"(?i)([?&](?:[\w-]*(?:signature|credential|token|password|secret)|sig)=)[^&\s]+"), r"\1[REDACTED]"),
@@ -35,7 +38,7 @@ _SECRETS: Final = (
 
 @contextmanager
 def about(**fields: Any) -> Iterator[None]:
-    """All that is logged inside is about this: namespace, sweep, trial, uid, attempt, step, reconcile."""
+    """Add these fields to every log line inside the context: namespace, sweep, trial, uid, attempt, step, reconcile."""
     former = _about.set({**_about.get(), **fields})
     try:
         yield
@@ -44,18 +47,18 @@ def about(**fields: Any) -> Iterator[None]:
 
 
 def also_about(**fields: Any) -> None:
-    """From here on to the end of the innermost ``about``, what is logged is about this, too."""
+    """Add fields to all log lines from here to the end of the innermost ``about``."""
     _about.set({**_about.get(), **fields})
 
 
 def set_up(level: str, form: Form = "auto") -> None:
-    """Write the log to stderr: everything that this process says, also of an error that ends it. auto: text on a terminal only."""
+    """Log to stderr, including uncaught exceptions. form auto: text on a terminal, else JSON."""
     handler = logging.StreamHandler(sys.stderr)
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # it tells of every event it saw
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO it logs every event
     sys.excepthook = _log_uncaught
 
 
@@ -63,7 +66,7 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
     else:
-        logging.getLogger(__name__).critical("the operator ends", exc_info=(kind, error, trace))
+        logging.getLogger(__name__).critical("uncaught exception; the operator exits", exc_info=(kind, error, trace))
 
 
 class JsonFormatter(logging.Formatter):
@@ -95,7 +98,7 @@ class TextFormatter(logging.Formatter):
 
 
 def escaped(text: str) -> str:
-    """The text with everything visible that a terminal might obey or hide: ``^[`` for ESC, as less and cat -v have it."""
+    """Return the text with control and invisible characters escaped: ``^[`` for ESC, like less and cat -v."""
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
@@ -115,7 +118,7 @@ def _time(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # of some library: its line must not be lost for that
+    except Exception:  # a library's invalid format arguments: log the line anyway
         return f"{record.msg} {record.args}"
 
 
@@ -127,7 +130,7 @@ def _text(text: str) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What the line is about; kopf says it of its own lines."""
+    """Return the line's fields, from the context or from kopf's own records."""
     found = {**_of_kopf(record), **_about.get()}
     return {name: found[name] for name in _ABOUT if found.get(name) not in (None, "")}
 

@@ -1,7 +1,7 @@
 """The operator's metrics for Prometheus, as a table: docs/metrics.md is generated from it.
 
-No label holds the name of a task, step or trial: a pod that reads the metrics learns nothing of a single trial. Names of namespaces
-and agents are labels if the setting metrics_labels chooses them, with a bounded number of different values.
+No label holds the name of a task, step or trial, so a pod that reads the metrics learns nothing about a single trial.
+Names of namespaces and agents are labels if the setting metrics_labels chooses them, with a bounded number of different values.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MILLISECONDS: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400)
 _HOURS: Final = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400, 28800, 86400)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # an unused second series for each counter
 
 
 class Metrics:
-    """All metrics, in a registry of their own."""
+    """The operator's metrics, in their own registry."""
 
     # trials and sweeps
     phases = by_phase("trials", "Trials by phase.", ("Pending", "Running", "Suspended", "Complete", "Failed"))
@@ -59,9 +59,13 @@ class Metrics:
         "reason",
         known=[*(row.reason for row in LOST), "Other"],
     )
-    steps_finished = bounded_counter("steps_finished", "Finished steps, also of lost attempts.", "outcome", choices=_BY_AGENT)
+    steps_finished = bounded_counter("steps_finished", "Finished steps, including failed attempts'.", "outcome", choices=_BY_AGENT)
     phase_seconds = bounded_histogram(
-        "step_phase_duration_seconds", "Duration of a step's phase, also of lost attempts.", _SECONDS, "phase", choices=_BY_AGENT
+        "step_phase_duration_seconds",
+        "Duration of a step's phase, including failed attempts'.",
+        _SECONDS,
+        "phase",
+        choices=_BY_AGENT,
     )
 
     # exec sessions
@@ -92,10 +96,10 @@ class Metrics:
     )
     queue_depth = gauge("queue_depth", "Trials in the work queue.")
     queue_wait_seconds = histogram("queue_wait_duration_seconds", "Time that a trial waits in the work queue.", _MILLISECONDS)
-    pods_starting = gauge("pods_starting", "Pods that are starting and count for the limit startingPods.")
+    pods_starting = gauge("pods_starting", "Pods that are starting; the limit is startingPods.")
     waiting = gauge(
         "trials_waiting",
-        "Trials that wait for a limit: starting pods, exec sessions, quota.",
+        "Trials that are queued for a slot: starting pods, exec sessions, quota.",
         "limit",
         known=("pod", "quota", "exec"),
     )
@@ -103,7 +107,7 @@ class Metrics:
     # traces
     traces = counter(
         "traces",
-        "Traces of trials: sent, failed (retried later), rejected by the receiver, or dropped because too many wait.",
+        "Traces of trials: sent, failed (retried later), rejected by the receiver, or dropped because the queue is full.",
         "outcome",
         known=("sent", "failed", "rejected", "dropped"),
     )
@@ -113,14 +117,14 @@ class Metrics:
     store_failures = counter("store_failures", "Reconciles that failed because results could not be read or written.")
     results_free = gauge("results_free_bytes", "Free bytes of the results volume.")
     orphans_deleted = counter(
-        "orphans_deleted", "Orphans deleted: pods, results and files of no trial.", "kind", known=("pod", "results", "file")
+        "orphans_deleted", "Orphans deleted: pods, results and files without a trial.", "kind", known=("pod", "results", "file")
     )
 
     # the operator
     leading = gauge("leading", "1 if this replica holds the leader lease, else 0.")
     build_info = gauge("build_info", "Always 1; the labels show the operator's version.", "version", "python")
     shard_info = gauge(
-        "shard_info", "Always 1; the labels show which trials it runs (empty: no shard; all).", "shard", "namespaces"
+        "shard_info", "Always 1; the labels show which trials it runs (empty: no shard; all namespaces).", "shard", "namespaces"
     )
     peak_memory = gauge("peak_memory_bytes", "Peak resident memory of the operator.")
     threads = gauge("threads", "Threads of the operator.")
@@ -135,7 +139,7 @@ class Metrics:
         self.shard_info.labels(settings.shard, ",".join(settings.namespaces)).set(1)
         self.peak_memory.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.threads.set_function(threading.active_count)
-        self.results_free.set(math.nan)  # unknown yet; a standby never knows
+        self.results_free.set(math.nan)  # unknown until measured; a standby never measures it
 
     def moved(self, direction: str, size: int) -> None:
         """Count bytes sent to a pod (up) or received from it (down)."""

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from .engine.room import Amount, Limits
 from .loglines import Form
 
-# Where clouds tell machines their credentials, and the operator's own endpoints.
+# Loopback, link-local and the cloud metadata services, which hand out credentials.
 BLOCKED_NETWORKS = (
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -30,7 +30,7 @@ LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
 
 
 class Settings(BaseSettings):
-    """Every setting with its unit in its name; lists are JSON."""
+    """The settings. Names contain units; lists are JSON."""
 
     model_config = SettingsConfigDict(env_prefix="MULTISTEP_", frozen=True, use_attribute_docstrings=True)
 
@@ -38,18 +38,18 @@ class Settings(BaseSettings):
     """Namespaces to watch; empty: all."""
     shard: str = Field(default="", max_length=63, pattern=LABEL_VALUE)
     """Value of the label multistep.dev/shard of the trials and sweeps that this operator runs; empty: those without the label. Each
-    shard is an operator of its own, with its own lease and results volume."""
+    shard has its own operator, lease and results volume."""
     operator_image: str = "localhost/multistep-operator:dev"
     """The operator's own image. The init container of trial pods copies the runner from it."""
     operator_image_pull_policy: str = "IfNotPresent"
     runner_port: int = Field(default=9876, ge=1, le=65535)
     """Port of the runner's readiness endpoint in trial pods."""
     results_port: int = Field(default=8080, ge=0, le=65535)
-    """Port of the results server, which a token per trial protects; 0: any free one."""
+    """Port of the results server; a token per trial protects it; 0: any free port."""
     metrics_port: int = Field(default=8081, ge=0, le=65535)
-    """Port of /metrics, /healthz and /readyz, which nothing but a NetworkPolicy protects; 0: any free one."""
+    """Port of /metrics, /healthz and /readyz; only a NetworkPolicy protects it; 0: any free port."""
     orphans_seconds: float = Field(default=120.0, gt=0)
-    """Period of the search for orphans (pods and results of no trial), with a jitter of 25 %."""
+    """Period of the search for orphans (pods and results without a trial), with a jitter of 25 %."""
     orphans_grace_seconds: float = Field(default=60.0, ge=0)
     """Minimum age of a pod that is deleted as an orphan."""
     results_retention_seconds: float | None = Field(default=None, ge=0)
@@ -59,20 +59,20 @@ class Settings(BaseSettings):
     results_dir: Path = Path("/var/lib/multistep")
     """Mount path of the results volume."""
     results_step_bytes: int = Field(default=2 << 30, ge=1 << 20)
-    """Bytes of logs and artifacts that are kept of one step. What exceeds a limit is left out, and named in manifest.json, in
-    result.json and in the status."""
+    """Maximum bytes of logs and artifacts stored per step. Files beyond a limit are left out and listed in manifest.json,
+    result.json and the status."""
     results_step_files: int = Field(default=20_000, ge=10)
-    """Files, directories and links that are kept of one step."""
+    """Maximum number of files, directories and links stored per step."""
     results_trial_bytes: int = Field(default=4 << 30, ge=1 << 20)
-    """Bytes that are kept of one trial on the results volume, with all its attempts."""
+    """Maximum bytes per trial, with all its attempts, on the results volume."""
     results_trial_files: int = Field(default=100_000, ge=10)
-    """Files, directories and links that are kept of one trial on the results volume."""
+    """Maximum number of files, directories and links per trial on the results volume."""
     results_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
-    """Bytes that the trials of one namespace have on the results volume; None: 80 % of the volume's size."""
+    """Maximum bytes of all trials of one namespace on the results volume; None: 80 % of the volume's size."""
     results_namespace_files: int = Field(default=1_000_000, ge=10)
-    """Files, directories and links that the trials of one namespace have on the results volume."""
+    """Maximum number of files, directories and links of all trials of one namespace on the results volume."""
     results_collect_seconds: float = Field(default=300.0, gt=0)
-    """Timeout of one collection's download. What came until then is kept."""
+    """Timeout of one collection's download. Files received until then are kept."""
     results_store: str = ""
     """Object store for the results of finished trials: s3://BUCKET/PREFIX, gs://... or az://...; empty: they stay on the volume. No
     other operator may use the prefix. Credentials and endpoint come from the store's usual environment variables."""
@@ -85,25 +85,25 @@ class Settings(BaseSettings):
     linger_seconds: float = Field(default=3.0, ge=0)
     """How long an exec session stays open for a phase that may finish soon."""
     poll_seconds: float = Field(default=300.0, gt=0)
-    """Time after which a running phase is polled, should the pod's readiness not report its end; the interval then doubles, up to
+    """Time after which a running phase is polled if the pod's readiness has not reported its end; the interval then doubles, up to
     an hour."""
     answer_timeout_seconds: float = Field(default=60.0, gt=0)
     """Timeout of the runner's answers."""
     reconcile_workers: int = Field(default=64, ge=1)
-    """Trials that are reconciled concurrently."""
+    """Maximum number of trials reconciled concurrently."""
     starting_pods: int = Field(default=500, ge=1)
-    """Pods that start concurrently; further trials are queued. The default is that of Kubernetes' Job controller."""
+    """Maximum number of pods that start concurrently; further trials are queued. The default is the Job controller's."""
     open_execs: int = Field(default=48, ge=2)
-    """Exec sessions that are open at the same moment."""
+    """Maximum number of open exec sessions."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
-    """Timeout of one exec session; it must exceed resultsCollectSeconds. The trial continues in the next one."""
+    """Timeout of one exec session; it must exceed resultsCollectSeconds. The trial continues in the next session."""
     unpack_threads: int = Field(default=2, ge=1)
-    """Threads that unpack collected files; they are the only ones beside the event loop's."""
+    """Threads that unpack collected files."""
     pod_grace_seconds: int = Field(default=1, ge=0)
     """terminationGracePeriodSeconds of trial pods. The runner ignores SIGTERM and waits for SIGKILL; sidecars may need it."""
     network_policy_enforced: bool = False
     """Whether the cluster's network plugin enforces NetworkPolicies. true: each trial pod gets a policy that denies ingress; tasks
-    with a network_mode other than public are accepted. false: such tasks are refused."""
+    with a network_mode other than public are accepted. false: such tasks are rejected."""
     lease_name: str = "multistep"
     """Name of the leader Lease. Replicas that run the same trials must share it."""
     lease_namespace: str = ""
@@ -117,30 +117,30 @@ class Settings(BaseSettings):
     stop_seconds: float = Field(default=5.0, ge=0)
     """Time that running reconciles have to finish on shutdown; keep it well below terminationGracePeriodSeconds."""
     resync_seconds: float = Field(default=40.0, gt=0)
-    """Period of the resync: it lists the metadata of trials, sweeps and pods and requeues what the watch missed an event of."""
+    """Period of the resync: it lists metadata of trials, sweeps and pods and requeues those whose watch events were missed."""
     drain: Literal["Move", "Wait"] = "Move"
     """What draining a node does: Move evicts trial pods, whose trials restart elsewhere; Wait blocks it until they finish."""
     metrics_labels: list[Literal["namespace", "agent"]] = ["agent"]
     """Labels of the metrics about trials and steps (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
-    """Number of different sets of these labels' values that a metric has series for; further ones are counted as "other"."""
+    """Maximum number of label value sets per metric; further sets are counted as "other"."""
     otlp_endpoint: str = ""
-    """OTLP/HTTP endpoint for traces of trials (http://collector:4318); empty: the OTEL_ variables', or no traces."""
+    """OTLP/HTTP endpoint for traces of trials (http://collector:4318); empty: that of the OTEL_ variables, if set."""
     task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]
     """Kinds of task sources outside the cluster that trials may use."""
     task_allowed_hosts: list[str] = []
-    """Hosts that tasks may be fetched from, as patterns (*.example.com, HOST:PORT); empty: all."""
+    """Patterns of hosts that tasks may be fetched from (*.example.com, HOST:PORT); empty: all hosts."""
     task_insecure_hosts: list[str] = []
     """Patterns of registries that are accessed without TLS, and of hosts that may get credentials over http://."""
     task_blocked_networks: list[str] = list(BLOCKED_NETWORKS)
     """Networks (CIDR) that no task is fetched from, redirects included. Default: loopback and link-local networks and the clouds'
     metadata servers."""
     task_fetches: int = Field(default=3, ge=1)
-    """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace has at most all slots but one."""
+    """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace uses at most all slots but one."""
     task_fetch_seconds: float = Field(default=120.0, gt=0)
-    """How long fetching a task may take."""
+    """Timeout of one fetch of a task."""
     task_cache_dir: Path = Path("/var/cache/multistep")
-    """Directory of the cache of fetched tasks. Its loss costs nothing but new fetches."""
+    """Directory of the cache of fetched tasks. It can be deleted: tasks are fetched again."""
     task_cache_bytes: int = Field(default=1 << 30, ge=0)
     """Size limit of the cache of fetched tasks. Each running fetch needs up to 1.5 GiB more."""
     log_format: Form = "auto"
@@ -149,7 +149,7 @@ class Settings(BaseSettings):
     """Minimum level of logged messages."""
 
     def results_limits(self, volume_bytes: int) -> Limits:
-        """Return the limits of results on a volume of a size."""
+        """Return the limits of results on a volume of this size."""
         namespace = volume_bytes * 4 // 5 if self.results_namespace_bytes is None else self.results_namespace_bytes
         return Limits(
             step=Amount(self.results_step_bytes, self.results_step_files),

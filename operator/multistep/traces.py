@@ -1,6 +1,6 @@
-"""Traces of trials, sent by OTLP over HTTP if that is configured: after the trial has finished; no trial waits for it.
+"""Traces of trials, exported by OTLP/HTTP if configured, after the trial has finished; no trial waits for the export.
 
-At least once: a trace that could not be sent is retried, and an operator that starts sends again what finished shortly before. The
+Delivery is at least once: a failed export is retried, and after a restart the operator exports recently finished trials again. The
 spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (any 4xx but 408
 and 429) is dropped, logged and counted: a retry cannot succeed, and later traces must not wait for it.
 """
@@ -33,7 +33,7 @@ _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class Traces:
-    """Trials whose traces are to be sent to the receiver."""
+    """A queue of trials whose traces are sent to the receiver."""
 
     def __init__(
         self, receiver: Receiver, metrics: Metrics, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -44,14 +44,14 @@ class Traces:
         self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MOST_WAITING)
 
     def ended(self, trial: MultiStepTrial) -> None:
-        """Send a trial when there is time for it; if too many wait, it is left out and counted."""
+        """Queue a finished trial's trace; if the queue is full, the trace is dropped and counted."""
         try:
             self._waiting.put_nowait(trial)
         except asyncio.QueueFull:
             self._metrics.traces.labels("dropped").inc()
 
     async def run(self) -> None:
-        """Send traces until it is cancelled."""
+        """Send queued traces until cancelled."""
         while True:
             trial = await self._waiting.get()
             with about(namespace=trial.metadata.namespace, trial=trial.metadata.name, uid=trial.metadata.uid):
@@ -63,7 +63,7 @@ class Traces:
         failures = 0
         while not await asyncio.to_thread(self._receiver.take, batch):
             if (status := self._receiver.status) is not None and 400 <= status < 500 and status not in _RETRYABLE:
-                logger.error("the receiver of traces rejects this trial's trace with HTTP status %d; it is dropped", status)
+                logger.error("the OTLP receiver rejected this trial's trace with HTTP status %d; the trace is dropped", status)
                 return "rejected"
             self._metrics.traces.labels("failed").inc()
             await self._sleep(BACKOFF.seconds(failures := failures + 1))
@@ -71,9 +71,9 @@ class Traces:
 
 
 class Receiver:
-    """Where traces go. endpoint: empty if OpenTelemetry's variables name it. status: of the last HTTP answer; None: no answer.
+    """An OTLP/HTTP receiver. endpoint: empty if OpenTelemetry's variables name it. status: of the last response; None: no response.
 
-    Raises ImportError without the extra.
+    Raises ImportError if the extra `otel` is not installed.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -86,7 +86,7 @@ class Receiver:
         self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None, session=session)
 
     def take(self, batch: Sequence[ReadableSpan]) -> bool:
-        """Send these spans, with a few quick retries. Returns whether the receiver has them."""
+        """Send the spans, with a few quick retries. Return whether the receiver accepted them."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         self.status = None
@@ -101,13 +101,13 @@ class Receiver:
 
 
 def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
-    """Where traces go: by the setting, else by OpenTelemetry's variables; None: nowhere. UsageError if the extra is missing."""
+    """Return the receiver of the setting, else of OpenTelemetry's variables; None: no traces. UsageError: the extra is missing."""
     if not endpoint and not any(environment.get(each) for each in _VARIABLES):
         return None
     try:
         return Receiver(endpoint)
     except ImportError:
-        raise UsageError("traces were asked for (otlpEndpoint), but they need the extra: pip install 'multistep[otel]'") from None
+        raise UsageError("otlpEndpoint is set, but traces need an extra: pip install 'multistep[otel]'") from None
 
 
 def _readable(trial: MultiStepTrial, span: Span) -> ReadableSpan:

@@ -81,7 +81,7 @@ async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Repli
     lease, ended = await asyncio.gather(two.until_held_by_another(held["holderIdentity"]), two.until_restarted(leader))
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     assert ended["exitCode"] == 0
-    assert "stopped, and holds no lease" in await two.last_words(leader)
+    assert "stopped and released the lease" in await two.last_words(leader)
     await assert_all_right(given, rewards)
 
 

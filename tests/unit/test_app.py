@@ -161,7 +161,7 @@ async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Oper
     await operator.until(lambda: operator.app.lease.holder == str(leader.replica))
     code, told = await operator.ask("/readyz")
     assert (code, operator.worked, operator.app.queue.depth) == (200, [], 0)
-    assert f"[+] lease: standing by; held by {leader.replica}" in told
+    assert f"[+] lease: standby; held by {leader.replica}" in told
     await leader.release()
     await operator.until(lambda: operator.worked == [("default", "t")])
 
@@ -224,7 +224,7 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
     await operator.until(lambda: "something ended" in caplog.text)
     code, told = await operator.ask("/healthz")
     assert code == 503
-    assert "[-] tasks: something ended, which it never should; see the log" in told
+    assert "[-] tasks: the background task something ended unexpectedly; see the log" in told
 
 
 async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
@@ -243,7 +243,7 @@ async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
     operator.cluster.away = True
     await operator.until(lambda: operator.ended)
     assert operator.ended == [LOST_LEASE_EXIT_CODE]
-    assert "does not hold the lease multistep-system/multistep any more: this process ends" in caplog.text
+    assert "lost the leader lease; exiting: " in caplog.text and "does not hold the lease multistep-system/multistep" in caplog.text
     operator.cluster.away = False
 
 
@@ -327,9 +327,9 @@ async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_o
     await operator.start()
     stop = asyncio.Event()
     stopping = Stopping(operator.app, stop)
-    stopping.told(signal.SIGTERM)
+    stopping.on_signal(signal.SIGTERM)
     assert ended == []
-    stopping.told(signal.SIGTERM)
+    stopping.on_signal(signal.SIGTERM)
     assert ended == [143]
     await stop.wait()
     assert operator.app._stopping

@@ -143,4 +143,7 @@ def test_a_process_that_ends_by_an_error_says_so_in_its_log(form: str, is_json: 
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
     if is_json:
         warned, ended = map(json.loads, done.stderr.splitlines())
-        assert "old" in warned["message"] and (ended["level"], ended["message"]) == ("CRITICAL", "the operator ends")
+        assert "old" in warned["message"] and (ended["level"], ended["message"]) == (
+            "CRITICAL",
+            "uncaught exception; the operator exits",
+        )

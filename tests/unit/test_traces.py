@@ -126,7 +126,7 @@ async def test_a_trace_that_the_receiver_rejects_is_dropped_and_later_ones_are_s
     await until(lambda: counted(metrics, "sent"))
     task.cancel()
     assert (counted(metrics, "failed"), counted(metrics, "rejected"), len(receiver.requests)) == (0, 1, 1)
-    assert f"the receiver of traces rejects this trial's trace with HTTP status {status}; it is dropped" in caplog.text
+    assert f"the OTLP receiver rejected this trial's trace with HTTP status {status}; the trace is dropped" in caplog.text
 
 
 async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_out_and_counted() -> None:

@@ -54,12 +54,12 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
 
 
 def _explain(*, runner: bool, in_reach: bool) -> None:
-    """What the user has to know for the next command."""
+    """Print what the next command needs to know."""
     from .output import say
 
     if runner:
         say("the runner is in the image: set spec.environment.runnerInImage: true, or --runner-in-image beside --image")
     else:
-        say("the runner is not in the image, as none is at hand here: an init container will bring it")
+        say("the runner is not in the image, as no runner binary was found here: an init container will copy it")
     if not in_reach:
         say("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")

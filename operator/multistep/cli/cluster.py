@@ -1,4 +1,4 @@
-"""What the commands need of a cluster, as a protocol, and the way to the real one."""
+"""The cluster client of the commands: a protocol, and the connection to a real cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELD_MANAGER = "multistep-cli"
 
 
 class Cluster(Protocol):
-    """Calls of cluster.client.Client; each may raise ClusterError."""
+    """The methods of cluster.client.Client that commands use; each may raise ClusterError."""
 
     @property
     def namespace(self) -> str: ...
@@ -50,7 +50,7 @@ class Cluster(Protocol):
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
-    """The cluster that the options and the kubeconfig name. Raises Unavailable."""
+    """Connect to the cluster of the options and the kubeconfig. Raises Unavailable."""
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context)
     except Unavailable as error:
@@ -79,7 +79,7 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
 
 
 async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | None:
-    """The trial, if there is one of this name. UsageError: the cluster does not know trials at all."""
+    """Return the trial, or None if it does not exist. UsageError: the CRD is not installed."""
     try:
         return await cluster.get_trial(namespace, name)
     except NotFound as error:
@@ -88,7 +88,7 @@ async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 
 async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | None:
-    """The same of a sweep."""
+    """Return the sweep, or None if it does not exist. UsageError: the CRD is not installed."""
     try:
         return await cluster.get(SWEEPS, namespace, name)
     except NotFound as error:
@@ -97,21 +97,21 @@ async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 
 async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
-    """The sweep, or UsageError."""
+    """Return the sweep; UsageError if it does not exist."""
     found = await find_sweep(cluster, namespace, name)
     if found is None:
-        raise UsageError(f"there is no sweep {name!r} in namespace {namespace!r}: `kubectl get tsw -A` lists all")
+        raise UsageError(f"sweep {name!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
     return found
 
 
 def _check_installed(error: NotFound, kind: str) -> None:
-    if error.reason != "NotFound":  # the server's plain 404: no such kind is served
-        raise UsageError(f"the cluster knows no {kind}: install Multistep in it (README, Install)") from error
+    if error.reason != "NotFound":  # a plain 404: the API server does not serve the kind
+        raise UsageError(f"the cluster has no CRD for {kind}: install Multistep in it (README, Install)") from error
 
 
 async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
-    """The trial, or UsageError."""
+    """Return the trial; UsageError if it does not exist."""
     found = await find_trial(cluster, namespace, name)
     if found is None:
-        raise UsageError(f"there is no trial {name!r} in namespace {namespace!r}: `kubectl get mst -A` lists all")
+        raise UsageError(f"trial {name!r} does not exist in namespace {namespace!r}: `kubectl get mst -A` lists all")
     return found

@@ -1,4 +1,4 @@
-"""`multistep completion`, and what is completed from the cluster."""
+"""`multistep completion`, and completions of names from the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..cluster.client import Client
     from ..cluster.resources import Resource
 
-_SECONDS = 2.0  # a key was pressed: who waits longer would rather type
+_SECONDS = 2.0  # completion must be fast: it runs at a key press
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
 _MOST = 500
 VARIABLE = "_MULTISTEP_COMPLETE"
@@ -42,14 +42,14 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None  # the shells above are click's
     script = found(cli, {}, "multistep", VARIABLE)
-    with suppress(RuntimeError):  # click looks for a bash that is new enough; where there is none, who reads the script knows why
+    with suppress(RuntimeError):  # click requires a recent bash on this machine; print the script anyway
         click.echo(script.source())
 
 
 def kubectl_complete() -> None:
-    """The program `kubectl_complete-multistep`: kubectl calls it with the words so far, the last one unfinished.
+    """Run `kubectl_complete-multistep`: kubectl calls it with the words so far, the last one incomplete.
 
-    Answers as kubectl expects: a word a line, a tab and its meaning; then ``:4``, that files are no answer.
+    Output in kubectl's format: a word per line, a tab and its description; then ``:4``: no file names.
     """
     from .main import cli
 
@@ -61,18 +61,18 @@ def kubectl_complete() -> None:
 
 
 class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
-    """click's reasoning, without a shell's way of asking."""
+    """click's completion without a shell's protocol."""
 
 
 def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of trials in the namespace that was given."""
+    """Return the names of trials in the namespace."""
     from ..cluster.resources import TRIALS
 
     return _matching(_asked(ctx, lambda client: _named(ctx, client, TRIALS)), incomplete)
 
 
 def sweeps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of sweeps there."""
+    """Return the names of sweeps in the namespace."""
     from ..cluster.resources import SWEEPS
 
     return _matching(_asked(ctx, lambda client: _named(ctx, client, SWEEPS)), incomplete)
@@ -84,7 +84,7 @@ async def _named(ctx: click.Context, client: Client, resource: Resource) -> list
 
 
 def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of namespaces."""
+    """Return the names of namespaces."""
 
     async def ask(client: Client) -> list[CompletionItem]:
         resource = await client.resource_of({"apiVersion": "v1", "kind": "Namespace"})
@@ -94,7 +94,7 @@ def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str)
 
 
 def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of the steps that the trial has begun."""
+    """Return the names of the steps that the trial has started."""
 
     async def ask(client: Client) -> list[CompletionItem]:
         found = await client.get_trial(ctx.params.get("namespace") or client.namespace, ctx.params.get("trial") or "")
@@ -108,7 +108,7 @@ def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionIt
 
 
 def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
-    """What the cluster says in time; nothing, whatever goes wrong: nobody wants an error in the middle of a line."""
+    """Return the cluster's answer; nothing after the timeout or any error, as an error would garble the command line."""
 
     async def within() -> list[CompletionItem]:
         from ..cluster.client import Client

@@ -1,4 +1,4 @@
-"""Container engines behind one tiny interface: what to execute to build, push and save an image."""
+"""Container engines behind one interface: the commands that build, push and save an image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_LINES: Final = 60
 
 @dataclass(frozen=True)
 class Command:
-    """A program to run. env: over the environment's own; directory: None for the current one."""
+    """A command to execute. env: added to the environment; directory: working directory, None for the current one."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -29,24 +29,24 @@ class Command:
 
 
 class Engine(Protocol):
-    """Says how. name: what the user knows it as."""
+    """A container engine. name: as users know it."""
 
     @property
     def name(self) -> str: ...
 
     def build(self, image: str, context: Path, dockerfile: Path) -> Command:
-        """Make the image of a Dockerfile, with the layers of earlier builds."""
+        """Return the command that builds the image of a Dockerfile, with the cache of earlier builds."""
 
     def push(self, image: str) -> Command:
-        """Send it to its registry."""
+        """Return the command that pushes the image to its registry."""
 
     def save(self, image: str, file: Path) -> Command:
-        """Write it as a docker-archive."""
+        """Return the command that writes the image as a docker-archive."""
 
 
 @dataclass(frozen=True)
 class DockerLike:
-    """docker and podman: the same words."""
+    """docker and podman, whose commands are the same."""
 
     name: str
 
@@ -80,7 +80,7 @@ class Buildah:
 
 @dataclass(frozen=True)
 class Localkube(Buildah):
-    """buildah by way of a source checkout's localkube, which also makes the base images that no registry gives it."""
+    """buildah through a source checkout's localkube, which also builds base images that it cannot pull."""
 
     name: str = "localkube"
     checkout: Path = Path()
@@ -90,17 +90,17 @@ class Localkube(Buildah):
         return self.ask("build", "--tag", image, "--file", str(dockerfile), str(context))
 
     def load(self, image: str) -> Command:
-        """Take the image into the cluster."""
+        """Return the command that loads the image into the cluster."""
         return self.ask("load", image)
 
     def ask(self, *arguments: str) -> Command:
-        """A command of localkube's own."""
+        """Return a command of localkube."""
         env = {"CLUSTER": "local", "LOCALKUBE_NUMBER": self.number}
         return Command([sys.executable, "-m", "localkube", *arguments], env, self.checkout)
 
 
 def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
-    """The first engine that works, not only exists. Raises UsageError that says what was tried. works: for tests."""
+    """Return the first engine that works. UsageError: none does; it names the attempts. works: for tests."""
     asks = works or answers
     for name in ("docker", "podman"):
         if asks([name, "info"]):
@@ -108,13 +108,13 @@ def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
     if sys.platform == "linux" and asks(["buildah", "--version"]):
         return Buildah()
     raise UsageError(
-        "no container engine works here: `docker info` and `podman info` fail and there is no buildah; "
+        "no container engine works here: `docker info` and `podman info` fail and buildah does not exist; "
         "start one of them, or name an image that exists with --image"
     )
 
 
 def answers(argv: Sequence[str]) -> bool:
-    """Whether a program is there and ends well, soon."""
+    """Whether the command exists and succeeds within a few seconds."""
     if shutil.which(argv[0]) is None:
         return False
     try:
@@ -125,7 +125,7 @@ def answers(argv: Sequence[str]) -> bool:
 
 
 def execute(command: Command, *, verbose: bool = False) -> None:
-    """Run it. Its output goes to stderr with verbose; else its end is in the UsageError that a failure raises."""
+    """Execute the command. verbose: stream its output to stderr. UsageError: it failed; without verbose, with its last lines."""
     with tempfile.TemporaryFile() as kept:
         out = None if verbose else kept
         ended = subprocess.run(

@@ -1,6 +1,6 @@
-"""What can be told of a task without running it: problems, keys that nobody reads, needed variables, the steps' limits.
+"""Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
 
-The rules are the operator's own (sources.task, engine.plan); here they are only asked in turn and put into words.
+The rules are the operator's (sources.task, engine.plan); this module applies them in turn and formats the findings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step as it would run. Limits in seconds, None: no limit; gate: least reward by key; tests: whose test.sh, or image."""
+    """A step's plan. Timeouts in seconds, None: no timeout; gate: minimum reward by key; tests: which test.sh, or image."""
 
     name: str
     agent_limit: float | None
@@ -50,7 +50,7 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found. variables: names that templates without a default need, and where; used: names that any template uses."""
+    """The findings. variables: names that templates without a default need, and their fields; used: names in any template."""
 
     name: str
     problems: tuple[Problem, ...] = ()
@@ -61,11 +61,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the operator would take the task."""
+        """Whether the operator would accept the task."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a document."""
+        """Return the report as a JSON document."""
         steps = [_json_step(each) for each in self.steps]
         found = {"name": self.name, "ok": self.ok, "warnings": list(self.warnings), "variables": dict(self.variables)}
         return {**found, "problems": [asdict(each) for each in self.problems], "steps": steps}
@@ -113,7 +113,7 @@ def _problem(error: InvalidTask | InvalidSpec) -> Problem:
 
 
 def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool) -> TrialPlan:
-    """The plan of a plain trial, its image built and its variables given."""
+    """Return the plan of a default trial, assuming that its image is built and its variables are set."""
     built = "built" if task.layout.dockerfile and not task.config.environment.docker_image else None
     spec = TrialSpec.model_construct(
         task=TaskSource.model_construct(),
@@ -126,14 +126,14 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
-    """Harbor's irregular inheritance: the one limit that looks as if it were inherited, and is not."""
+    """Warn of the one timeout that looks inherited, but is not (as in Harbor)."""
     verifier = table.get("verifier")
     if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
-        yield "verifier.timeout_sec: does not reach the steps; each has steps.verifier.timeout_sec, 600 by default"
+        yield "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"
 
 
 def _limited(config: TaskConfig) -> Iterator[str]:
-    """What only an operator can say that knows its cluster."""
+    """Warn of settings that depend on the cluster."""
     verifiers = (config.verifier, *(step.verifier for step in config.steps or []))
     environments = (config.environment, *(each.environment for each in verifiers if each.environment))
     for mode in sorted({each.network_mode for each in environments} - {"public"}):

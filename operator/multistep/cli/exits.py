@@ -1,4 +1,4 @@
-"""The exit codes of every command: a contract that scripts rest on."""
+"""The exit codes of all commands: a stable contract for scripts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ..errors import MultistepError, StoreError, Unavailable
 
 
 class Exit(IntEnum):
-    """How a command ended. An unfinished trial or sweep has no code of its own: whoever only looks gets OK."""
+    """How a command ended. A command that only shows an unfinished trial or sweep exits with OK."""
 
-    OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials count
-    FAULT = 1  # it is Complete, with one; or some of its trials do not count
+    OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
+    FAULT = 1  # the trial is Complete with either of them; or the sweep is Complete, but trials are excluded
     BAD_INPUT = 2  # usage, task, image or manifest
-    FAILED = 3  # the trial or sweep is Failed: it could not be run, or not to its end
+    FAILED = 3  # the trial or sweep is Failed: it could not be run, or not completely
     UNREACHABLE = 4  # no cluster, or no results from it
     INTERRUPTED = 130  # Ctrl-C
 
 
 class Interrupted(MultistepError):
-    """Ctrl-C, while something goes on elsewhere; the text says what, and what can be done about it."""
+    """Ctrl-C while a trial or sweep continues in the cluster; the text names it and the commands to follow or stop it."""
 
 
 class Gone(MultistepError):
@@ -27,7 +27,7 @@ class Gone(MultistepError):
 
 
 def exit_of(error: MultistepError) -> Exit:
-    """The code for an error that reached the edge."""
+    """Return the exit code for an error."""
     if isinstance(error, Interrupted):
         return Exit.INTERRUPTED
     if isinstance(error, Gone):

@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and that not everybody has installed."""
+"""Optional packages that only some commands need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REPORT = ("jinja2", "pyarrow", "scipy")
 
 
 def require_report() -> None:
-    """UsageError: the extra `report` is not installed."""
+    """Check that the extra `report` is installed. Raises UsageError."""
     if missing := [each for each in _REPORT if find_spec(each) is None]:
         raise UsageError(
             f"this needs {' and '.join(missing)}, which Multistep's extra `report` brings: pip install 'multistep[report]', "

@@ -1,4 +1,4 @@
-"""Results of a trial: from the place that its status names into a directory."""
+"""Fetches a trial's results from the address in its status into a directory."""
 
 from __future__ import annotations
 
@@ -27,32 +27,34 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ServicePath:
-    """A path of a service in the cluster, reached through the API server with nothing but a kubeconfig."""
+    """A path of a Service in the cluster, reached through the API server's proxy."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class WebAddress:
-    """An ordinary address, reached directly."""
+    """A URL that is requested directly."""
 
     url: str
 
 
 def locate(uri: str) -> ServicePath | WebAddress:
-    """``http(s)://...``, or ``service://NAMESPACE/SERVICE:PORT/PATH``. Raises StoreError."""
+    """Parse ``http(s)://...`` or ``service://NAMESPACE/SERVICE:PORT/PATH``. Raises StoreError."""
     parts = urlsplit(uri)
     if parts.scheme in ("http", "https") and parts.netloc:
         return WebAddress(uri)
     service, _, rest = parts.path.lstrip("/").partition("/")
     if parts.scheme != "service" or not parts.netloc or not service or not rest:
-        raise StoreError(f"results are at {_shown(uri)}, which this version cannot read: it knows http(s):// and service://")
+        raise StoreError(
+            f"results are at {_shown(uri)}, which this version does not support; it supports http(s):// and service://"
+        )
     namespace, name = quote(parts.netloc, safe=""), quote(service, safe=":")
     return ServicePath(f"/api/v1/namespaces/{namespace}/services/{name}/proxy/{rest}")
 
 
 def check_directory(directory: Path, *, force: bool = False) -> None:
-    """Raise UsageError if results cannot go there; asked before anything is begun."""
+    """Check, before anything starts, that results can be written to the directory. Raises UsageError."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: results are many files")
     if not force and directory.is_dir() and any(directory.iterdir()):
@@ -60,23 +62,23 @@ def check_directory(directory: Path, *, force: bool = False) -> None:
 
 
 async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
-    """Fetch and unpack. Raises UsageError (there are none yet), StoreError, Unavailable."""
+    """Fetch and unpack the results. Raises UsageError (the trial has not finished), StoreError, Unavailable."""
     if status.results is None:
         if is_finished(status):
             raise StoreError(f"trial {name} has no results: {outcome(status).why}")
-        raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it is over")
+        raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it has finished")
     with working(f"fetching results into {directory}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
         async with aclosing(_read(cluster, status.results)) as chunks:
             async for chunk in chunks:
                 file.write(chunk)
         file.seek(0)
         unpacked = unpack(file, directory)
-    _tell_left_out(unpacked)
+    _warn_left_out(unpacked)
     return unpacked
 
 
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
-    """At most limit bytes of one file of the results; None if it is not there. path: quoted; offset: below 0 from the end."""
+    """Return at most limit bytes of a file of the results; None: it does not exist. path: quoted; offset: negative from the end."""
     place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
     source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
     found = b""
@@ -97,11 +99,11 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
             async for chunk in source:
                 yield chunk
     except NotFound as error:
-        raise StoreError(f"there are no results at {_shown(uri)}: they were removed, or the operator was") from error
+        raise StoreError(f"no results exist at {_shown(uri)}: they were deleted, or the operator was") from error
 
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
-    """A service's answer. One without an endpoint may have one in a moment, as when the operator is replaced by another."""
+    """Yield a Service's response. Retries while the Service has no endpoint, as while the operator restarts."""
     patience, begun = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
         try:
@@ -133,12 +135,12 @@ async def _get(url: str) -> AsyncGenerator[bytes, None]:
 
 
 def _shown(uri: str) -> str:
-    """An address for a message: not whole, as whoever knows the path can read the results."""
+    """Return an address for a message, without the path, which contains the access token."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc}/..."
 
 
-def _tell_left_out(unpacked: Unpacked) -> None:
+def _warn_left_out(unpacked: Unpacked) -> None:
     for path, why in unpacked.left_out[:_SHOWN]:
         say(f"warning: left out {path!r}: {why}")
     if len(unpacked.left_out) > _SHOWN:

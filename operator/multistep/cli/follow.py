@@ -1,4 +1,4 @@
-"""Following a trial until it is over: the watch, and what is worth saying between two looks at it."""
+"""Follows a trial until it finishes: the watch, and progress lines for its changes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .output import Progress, attempt_text, rewards_text, seconds_text
 
 UNHEARD_SECONDS = 10.0
 _UNHEARD = (
-    "nobody has taken it up yet: does an operator run (`kubectl get pods -A | grep multistep`), "
-    "and is it for this namespace, and for the label multistep.dev/shard if there is one?"
+    "no operator has reconciled it yet: check that an operator runs (`kubectl get pods -A | grep multistep`) "
+    "for this namespace and, if set, for the value of the label multistep.dev/shard"
 )
 _WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
-    """The trial's last status. Raises Gone, Unavailable (the trial goes on), ClusterError."""
+    """Follow the trial with progress and return its final status. Raises Gone, Unavailable (the trial continues), ClusterError."""
     status: TrialStatus | None = None
     async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
         async for each in found:
@@ -36,11 +36,11 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
             status = newer
             if is_finished(newer):
                 return newer
-    raise Unavailable(f"the API server ended the watch of trial {name}")  # a watch goes on for ever or raises
+    raise Unavailable(f"the API server ended the watch of trial {name}")  # the watch never ends without an exception
 
 
-async def until_over(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
-    """The same without telling how it goes. note: takes what is worth saying when nothing is heard."""
+async def until_finished(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
+    """Wait for the trial and return its final status. note: called if no operator responds."""
     async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
         async for each in found:
             status = parse_status(each)
@@ -50,7 +50,7 @@ async def until_over(cluster: Cluster, namespace: str, name: str, note: Callable
 
 
 def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
-    """What became new, as lines; old: None at the first look."""
+    """Return the changes as lines. old: None for the first status."""
     before = old or TrialStatus()
     lines = _attempt_lines(before, new)
     began_anew = len(new.attempts) > len(before.attempts)
@@ -79,12 +79,12 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
 
 
 def _brief_faults(step: StepStatus) -> list[str]:
-    """Without messages: the table at the end has them."""
+    """Return a step's faults without messages, which the final table shows."""
     return [*([step.exception.type] if step.exception else []), *(["gate not met"] if step.gate is False else [])]
 
 
 def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
-    """Why it waits, and how it ended; while it runs its steps say enough."""
+    """Return a line for why a trial waits or how it ended; none while steps run, which have their own lines."""
     was, now = outcome(before), outcome(new)
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
@@ -96,20 +96,20 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
 async def versions(
     cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
 ) -> AsyncGenerator[Object, None]:
-    """A trial or sweep, now and after each change. note: told when no operator seems to be there. Raises Gone, ClusterError."""
+    """Yield a trial or sweep, now and after each change. note: called if no operator responds. Raises Gone, ClusterError."""
     status: dict[str, object] = {}
     events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
-    async with aclosing(events), _unless_heard(lambda: bool(status.get("phase")), note):
+    async with aclosing(events), _note_if_silent(lambda: bool(status.get("phase")), note):
         async for event in events:
             if event.type == "DELETED":
-                raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it was over")
+                raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it finished")
             status = event.object.get("status") or {}
             yield event.object
 
 
 @asynccontextmanager
-async def _unless_heard(heard: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
-    """Say so when no operator seems to be there."""
+async def _note_if_silent(heard: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Call note if no operator has set a status after a while."""
 
     async def wait() -> None:
         await asyncio.sleep(UNHEARD_SECONDS)

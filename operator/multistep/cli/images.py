@@ -1,4 +1,4 @@
-"""The image of a task's environment: its name, its making, and how it gets to where pods can find it."""
+"""The image of a task's environment: its name, its build, and how nodes get it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGEST_LENGTH = 12
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to be made. name: of the result; base: of what the Dockerfile alone gives; runner: baked in, if there is one."""
+    """An image to build. name: of the result; base: name of the Dockerfile's image without the runner; runner: added if present."""
 
     name: str
     base: str
@@ -32,12 +32,12 @@ class ImageBuild:
 
     @property
     def image(self) -> TrialImage:
-        """The result, as a trial names it."""
+        """The built image, as a trial references it."""
         return TrialImage(self.name, runner=self.runner is not None)
 
 
 def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
-    """What building the task means. The default name is that of the contents, so that it never means another image."""
+    """Return the build of a task. The default name has the digest of the contents, so it never names another image."""
     if not (task.environment / "Dockerfile").is_file():
         raise UsageError(
             f"{task.environment} has no Dockerfile, so there is nothing to build: add one, "
@@ -50,7 +50,7 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
 
 
 def choose_engine(cluster: CurrentCluster | None) -> Engine:
-    """localkube's own builder for localkube's cluster, as it makes base images; else the first engine that works."""
+    """Return localkube's builder for a localkube cluster, as it also builds base images; else the first engine that works."""
     checkout = source_checkout()
     if cluster and cluster.localkube and checkout and answers(["buildah", "--version"]):
         return Localkube(checkout=checkout, number=cluster.localkube)
@@ -58,7 +58,7 @@ def choose_engine(cluster: CurrentCluster | None) -> Engine:
 
 
 def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> None:
-    """Make it: the Dockerfile, and upon it the runner. COPY leaves USER, WORKDIR, ENTRYPOINT and CMD as they are."""
+    """Build the Dockerfile's image and add the runner as a layer. COPY keeps USER, WORKDIR, ENTRYPOINT and CMD."""
     with working(f"building {build.name} with {engine.name}"):
         execute(engine.build(build.base, build.context, build.context / "Dockerfile"), verbose=verbose)
         if build.runner is None:
@@ -72,19 +72,19 @@ def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> 
 
 
 def check_pushable(build: ImageBuild) -> None:
-    """Raise UsageError, before anything is built, if there is no registry to push to."""
+    """Check before the build that the name contains a registry to push to. Raises UsageError."""
     if build.image.local:
         raise UsageError(f"{build.name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
 
 
 def push_image(name: str, engine: Engine, *, verbose: bool = False) -> None:
-    """Send it to the registry that its name begins with."""
+    """Push the image to the registry in its name."""
     with working(f"pushing {name}"):
         execute(engine.push(name), verbose=verbose)
 
 
 def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:
-    """Take the image into the current cluster, if it is a local one. False: it is not, so its nodes must pull."""
+    """Load the image into a local cluster. Return False if the cluster is not local: its nodes must pull the image."""
     if isinstance(engine, Localkube):
         with working(f"loading {name} into localkube"):
             execute(engine.load(name), verbose=verbose)
@@ -98,8 +98,10 @@ def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, ver
 
 def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None:
     if shutil.which("kind") is None:
-        raise UsageError(f"the current context is kind-{kind}, but there is no `kind` to load images with: install it")
-    if engine == DockerLike("docker"):  # the only one that kind can ask; it loads nothing that is there already
+        raise UsageError(
+            f"the current context is kind-{kind}, but the command `kind`, which loads images, does not exist: install it"
+        )
+    if engine == DockerLike("docker"):  # kind reads docker's images directly, and skips images that its nodes have
         execute(_kind_command(kind, "docker-image", name), verbose=verbose)
         return
     with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
@@ -109,7 +111,7 @@ def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None
 
 
 def _kind_command(kind: str, form: str, what: str) -> Command:
-    """`kind load`."""
+    """Return a `kind load` command."""
     return Command(["kind", "load", form, what, "--name", kind])
 
 

@@ -12,12 +12,12 @@ Examples:
   multistep init tasks/parser --steps scaffold,implement,document
 
 \b
-What to do then:
-  multistep check my-task                    says what is wrong
-  multistep run my-task --agent oracle       plays the solution: every reward should be 1
+Next:
+  multistep check my-task                    validates the task
+  multistep run my-task --agent oracle       runs the solution: every reward should be 1
   multistep run my-task --agent nop          does nothing: every reward should be 0
 
-The task runs as it is: each step asks for a line in a file, tests for it and has a solution. Replace these by your own.
+The new task runs unchanged: each step asks for a line in a file, tests for it and has a solution. Replace these by your own.
 """
 
 
@@ -32,4 +32,4 @@ def init(directory: Path, steps: str) -> None:
     names = [each.strip() for each in steps.split(",")]
     scaffold(directory, names)
     click.echo(directory)
-    say(f"made a task of {len(names)} steps; next: multistep check {directory}")
+    say(f"created a task with {len(names)} steps; next: multistep check {directory}")

@@ -1,4 +1,4 @@
-"""Which cluster the user's kubeconfig means, read without a Kubernetes client: only to know how images get there."""
+"""The current cluster of the kubeconfig, read without a Kubernetes client: decides how images are loaded."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _KIND_PREFIX = "kind-"
 
 @dataclass(frozen=True)
 class CurrentCluster:
-    """A context and the API server it names."""
+    """A context and its API server."""
 
     context: str
     server: str
 
     @property
     def kind(self) -> str | None:
-        """The name of the kind cluster it is, if it is one."""
+        """Name of the kind cluster; None if it is not kind."""
         return self.context.removeprefix(_KIND_PREFIX) if self.context.startswith(_KIND_PREFIX) else None
 
     @property
     def localkube(self) -> str | None:
-        """The number of a source checkout's localkube cluster, if it is one."""
+        """Number of a source checkout's localkube cluster; None if it is not localkube."""
         found = _LOCALKUBE.search(self.server)
         return found.group(1) if found else None
 
 
 def current_cluster(kubeconfig: str | None = None, context: str | None = None) -> CurrentCluster | None:
-    """The cluster that commands speak to; None if no kubeconfig tells."""
+    """Return the cluster that commands use; None if no kubeconfig names one."""
     documents = list(_documents(kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")))
     wanted = context or next((str(each["current-context"]) for each in documents if each.get("current-context")), None)
     if wanted is None:
@@ -49,7 +49,7 @@ def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
         try:
             document = yaml.safe_load(Path(path).read_text())
         except (OSError, ValueError, yaml.YAMLError):
-            continue  # who has to speak to the cluster says what is wrong with it
+            continue  # connecting to the cluster reports what is wrong with the file
         if isinstance(document, Mapping):
             yield document
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .reading import Reader
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
-_PATIENCE_SECONDS = 120.0  # with an API server that does not answer
+_PATIENCE_SECONDS = 120.0  # how long an API server may not answer before the command fails
 
 _EPILOG = """\b
 Examples:
@@ -28,38 +28,39 @@ Examples:
   multistep logs my-task-oracle-x7k2p --step 2 --phase agent --tail 20
   multistep logs my-task-oracle-x7k2p --step implement --phase verifier > test.log
 
-While the pod is there its runner is asked, which needs the right to exec into it (get and create on pods/exec); afterwards
-the results are read. On a terminal everything but plain text is shown in visible form, so that no output can take the
-terminal over, and lines are cut at 16384 characters; a pipe and --raw get the bytes as they were. -o json is one JSON
-object for each line.
+While the pod exists, the output is read from its runner, which needs the right to exec into it (get and create on pods/exec);
+afterwards it is read from the results. On a terminal, control characters are escaped, so that no output can control the
+terminal, and lines are cut at 16384 characters; a pipe and --raw get the original bytes. -o json prints one JSON object per
+line.
 
 \b
 Exit codes:
-  0  what there is was shown; with -f, the trial is Complete, without an exception or a failed gate
-  1  with -f: the trial is Complete, with one
-  2  there is no such trial, step or attempt; no right to read the logs; or bad usage
-  3  with -f: the trial is Failed, or was deleted
+  0  the output was shown; with -f, the trial completed without an exception or a failed gate
+  1  with -f: the trial completed, but a step raised an exception or a gate failed
+  2  the trial, step or attempt does not exist; no right to read the logs; or bad usage
+  3  with -f: the trial failed or was deleted
   4  the cluster could not be reached
 """
 
 
 @click.command(epilog=_EPILOG)
 @trial_argument
-@click.option(
-    "--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step, by its number from 1 or by its name."
-)
+@click.option("--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step: its number, from 1, or its name.")
 @click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
 @click.option(
-    "--attempt", type=click.IntRange(min=1), metavar="N", help="An earlier attempt; default: the latest, with -f all from then on."
+    "--attempt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="An earlier attempt; default: the latest, with -f also all later ones.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on until the trial is over, over steps and attempts.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the trial finishes, across steps and attempts.")
 @click.option(
-    "--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each phase (of its last MiB)."
+    "--tail", type=click.IntRange(min=0), metavar="N", help="Start with the last N lines of each phase (of its last MiB)."
 )
-@click.option("--raw", is_flag=True, help="The bytes as they were printed, on a terminal, too.")
+@click.option("--raw", is_flag=True, help="Write the original bytes, also to a terminal.")
 @namespace_option
 @kubeconfig_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: an object for each line.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
 def logs(
     trial: str,
     step: str | None,
@@ -112,7 +113,7 @@ def _nothing(trial: str, status: TrialStatus) -> str:
 
     if not is_finished(status):
         return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
-    return "nothing was printed" if status.results else f"nothing was kept: {outcome(status).why}"
+    return "nothing was printed" if status.results else f"no output is stored: {outcome(status).why}"
 
 
 async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
@@ -121,7 +122,7 @@ async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wan
 
     status = parse_status(await existing_trial(cluster, namespace, name))
     _check_step(status, wanted, name)
-    await reader.look(status)
+    await reader.show_new(status)
     return status
 
 
@@ -131,11 +132,11 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 
     if wanted.step is not None and not pieces(status, wanted):
         there = ", ".join(f"{number} {each.name}" for number, each in enumerate(status.steps, 1)) or "none"
-        raise UsageError(f"trial {name} has begun no step {wanted.step!r}; it has begun: {there}")
+        raise UsageError(f"trial {name} has not started step {wanted.step!r}; started steps: {there}")
 
 
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
-    """Look again and again. What fails while the pod starts, ends or is cut off is tried again: nothing is shown twice."""
+    """Poll for output until the trial finishes. Errors while the pod starts or ends are retried; nothing is shown twice."""
     from ..api.conditions import is_finished
     from ..errors import UsageError
     from .output import say
@@ -143,28 +144,28 @@ async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, w
 
     allowed, pause = True, _PAUSE_SECONDS
     async for status in _versions(cluster, namespace, name):
-        before, over = reader.shown, is_finished(status)
+        before, finished = reader.shown, is_finished(status)
         try:
-            if over or allowed:
-                await reader.look(status)
+            if finished or allowed:
+                await reader.show_new(status)
         except LATER:
-            if over:
+            if finished:
                 raise
         except UsageError as error:
-            if over:
+            if finished:
                 raise
-            say(f"{error}; waiting for that")
+            say(f"{error}; waiting until the trial finishes")
             allowed = False
-        if over:
+        if finished:
             _check_step(status, wanted, name)
             return status
         pause = _PAUSE_SECONDS if reader.shown > before else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
         await asyncio.sleep(pause)
-    raise AssertionError("it goes on until the trial is over")
+    raise AssertionError("versions() ends only with an exception")
 
 
 async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[TrialStatus]:
-    """The trial's status, again and again; an API server that is away for a while is waited for."""
+    """Yield the trial's status at each poll; retry while the API server is unavailable for a short time."""
     from ..api.trial import parse_status
     from ..errors import Unavailable
     from .cluster import existing_trial, find_trial
@@ -172,16 +173,16 @@ async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterato
 
     found = await existing_trial(cluster, namespace, name)
     uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
-    heard = clock()
+    answered = clock()
     while True:
         yield parse_status(found)
         try:
             newer = await find_trial(cluster, namespace, name)
-            heard = clock()
+            answered = clock()
         except Unavailable:
-            if clock() - heard > _PATIENCE_SECONDS:
+            if clock() - answered > _PATIENCE_SECONDS:
                 raise
             continue
         if newer is None or newer["metadata"]["uid"] != uid:
-            raise Gone(f"trial {name} in namespace {namespace} was deleted before it was over")
+            raise Gone(f"trial {name} in namespace {namespace} was deleted before it finished")
         found = newer

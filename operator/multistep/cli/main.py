@@ -1,6 +1,6 @@
-"""The `multistep` command, also `kubectl multistep`: the group, and the one place where errors become exit codes.
+"""The `multistep` command, also `kubectl multistep`: the group, and the translation of errors to exit codes.
 
-Commands are imported when they are called, so that --help answers at once.
+Commands are imported when they are called, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Exit codes:
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and imports them one by one."""
+    """A command group that imports each command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -84,11 +84,11 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point. What libraries log is not for the user: errors come as exceptions."""
+    """Run the command line. Libraries' log messages are dropped: errors are exceptions."""
     logging.getLogger().addHandler(logging.NullHandler())
     cli(prog_name=program_name(sys.argv[0]), complete_var="_MULTISTEP_COMPLETE")
 
 
 def program_name(path: str) -> str:
-    """What the user called: kubectl finds its plugin by the name of the file."""
+    """Return the program's name for messages: kubectl runs its plugin by the file's name."""
     return "kubectl multistep" if Path(path).name.startswith("kubectl-") else "multistep"

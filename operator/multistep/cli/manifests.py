@@ -1,4 +1,4 @@
-"""What is sent to the cluster, as plain manifests. Pure: names and contents in, dicts out."""
+"""Builds the manifests that are sent to the cluster. Pure: no IO."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_LENGTH = 63
-_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: no vowels, no words by chance
+_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: without vowels, so that no words appear
 _RANDOM_LENGTH = 5
 _CONFIG_MAP_STEM_LENGTH = 50
 
 
 @dataclass(frozen=True)
 class TrialImage:
-    """The image a trial is to run in. runner: it holds the runner."""
+    """The image of a trial. runner: whether it contains the runner."""
 
     reference: str
     runner: bool = False
 
     @property
     def local(self) -> bool:
-        """Whether it is only in the nodes' own stores: no registry is called localhost."""
+        """Whether the image exists only on the nodes: no registry is called localhost."""
         return self.reference.startswith("localhost/")
 
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """What a MultiStepTrial is made of. variables, agent_env: entries of spec.variables and spec.agent.env.
+    """The inputs of a MultiStepTrial. variables, agent_env: entries of spec.variables and spec.agent.env.
 
-    config_maps: names of the bundle's, in order.
-
-    source: where the task is instead, as spec.task has it. queue: of Kueue's.
+    config_maps: names of the bundle's ConfigMaps, in order. source: entries of spec.task for a remote task, instead of
+    config_maps. queue: name of a Kueue LocalQueue.
     """
 
     name: str
@@ -68,13 +67,13 @@ class TrialRequest:
 
 
 def new_name(stem: str, agent: str = "") -> str:
-    """``STEM-AGENT-RANDOM``: a DNS label that most likely is new."""
+    """Return ``STEM-AGENT-RANDOM``, a DNS label that is most likely unused."""
     tail = f"{agent and f'-{agent}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
     return dns_label(stem, _LABEL_LENGTH - len(tail)) + tail
 
 
 def checked_name(name: str) -> str:
-    """The name, or UsageError if Kubernetes would refuse it."""
+    """Return the name. UsageError: Kubernetes would reject it."""
     if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
         hint = dns_label(name, _LABEL_LENGTH)
         raise UsageError(f"--name {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
@@ -82,13 +81,13 @@ def checked_name(name: str) -> str:
 
 
 def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
-    """The text as a DNS label of at most this length; "task" if nothing is left of it."""
+    """Return the text as a DNS label of at most this length; "task" if no character is valid."""
     clean = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return clean[:length].rstrip("-") or "task"
 
 
 def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | None = None) -> list[Manifest]:
-    """The immutable ConfigMaps that carry a bundle, in order, labelled with it."""
+    """Return the immutable ConfigMaps of a bundle, in order, labelled with its digest."""
     parts = split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))
     return [placed(_labelled(part, digest), namespace) for part in parts]
 
@@ -106,7 +105,7 @@ def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
 
 
 def trial_manifest(request: TrialRequest) -> Manifest:
-    """The MultiStepTrial; what is as by default is left out."""
+    """Return the MultiStepTrial without fields that have their default."""
     bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
     spec: Manifest = {
         "task": {"name": request.task_name, **(request.source or bundle)},
@@ -129,14 +128,14 @@ def trial_manifest(request: TrialRequest) -> Manifest:
 
 
 def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
-    """The manifest, to be deleted with its owner."""
+    """Return the manifest with an ownerReference, so that it is deleted with its owner."""
     metadata = owner["metadata"]
     reference = {"apiVersion": API_VERSION, "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """The manifests as one YAML stream that kubectl reads; each begins with ---."""
+    """Return the manifests as one YAML stream for kubectl; each document starts with ---."""
     text: str = yaml.safe_dump_all(
         manifests, sort_keys=False, explicit_start=True, allow_unicode=True, width=2**31, default_flow_style=False
     )
@@ -144,10 +143,10 @@ def to_yaml(manifests: Iterable[Manifest]) -> str:
 
 
 def environment(image: TrialImage | None) -> Manifest | None:
-    """spec.environment for it."""
+    """Return spec.environment for an image; None without one."""
     if image is None:
         return None
-    # Never: an image that no registry has is there or is missing; asking "localhost" for it would last for minutes.
+    # Never: no registry has a local image, and a pull from "localhost" would fail only after minutes.
     return {
         "image": image.reference,
         **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
@@ -155,12 +154,12 @@ def environment(image: TrialImage | None) -> Manifest | None:
 
 
 def queue_labels(queue: str | None) -> Mapping[str, str] | None:
-    """Labels of a trial that waits in a queue of Kueue's."""
+    """Return the labels that queue a trial in a Kueue LocalQueue."""
     return {QUEUE: queue} if queue else None
 
 
 def optional(**fields: object) -> Manifest:
-    """Those of the fields that are given."""
+    """Return the fields that are not None."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -171,7 +170,7 @@ def _labelled(manifest: Manifest, digest: str) -> Manifest:
 
 
 def placed(manifest: Manifest, namespace: str | None) -> Manifest:
-    """The manifest in a namespace."""
+    """Return the manifest with the namespace, if one is given."""
     if namespace is None:
         return manifest
     return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

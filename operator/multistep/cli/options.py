@@ -17,7 +17,7 @@ AGENTS: Final = ("oracle", "nop", "command")
 
 @dataclass(frozen=True)
 class Target:
-    """The cluster a command speaks to. None: what the kubeconfig says."""
+    """The cluster of a command. None: the kubeconfig's value."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -25,12 +25,12 @@ class Target:
 
 
 def task_argument(function: F) -> F:
-    """The directory of a task."""
+    """Add the argument TASK, a directory."""
     return click.argument("task", type=click.Path(path_type=Path))(function)
 
 
 def namespace_option(function: F) -> F:
-    """Only the namespace, for a command that speaks to no cluster."""
+    """Add --namespace, also for commands without a cluster."""
     return click.option(
         "-n",
         "--namespace",
@@ -41,26 +41,26 @@ def namespace_option(function: F) -> F:
 
 
 def trial_argument(function: F) -> F:
-    """The name of a trial."""
+    """Add the argument TRIAL, a name."""
     return click.argument("trial", shell_complete=complete_trials)(function)
 
 
 def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """From the cluster; imported when a key is pressed only."""
+    """Complete names of trials; imports the client only for a completion."""
     from .completion import trials
 
     return trials(ctx, parameter, incomplete)
 
 
 def complete_sweeps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The same of sweeps."""
+    """Complete names of sweeps."""
     from .completion import sweeps
 
     return sweeps(ctx, parameter, incomplete)
 
 
 def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The same of steps."""
+    """Complete names of steps."""
     from .completion import steps
 
     return steps(ctx, parameter, incomplete)
@@ -73,32 +73,32 @@ def _namespaces(ctx: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def kubeconfig_options(function: F) -> F:
-    """Which cluster."""
+    """Add --kubeconfig and --context."""
     function = click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")(function)
     return click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then ~/.kube/config.")(function)
 
 
 def output_option(function: F) -> F:
-    """For machines: one JSON document on stdout."""
+    """Add --output: table, or one JSON document on stdout."""
     return click.option(
         "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: one document on stdout."
     )(function)
 
 
 def verbose_option(function: F) -> F:
-    """What the tools say."""
+    """Add --verbose, which streams the output of the build tools."""
     return click.option("-v", "--verbose", is_flag=True, help="Stream the output of the build.")(function)
 
 
 def agent_option(function: F) -> F:
-    """Who works on the steps."""
+    """Add --agent."""
     return click.option(
         "--agent", type=click.Choice(AGENTS), help="Agent; default: command if a -- COMMAND is given, else oracle."
     )(function)
 
 
 def image_options(function: F) -> F:
-    """An image that exists already."""
+    """Add --image and --runner-in-image, for an image that exists."""
     function = click.option("--runner-in-image", is_flag=True, help="IMAGE contains the runner, as `multistep build` reported.")(
         function
     )
@@ -106,7 +106,7 @@ def image_options(function: F) -> F:
 
 
 def agent_env_option(function: F) -> F:
-    """Variables of the agent's environment, with values from the command line."""
+    """Add --agent-env: variables of the agent's environment."""
     return click.option(
         "--agent-env",
         multiple=True,
@@ -116,12 +116,12 @@ def agent_env_option(function: F) -> F:
 
 
 def queue_option(function: F) -> F:
-    """Who says when it is a trial's turn."""
+    """Add --queue, for Kueue."""
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
 
 
 def trial_options(function: F) -> F:
-    """What may differ from trial to trial; used by package and run."""
+    """Add the options of a trial, for package and run."""
     for option in (
         click.argument("command", nargs=-1, metavar="[-- COMMAND...]"),
         click.option("--keep", is_flag=True, help="Keep the pod after the trial finishes, for debugging."),

@@ -1,4 +1,4 @@
-"""What a trial's status comes to: whether it is over, how well, and the exit code for it. Pure."""
+"""The outcome of a trial's status: whether it finished, its faults, and the exit code. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .exits import Exit
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended, or where it is. why: one sentence; faults: what keeps it from exit code 0."""
+    """A trial's outcome or progress. why: one sentence; faults: the reasons why the exit code is not 0."""
 
     exit: Exit
     phase: str
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def outcome(status: TrialStatus) -> Outcome:
-    """The outcome that a status tells."""
+    """Return the outcome of a status."""
     if failed := holds(status, "Failed"):
         return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
     if complete := holds(status, "Complete"):
@@ -32,7 +32,7 @@ def outcome(status: TrialStatus) -> Outcome:
 
 
 def brief(status: TrialStatus) -> str:
-    """Return where a trial is or how it ended on one line, without the text of its errors."""
+    """Return a trial's progress or outcome on one line, without error messages."""
     found, failed = outcome(status), holds(status, "Failed")
     exception = status.exception or next((each.exception for each in reversed(status.steps) if each.exception), None)
     if failed:
@@ -50,7 +50,7 @@ def _faults(status: TrialStatus) -> Iterator[str]:
 
 
 def step_faults(step: StepStatus) -> Iterator[str]:
-    """What went wrong in a step, in words: its exception, its gate."""
+    """Yield a step's faults as text: its exception, its failed gate."""
     if step.exception:
         yield f"{step.name}: {step.exception.type}: {step.exception.message}"
     if step.gate is False:

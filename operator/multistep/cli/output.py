@@ -1,4 +1,4 @@
-"""What people see: tables on stdout, progress on stderr. Everything that comes from a task or a cluster is made harmless here."""
+"""Terminal output: tables on stdout, progress on stderr. Escapes untrusted text from tasks and clusters."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .examine import Report, StepSummary
 from .outcome import brief, outcome
 
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # those whose output `multistep logs` shows
-_PIPED_WIDTH = 250  # a pipe has no width: lines are not folded for it
+_PIPED_WIDTH = 250  # columns of a pipe, so that lines are not folded
 _STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
 
 
 def clean(text: str) -> str:
-    """The text on one line, without anything that a terminal would obey."""
+    """Return the text on one line, without control characters."""
     return "".join(char if char.isprintable() else " " if char in "\n\t" else "�" for char in text)
 
 
 def clean_lines(text: str) -> str:
-    """The text with its line breaks, the lines after the first indented, without anything that a terminal would obey."""
+    """Return the text without control characters but line breaks; lines after the first are indented."""
     return "\n  ".join(clean(line) for line in text.rstrip().split("\n"))
 
 
 def rewards_text(rewards: Mapping[str, float] | None) -> str:
-    """All rewards; "-" where there is no result, {} for a result without keys."""
+    """Format all rewards; "-" without a result, {} for a result without keys."""
     if rewards is None:
         return "-"
     if set(rewards) == {"reward"}:
@@ -45,7 +45,7 @@ def rewards_text(rewards: Mapping[str, float] | None) -> str:
 
 
 def seconds_text(seconds: float | None, *, none: str = "-") -> str:
-    """A duration in the unit it is read in."""
+    """Format a duration with a suitable unit."""
     if seconds is None:
         return none
     if seconds < 120:
@@ -57,7 +57,7 @@ def seconds_text(seconds: float | None, *, none: str = "-") -> str:
 
 
 def bytes_text(size: int) -> str:
-    """A size with a decimal unit."""
+    """Format a size with a decimal unit."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:
@@ -67,13 +67,13 @@ def bytes_text(size: int) -> str:
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
 
 
 def print_out(*renderables: RenderableType) -> None:
-    """To stdout."""
+    """Print to stdout."""
     console = _console(sys.stdout)
     for each in renderables:
         console.print(each)
@@ -85,7 +85,7 @@ def say(text: str) -> None:
 
 
 def report_view(report: Report) -> Group:
-    """What `check` prints."""
+    """Return the output of `check`."""
     lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []
     lines += [_told("problem", f"{each.field}: {each.message}" if each.field else each.message, "red") for each in report.problems]
     lines += [_told("warning", each, "yellow") for each in report.warnings]
@@ -97,7 +97,7 @@ def report_view(report: Report) -> Group:
 
 
 def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, namespace: str = "") -> Group:
-    """What `run` and `show` print. now: for the elapsed time of steps that run. namespace: for the command that shows more."""
+    """Return the output of `run` and `show`. now: for the elapsed time of active steps. namespace: for the next command's hint."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
@@ -114,7 +114,7 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
 
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
-    """The command that shows more of an error: the output of the phase that failed, else the trial with its Events."""
+    """Return the command that shows details of an error: the output of the failed phase, else the trial with its Events."""
     step = next((each for each in status.steps if each.exception or each.gate is False), None)
     if step is None:
         return f"kubectl describe mst {name} -n {namespace}"
@@ -124,20 +124,20 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
 
 
 def stored_text(url: str) -> str:
-    """Where the results are in the operator's object store."""
+    """Return a line with the results' URL in the object store."""
     return f"its results are in the object store: {clean(url)}"
 
 
 def attempt_text(attempt: AttemptStatus) -> str:
-    """How an earlier attempt ended, in words."""
+    """Return a line on how an earlier attempt ended."""
     if attempt.reason == SUSPENDED:
-        return f"attempt {attempt.number} was given up: {attempt.message}"
-    return f"attempt {attempt.number} was lost: {attempt.reason}: {attempt.message}"
+        return f"attempt {attempt.number} was suspended: {attempt.message}"
+    return f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Says that something takes a while: a spinner on a terminal, one line elsewhere; both on stderr."""
+    """Show that an operation is active: a spinner on a terminal, else one line; both on stderr."""
     console = _console(sys.stderr)
     if not console.is_terminal:
         say(text)
@@ -148,7 +148,7 @@ def working(text: str) -> Iterator[None]:
 
 
 class Following:
-    """Something that goes on, on stderr: what view gives, again and again, on a terminal; lines elsewhere."""
+    """Progress on stderr: the live result of view on a terminal, else lines."""
 
     def __init__(self, view: Callable[[], RenderableType]) -> None:
         console = _console(sys.stderr)
@@ -166,12 +166,12 @@ class Following:
             self._live.stop()
 
     def line(self, text: str) -> None:
-        """What the view tells, too."""
+        """Print a line, unless the live view shows the same."""
         if self._live is None:
             say(text)
 
     def note(self, text: str) -> None:
-        """Something beside it."""
+        """Print a line beside the live view."""
         if self._live:
             self._live.console.print(Text(clean(text)))
         else:
@@ -179,7 +179,7 @@ class Following:
 
 
 class Progress(Following):
-    """Follows a trial."""
+    """The progress of a trial."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -206,7 +206,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def table(*columns: str, numbers: Sequence[str] = ()) -> Table:
-    """An empty one. numbers: the columns that are aligned to the right."""
+    """Return an empty table. numbers: columns that are right-aligned."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -264,7 +264,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def status_document(namespace: str, name: str, status: TrialStatus, results: str | None = None) -> dict[str, Any]:
-    """What `run -o json` and `show -o json` print. results: the directory they were fetched into."""
+    """Return the JSON document of `run` and `show`. results: directory of the fetched results."""
     found = outcome(status)
     return {
         "namespace": namespace,

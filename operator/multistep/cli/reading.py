@@ -1,4 +1,4 @@
-"""Where what a trial printed is read: of its pod's runner while there is one, of its results afterwards."""
+"""Reads a trial's output: from the runner while the pod exists, afterwards from the results."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .pieces import Piece, Wanted, pieces
 from .printing import MAX_TAIL_BYTES, Form, Tail
 
 PART_BYTES: Final = 256 * 1024
-SESSION_SECONDS: Final = 10.0  # an exec that is held open costs the API server memory, and proxies cut it
+SESSION_SECONDS: Final = 10.0  # a long exec session costs the API server memory, and proxies cut it
 ANSWER_SECONDS: Final = 20.0
 
 
 class Reader:
-    """Shows what is new at each look, and remembers how far it came. tail: lines to begin with, None for all."""
+    """Shows new output at each poll; keeps the offset of each piece. tail: number of lines to start with, None for all."""
 
     def __init__(self, cluster: Cluster, namespace: str, wanted: Wanted, form: Form, tail: int | None = None) -> None:
         self._cluster, self._namespace, self._wanted = cluster, namespace, wanted
         self._form, self._tail = form, tail
         self._offsets: dict[Piece, int] = {}
         self._finished: set[Piece] = set()
-        self._passed: set[Piece] = set()  # the pod knows nothing of them; perhaps the results do
+        self._passed: set[Piece] = set()  # missing in the pod, perhaps in the results
         self._told: set[str] = set()
-        self._since: int | None = None  # the attempt that there was at the first look
+        self._since: int | None = None  # the latest attempt at the first poll
         self.shown = 0  # bytes
 
-    async def look(self, status: TrialStatus) -> None:
-        """Show what is new. PodError, Unavailable: it can be had later. UsageError: it cannot be had."""
+    async def show_new(self, status: TrialStatus) -> None:
+        """Show new output. PodError, Unavailable: retry later. UsageError: it cannot be read."""
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
         if is_finished(status):
@@ -54,12 +54,12 @@ class Reader:
                 await self._of_pod(apart.pod_name, apart.pod_uid, last, apart=True)
 
     def _give_up(self, lost: list[Piece]) -> None:
-        """Of an attempt that is over, what it stored can be read at the trial's end; that is too late for who follows."""
+        """Skip output of a finished attempt: its results can be read only when the trial has finished."""
         if lost and self._wanted.follow and any(each in self._offsets for each in lost):
-            self._tell(f"attempt {lost[0].attempt} is over: its pod is gone, and what it printed last with it")
+            self._tell(f"attempt {lost[0].attempt} finished and its pod was deleted: its last output is not shown")
             self._finished.update(lost)
         elif lost and not self._wanted.follow:
-            self._tell("what earlier attempts printed can be read when the trial is over")
+            self._tell("the output of earlier attempts can be read when the trial has finished")
 
     # -- the runner
 
@@ -74,16 +74,18 @@ class Reader:
                 raise
             raise UsageError(
                 f"reading what a running pod prints needs the right to exec into it (get and create on pods/exec in namespace "
-                f"{self._namespace!r}), which you do not have; without it logs can be read when the trial is over: docs/logs.md"
+                f"{self._namespace!r}), which you lack; without it logs can be read when the trial has finished: docs/logs.md"
             ) from error
 
     @asynccontextmanager
     async def _session(self, pod: str, uid: str) -> AsyncIterator[Session]:
-        """A session of our own beside the operator's: output is the only thing that is asked for."""
+        """Open an exec session beside the operator's; it only reads output."""
         stream = await self._cluster.open_exec(self._namespace, pod, pods.CONTAINER, pods.RUNNER_CALL)
         async with Session(stream, pod_uid=uid, answer_timeout_seconds=ANSWER_SECONDS) as session:
             if (await session.hello(records=False)).protocol < OUTPUT_PROTOCOL:
-                raise UsageError(f"the runner in pod {pod} is of an earlier release: its logs can be read when the trial is over")
+                raise UsageError(
+                    f"the runner in pod {pod} is of an earlier release: its logs can be read when the trial has finished"
+                )
             yield session
 
     async def _read_all(self, session: Session, todo: list[Piece], *, apart: bool) -> None:
@@ -104,7 +106,7 @@ class Reader:
             self._finished.add(piece)
 
     async def _read(self, session: Session, piece: Piece, until: float, *, apart: bool) -> bool:
-        """Show what is new of one piece; whether that was the end."""
+        """Show the new output of one piece. Return whether the piece is complete."""
         id, tail = piece.id(apart=apart), self._new_tail(piece)
         offset = self._offsets.get(piece, 0)
         if tail is not None:
@@ -112,9 +114,9 @@ class Reader:
         while True:
             printed = await session.output(id, offset, PART_BYTES)
             if piece.phase == HEALTHCHECK and not printed.done:
-                return False  # each of its attempts prints anew: the last one counts
+                return False  # each healthcheck attempt restarts the output: show the last one
             if printed.start > offset and tail is None:
-                self._tell(f"{piece.title}: {printed.start - offset} bytes are not in the pod any more")
+                self._tell(f"{piece.title}: {printed.start - offset} bytes were dropped in the pod")
             offset = max(offset, printed.start) + len(printed.data)
             self._show(piece, printed.data, tail)
             if not printed.data or offset >= printed.size or asyncio.get_running_loop().time() > until:
@@ -142,7 +144,7 @@ class Reader:
         if tail is not None:
             offset = -MAX_TAIL_BYTES
         elif offset and not path.endswith(("oracle.txt", "command.txt", "test-stdout.txt")):
-            return True  # what is kept of it was shown: the end of what was printed
+            return True  # the stored part was shown already: it is the end of the output
         found = False
         while (part := await read_part(self._cluster, uri, quote(path), offset, MAX_TAIL_BYTES)) is not None:
             found = True
@@ -176,4 +178,4 @@ class Reader:
             say(text)
 
 
-LATER = (PodError, ClusterError)  # the pod may be starting or ending, the connection be broken: look again
+LATER = (PodError, ClusterError)  # the pod may be starting or ending, or the connection broken: retry

@@ -45,8 +45,8 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
         found = await cluster.find_trial(connected, namespace, trial)
         if found is None:
             raise UsageError(
-                f"there is no trial {trial!r} in namespace {namespace!r}: `kubectl get mst -A` lists all. If it was deleted, its "
-                f"results may still be on the operator's volume, in {namespace}/{trial}/, but only its status said how to read "
+                f"trial {trial!r} does not exist in namespace {namespace!r}: `kubectl get mst -A` lists all. If it was deleted, "
+                f"its results may still be on the operator's volume, in {namespace}/{trial}/, but only its status said how to read "
                 "them: ask whoever runs the operator (docs/operations.md, Results)"
             )
         status = parse_status(found)

@@ -26,11 +26,11 @@ With --follow the exit codes are those of `multistep run`.
 @output_option
 def show(trial: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
     """Show the steps, rewards and outcome of TRIAL, or its progress."""
-    if code := asyncio.run(_show(Target(kubeconfig, context, namespace), trial, output, until_over=follow)):
+    if code := asyncio.run(_show(Target(kubeconfig, context, namespace), trial, output, until_finished=follow)):
         raise click.exceptions.Exit(code)
 
 
-async def _show(target: Target, trial: str, output: str, *, until_over: bool) -> int:
+async def _show(target: Target, trial: str, output: str, *, until_finished: bool) -> int:
     from ..api.trial import parse_status
     from . import cluster
     from .follow import follow
@@ -40,11 +40,11 @@ async def _show(target: Target, trial: str, output: str, *, until_over: bool) ->
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         status = parse_status(await cluster.existing_trial(connected, namespace, trial))
-        if until_over:
+        if until_finished:
             with Progress(trial) as progress:
                 status = await follow(connected, namespace, trial, progress)
     if output == "json":
         print_json(status_document(namespace, trial, status))
     else:
         print_out(trial_view(trial, status, namespace=namespace))
-    return outcome(status).exit if until_over else 0
+    return outcome(status).exit if until_finished else 0

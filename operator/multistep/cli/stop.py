@@ -81,13 +81,13 @@ async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) ->
 async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
     from ..api.conditions import is_finished
     from .exits import Interrupted
-    from .follow import until_over
+    from .follow import until_finished
     from .outcome import outcome
     from .output import say
 
     async def one(name: str, status: TrialStatus) -> TrialStatus:
         if not is_finished(status):
-            status = await until_over(connected, namespace, name, say)
+            status = await until_finished(connected, namespace, name, say)
             end = outcome(status)
             say(f"{name}: {end.phase}: {end.why}")
         return status

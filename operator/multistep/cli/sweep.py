@@ -143,7 +143,7 @@ def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | Non
     """Show a sweep's progress, results so far and estimated end."""
     from .sweep_session import show
 
-    if code := asyncio.run(show(Target(kubeconfig, context, namespace), name, until_over=follow, as_json=output == "json")):
+    if code := asyncio.run(show(Target(kubeconfig, context, namespace), name, until_finished=follow, as_json=output == "json")):
         raise click.exceptions.Exit(code)
 
 

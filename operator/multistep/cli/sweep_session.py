@@ -119,15 +119,15 @@ class SweepSession:
         return _shown(namespace, name, status, as_json=self.as_json)
 
 
-async def show(target: Target, name: str, *, until_over: bool, as_json: bool) -> Exit:
+async def show(target: Target, name: str, *, until_finished: bool, as_json: bool) -> Exit:
     """What `multistep sweep status` does."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         status = parse_sweep_status(await existing_sweep(connected, namespace, name))
-        if until_over:
+        if until_finished:
             status = await follow_sweep(connected, namespace, name)
     code = _shown(namespace, name, status, as_json=as_json)
-    return code if until_over else Exit.OK
+    return code if until_finished else Exit.OK
 
 
 def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> Exit:

@@ -39,7 +39,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
     rows = [each for owner, each in owned if owner == uid]
     if found is None and not rows:
-        raise UsageError(f"there is no sweep {sweep!r} in namespace {namespace!r}: `kubectl get tsw -A` lists all")
+        raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
     return about, rows
 
 

@@ -1,1 +1,1 @@
-"""What many trials come to: numbers with their error bars, and the page that shows them. Not for the operator."""
+"""Reports of sweeps: statistics with confidence intervals, as a page, table or files. The operator does not use it."""

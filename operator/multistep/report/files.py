@@ -1,4 +1,4 @@
-"""A report for machines: JSON with all of it; CSV and Parquet with a row for each trial. Names are the same in all three."""
+"""Machine-readable reports: JSON with the whole report, CSV and Parquet with a row per trial. Field names are the same."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .rows import Row, StepRow
 from .statistics import CONFIDENCE
 from .summary import PHASES, About, Summary
 
-_AT_ONCE: Final = 1000  # rows, of which some have a hundred steps
+_AT_ONCE: Final = 1000  # rows per batch, which bounds memory
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet takes for a formula
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # prefixes that a spreadsheet treats as a formula
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
 def document(about: About, summary: Summary) -> dict[str, Any]:
-    """All of the report."""
+    """Return the whole report."""
     return {
         "sweep": about.sweep,
         "namespace": about.namespace,
@@ -44,20 +44,20 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """As a file has it."""
+    """Return the document as JSON text."""
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _cells(row: Row) -> dict[str, Any]:
-    """As asdict does it, but ten times as fast: there may be a million steps."""
+    """Return the row as a dict: ten times as fast as asdict, as there may be a million steps."""
     steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
     return {**{name: getattr(row, name) for name in _COLUMNS}, "steps": steps}
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Steps are JSON in a column of their own; what is not known is empty. No text is a formula for a spreadsheet."""
+    """Return the rows as CSV: steps as JSON in one column, unknown values empty, no cell a formula of a spreadsheet."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\r\n")  # RFC 4180; a cell with either of them is quoted
+    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\r\n")  # RFC 4180
     writer.writeheader()
     for row in rows:
         cells = _cells(row)
@@ -67,12 +67,12 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return the text with an apostrophe before what a spreadsheet would run (OWASP, CSV injection). Anybody may name a task."""
+    """Return the text with an apostrophe before a formula (OWASP, CSV injection): task names are untrusted."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def parquet_bytes(rows: Sequence[Row]) -> bytes:
-    """Steps are a list of structs; what is not known is null."""
+    """Return the rows as Parquet: steps as a list of structs, unknown values null."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

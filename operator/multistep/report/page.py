@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no script, no font, no server."""
+"""The report as one self-contained HTML file, without scripts and fonts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHADES = 5
 
 
 def page(about: About, summary: Summary) -> str:
-    """The whole file."""
+    """Return the HTML file."""
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
         autoescape=True,
@@ -40,7 +40,7 @@ def page(about: About, summary: Summary) -> str:
 
 
 class _Scale:
-    """Where numbers lie on the axis that all agents share, in percent of its width."""
+    """Positions of numbers on the axis that all agents share, in percent of its width."""
 
     def __init__(self, standings: Sequence[Standing]) -> None:
         ends = [0.0, 1.0]
@@ -66,21 +66,21 @@ class _Heat:
 
 
 def number(value: float | None) -> str:
-    """Three decimals, or a dash; large ones as powers of ten."""
+    """Format a number with three decimals, large ones as powers of ten; None: a dash."""
     if value is None:
         return "–"
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def probability(value: float | None) -> str:
-    """A p, as people write it."""
+    """Format a p-value."""
     if value is None:
         return "–"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def seconds(value: float | None) -> str:
-    """As a person says it: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    """Format a duration: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min; None: a dash."""
     if value is None:
         return "–"
     if value < 9.95:

@@ -1,4 +1,4 @@
-"""Trials as rows of a table: what a report is made of, and what CSV, JSON and Parquet hold."""
+"""Trials as rows of a table: the input of reports, and the rows of CSV, JSON and Parquet files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..api.trial_status import StepStatus, TrialStatus
 from ..engine.scoring import REWARD, blamed, counted_reward, is_too_large
 from ..engine.sweep_trials import facts
 
-PASS = 1.0  # the least reward that is a pass
+PASS = 1.0  # minimum reward of a pass
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step that was reached. passed: by its gate, or with a reward of 1 or more where it has none. seconds: by phase."""
+    """A step that was reached. passed: its gate was met, or without a gate its reward is at least 1. seconds: by phase."""
 
     name: str
     reward: float | None
@@ -31,11 +31,11 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. counts: what it adds to the mean, None: it is excluded, or has not finished; blame, reason: what kept it from its
-    reward, or from its end; program: what the agent runs, as oracle.
+    """A trial. counts: the reward that the mean includes; None: the trial is excluded or has not finished. blame, reason: class and
+    reason of its failure; program: name of the agent's program, e.g. oracle.
 
-    seconds: from its start to its end, None before; lost_attempts: pods that were lost before the last one;
-    content: digest of the task, as far as it is known; results: where its files are in an object store.
+    seconds: duration, None if it has not finished; lost_attempts: number of failed attempts before the last one;
+    content: digest of the task, if known; results: URL of its files in an object store.
     """
 
     namespace: str
@@ -57,17 +57,17 @@ class Row:
 
     @property
     def lost(self) -> bool:
-        """Whether it is excluded: it has finished, and does not count."""
+        """Whether the trial is excluded: it has finished and is not scored."""
         return self.state != "Live" and self.counts is None
 
     @property
     def scored_failure(self) -> bool:
-        """Whether it counts though a failure kept it from its reward."""
+        """Whether the trial is scored although a failure ended it."""
         return self.counts is not None and self.blame != ""
 
 
 def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
-    """Return the row of a MultiStepTrial. scoring: of its sweep. InvalidSpec: its status cannot be read."""
+    """Return the row of a MultiStepTrial. scoring: the sweep's. InvalidSpec: its status cannot be parsed."""
     status, metadata = parse_status(trial), trial["metadata"]
     noted = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
@@ -96,12 +96,12 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
 
 
 def in_order(found: Row) -> tuple[str, str, int, str]:
-    """The key to sort rows by."""
+    """Return the sort key of a row."""
     return found.task, found.agent, found.attempt, found.trial
 
 
 def _reason(status: TrialStatus, reward: float | None) -> str:
-    """Why a trial has a class of failure. AgentError: an earlier step's, for which the sweep excludes the trial."""
+    """Return the reason of a trial's failure. AgentError: an earlier step's, for which the sweep excludes the trial."""
     if status.failure:
         return status.failure.reason
     return "NoReward" if reward is None else "RewardTooLarge" if is_too_large(reward) else "AgentError"
@@ -116,7 +116,7 @@ def _step(step: StepStatus) -> StepRow:
 
 
 def _float(number: float | None) -> float | None:
-    """What no float can hold becomes the largest."""
+    """Return the number as a float; numbers beyond a float's range become the largest float."""
     return None if number is None else float(max(-float_info.max, min(float_info.max, number)))
 
 
@@ -125,5 +125,5 @@ def _between(start: datetime | None, end: datetime | None) -> float | None:
 
 
 def _whole(text: str | None) -> int:
-    """Anybody may write annotations."""
+    """Return the number in an annotation, which is untrusted; 1 if it is none."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1

@@ -1,8 +1,8 @@
 """Means, pass@k and differences, with confidence intervals. docs/statistics.md has the formulas and their sources.
 
-The task is the unit of all of it: trials of one task resemble each other, so they are first made one number per task (the mean
-of those that count), and tasks are then taken as a sample of the tasks that there could be. So every task weighs the same,
-however many of its trials were lost, and the intervals are clustered by task.
+The task is the unit of analysis: trials of one task are correlated, so they are first averaged per task (over the scored trials),
+and the tasks are treated as a sample of possible tasks. So every task has the same weight, however many of its trials are
+excluded, and the intervals are clustered by task.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from statistics import fmean
 from scipy import stats
 
 CONFIDENCE = 0.95
-FEWEST = 6  # tasks, below which no difference can be told from chance
+FEWEST = 6  # minimum number of tasks for a significant difference
 
 _ALIKE = 1e-12
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tasks. low, high: its interval, None where the data tell none (a single task).
+    """A mean over tasks. low, high: its confidence interval; None if there is none (a single task).
 
-    tasks, trials: how many it rests on.
+    tasks, trials: sample sizes.
     """
 
     value: float
@@ -36,7 +36,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second, over the tasks that both have. p: how likely chance alone makes one as large; None: one task.
+    """First minus second, over shared tasks. p: probability of a difference at least as large by chance; None: one task.
 
     An estimate whose tasks all differ by the same has no interval.
     """
@@ -46,25 +46,25 @@ class Difference:
 
     @property
     def is_real(self) -> bool:
-        """Whether chance alone would hardly make such a difference."""
+        """Whether the difference is significant."""
         return is_rare(self.p)
 
 
 def is_rare(p: float | None) -> bool:
-    """Whether chance alone would hardly make it."""
+    """Whether the p-value is significant."""
     return p is not None and p < 1 - CONFIDENCE
 
 
 def mean_reward(rewards: Mapping[str, Sequence[float]]) -> Estimate | None:
-    """The mean of the tasks' mean rewards. rewards: of the trials that count, by task. None: there is not one."""
+    """Return the mean of the tasks' mean rewards. rewards: of the scored trials, by task. None: no trial is scored."""
     means = {task: fmean(found) for task, found in rewards.items() if found}
     return _or_exact(_estimate(means, sum(map(len, rewards.values()))))
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
-    """The chance that at least one of k trials of a task passes: unbiased, of the tasks that have k trials or more.
+    """Return the unbiased probability that at least one of k trials of a task passes, over tasks with at least k trials.
 
-    None: no task has. Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
+    None: no task has k trials. Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
     """
     enough = {task: found for task, found in passed.items() if len(found) >= k}
     chances = {task: 1 - comb(len(found) - sum(found), k) / comb(len(found), k) for task, found in enough.items()}
@@ -82,7 +82,7 @@ def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequen
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p, raised so that the chance of even one false find among them all stays what it is for one.
+    """Return the p-values, adjusted so that the family-wise error rate is that of a single test.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
     """
@@ -93,15 +93,15 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def ks(most: int) -> list[int]:
-    """The ks that are shown of pass@k: 1, 2, 4, 8, ... and the most."""
+    """Return the values of k for pass@k: 1, 2, 4, 8, ... and the maximum."""
     powers = [1 << power for power in range(most.bit_length())]
     return sorted({*powers, most}) if most else []
 
 
 def _p_of(deltas: Sequence[float]) -> float | None:
-    """Of Student's paired test, but never less than what the signs of so few tasks can tell (Fisher's randomisation test).
+    """Return the p-value of Student's paired test, but at least the minimum of Fisher's randomisation test of the signs.
 
-    With 5 tasks even the same sign everywhere comes by chance once in 16 times, however little the tasks differ in size.
+    With 5 tasks, equal signs on all tasks have a probability of 1/16 by chance, however similar the differences are.
     """
     if len(deltas) < 2:
         return None
@@ -111,7 +111,7 @@ def _p_of(deltas: Sequence[float]) -> float | None:
 
 
 def _estimate(numbers: Mapping[str, float], trials: int) -> Estimate | None:
-    """The numbers' mean with Student's interval for it; none without any spread."""
+    """Return the mean with Student's interval; no interval if all values are equal."""
     if not numbers:
         return None
     values, mean = list(numbers.values()), fmean(numbers.values())
@@ -126,7 +126,7 @@ def _are_equal(values: Sequence[float]) -> bool:
 
 
 def _or_exact(estimate: Estimate | None) -> Estimate | None:
-    """Of tasks that are all 0 or all 1 the exact binomial interval (Clopper and Pearson, 1934), as there is no spread."""
+    """Return the estimate; if all tasks are 0 or all are 1, with the exact binomial interval (Clopper and Pearson, 1934)."""
     if estimate is None or estimate.low is not None or estimate.tasks < 2 or estimate.value not in (0, 1):
         return estimate
     interval = stats.binomtest(estimate.tasks if estimate.value else 0, estimate.tasks).proportion_ci(CONFIDENCE, method="exact")
@@ -134,7 +134,7 @@ def _or_exact(estimate: Estimate | None) -> Estimate | None:
 
 
 def _within(lowest: float, highest: float, estimate: Estimate | None) -> Estimate | None:
-    """The same with its interval cut to what is possible."""
+    """Return the estimate with its interval clipped to this range."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return estimate
     return replace(estimate, low=max(lowest, estimate.low), high=min(highest, estimate.high))

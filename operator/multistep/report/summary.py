@@ -1,4 +1,4 @@
-"""What a report says, as data: the leaderboard, the steps of each task, durations, what was lost and by whose doing."""
+"""The report as data: leaderboard, steps of each task, durations, failures by class."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
 @dataclass(frozen=True)
 class About:
-    """What a report is of. read: when its trials were; planned: how many trials the sweep is to have; phase: its own.
+    """The sweep of a report. read: when the trials were read; planned: number of trials in the sweep; phase: of the sweep.
 
-    phase and planned are empty and None for a sweep that is gone, of which only trials are left.
+    For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
 
     sweep: str
@@ -36,8 +36,8 @@ class About:
 class Standing:
     """An agent. passes: pass@k by k.
 
-    trials: all of them; live: those that have not finished; counted: those that the mean is of; lost: the excluded ones, by class.
-    scored_failures: those that count though a failure ended them, by class; tasks: all that it has trials of;
+    trials: all; live: active trials; counted: scored trials; lost: excluded trials by failure class.
+    scored_failures: trials scored although a failure ended them, by class; tasks: number of its tasks;
     were_lost_zero: the mean if every excluded trial had scored 0.
     """
 
@@ -55,7 +55,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two agents. p: of the difference, raised for as many pairs as there are (Holm)."""
+    """Two agents. p: p-value of the difference, adjusted for the number of pairs (Holm)."""
 
     first: str
     second: str
@@ -64,15 +64,15 @@ class Pair:
 
     @property
     def is_real(self) -> bool:
-        """Whether chance alone would hardly make such a difference."""
+        """Whether the difference is significant."""
         return is_rare(self.p)
 
 
 @dataclass(frozen=True)
 class StepCell:
-    """A step of a task: of the trials that count, how many reached it and passed it.
+    """A step of a task: how many of the scored trials reached it and passed it.
 
-    reward, seconds: the mean of those that have one.
+    reward, seconds: means over the trials that have one.
     """
 
     step: str
@@ -85,7 +85,7 @@ class StepCell:
 
 @dataclass(frozen=True)
 class TaskSteps:
-    """A task with one agent. counted: trials that the mean is of."""
+    """A task with one agent. counted: number of scored trials."""
 
     task: str
     agent: str
@@ -96,7 +96,7 @@ class TaskSteps:
 
 @dataclass(frozen=True)
 class Durations:
-    """How long something took an agent's trials, in seconds. what: trial, or a phase of a step."""
+    """Durations of an agent's trials, in seconds. what: trial, or a phase of a step."""
 
     agent: str
     what: str
@@ -108,7 +108,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class Loss:
-    """Trials that ended before their time for one reason, and whose doing it was."""
+    """Trials that failed for one reason. blame: the failure class."""
 
     blame: str
     reason: str
@@ -117,8 +117,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of it. pairs: of agents, each with each that has tasks in common with it; warnings: what makes means worth less;
-    broken: tasks that fail for the oracle, too; rows: in order."""
+    """The whole report. pairs: agents that share tasks; warnings: limits of the means' validity;
+    broken: tasks that fail for the oracle, too; rows: sorted."""
 
     standings: Sequence[Standing]
     pairs: Sequence[Pair]
@@ -131,7 +131,7 @@ class Summary:
 
 
 def summarize(found: Iterable[Row]) -> Summary:
-    """What the rows come to; standings with the best mean first."""
+    """Return the summary of the rows; standings have the best mean first."""
     ordered = sorted(found, key=in_order)
     agents: dict[str, list[Row]] = defaultdict(list)
     for row in ordered:
@@ -152,19 +152,19 @@ def summarize(found: Iterable[Row]) -> Summary:
 
 
 def pairs(agents: Mapping[str, Sequence[Row]]) -> list[Pair]:
-    """Each agent with each that comes after it."""
+    """Return all pairs of agents, compared."""
     return judged((first, second, compare(agents[first], agents[second])) for first, second in combinations(agents, 2))
 
 
 def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[Pair]:
-    """Differences that are looked at together. Those without a task in common are left out."""
+    """Return pairs with p-values adjusted for each other. Pairs without a shared task are left out."""
     found = [(first, second, each) for first, second, each in compared if each is not None]
     raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
     return [Pair(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
 
 
 def compare(first: Iterable[Row], second: Iterable[Row]) -> Difference | None:
-    """How much better the first are, task by task; None when no task has trials that count in both."""
+    """Return the difference of the first minus the second by task; None: no task has scored trials in both."""
     return difference(_by_task(first, _counts), _by_task(second, _counts))
 
 
@@ -210,7 +210,7 @@ def _tasks(found: Sequence[Row]) -> Iterable[TaskSteps]:
 
 
 def _cells(members: Sequence[Row]) -> Iterable[StepCell]:
-    """In the order of the trial that came furthest."""
+    """Yield the steps in the order of the trial with the most steps."""
     counted = sorted((row for row in members if row.counts is not None), key=lambda row: -len(row.steps))
     by_name: dict[str, list[StepRow]] = defaultdict(list)
     for row in counted:

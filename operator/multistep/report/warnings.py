@@ -1,4 +1,4 @@
-"""What makes a mean worth less: uneven exclusions, and tasks that are broken for the oracle, too.
+"""Warnings about the validity of means: uneven exclusions, and tasks that fail for the oracle, too.
 
 docs/statistics.md has the criteria.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .rows import Row
 
-UNEVEN = 0.05  # difference of the shares of excluded trials, from which on means are of different samples
+UNEVEN = 0.05  # difference of the shares of excluded trials above which means are not comparable
 _ORACLE = "oracle"
 _BROKEN = ("Verifier", "Task")
 _EPSILON = 1e-9
@@ -19,7 +19,7 @@ _EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Broken:
-    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: how many of the oracle's did."""
+    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: number of these failures."""
 
     task: str
     reasons: Sequence[str]

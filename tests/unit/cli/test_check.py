@@ -55,7 +55,7 @@ def test_all_problems_of_the_schema_are_told(task: Path, invoke: Invoke) -> None
         ("zzz = 1", "steps[0].zzz: nobody reads it"),
         (
             "[verifier]\ntimeout_sec = 5",
-            "verifier.timeout_sec: does not reach the steps; each has steps.verifier.timeout_sec, 600 by default",
+            "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default",
         ),
     ],
 )

@@ -47,7 +47,7 @@ ANEW = status(
         (SETUP, AGENT, ["step 1 a: Agent"]),
         (AGENT, AGENT, []),
         (AGENT, ONE_DONE, ["step 1 a: Complete, reward x=1, y=0.5, agent 0.3 s, verifier 2 min 30 s", "step 2 b: Setup"]),
-        (ONE_DONE, ANEW, ["attempt 1 was lost: NodeLost", "Pending: PodStarting: attempt 2"]),
+        (ONE_DONE, ANEW, ["attempt 1 failed: NodeLost", "Pending: PodStarting: attempt 2"]),
         (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: ran 1 steps"]),
         (AGENT, GATE, ["step 1 a: Complete, reward 0, gate not met", "Complete: stopped"]),
         (AGENT, RAISED, ["step 1 a: Failed, reward -, AgentTimeoutError", "Complete: ended after 1 steps with AgentTimeoutError"]),
@@ -105,7 +105,7 @@ def test_the_table_of_a_trial() -> None:
         "document   Failed    -                                 -         -  -        AgentTimeoutError  -",
         "fault: implement: gate not met",
         "fault: document: AgentTimeoutError: stopped after 60 s",
-        "attempt: 1 was lost: NodeLost: n1 is gone",
+        "attempt: 1 failed: NodeLost: n1 is gone",
         "t Complete, reward 0.3333: ended after 3 steps",
     ]
 
@@ -165,4 +165,4 @@ async def test_an_absent_operator_is_told(monkeypatch: pytest.MonkeyPatch, capsy
                 yield event
 
     await follow.follow(Slow(story=[GOOD]), "default", "t", Progress("t"))
-    assert "nobody has taken it up yet" in capsys.readouterr().err
+    assert "no operator has reconciled it yet" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from .conftest import Invoke
 def test_the_task_passes_the_check_without_a_warning(tmp_path: Path, invoke: Invoke) -> None:
     made = invoke("init", tmp_path / "my-task")
     assert (made.exit_code, made.stdout) == (0, f"{tmp_path / 'my-task'}\n")
-    assert "made a task of 2 steps; next: multistep check" in made.stderr
+    assert "created a task with 2 steps; next: multistep check" in made.stderr
     found = json.loads(invoke("check", tmp_path / "my-task", "-o", "json").stdout)
     assert (found["name"], found["ok"], found["problems"], found["warnings"]) == ("example/my-task", True, [], [])
     assert [(step["name"], step["tests"], step["minReward"]) for step in found["steps"]] == [

@@ -153,7 +153,7 @@ def test_following_goes_on_with_the_next_attempt_and_says_what_is_lost(cluster: 
     done = invoke("logs", "-f", "t")
     assert done.exit_code == 3
     assert done.stdout == "==> step 1 a, agent <==\nfirst\n==> step 1 a, agent, attempt 2 <==\nsecond\n"
-    assert "attempt 1 is over" in done.stderr
+    assert "attempt 1 finished and its pod was deleted" in done.stderr
 
 
 def test_without_the_right_to_exec_it_says_so_and_following_waits_for_the_results(cluster: CliCluster, invoke: Invoke) -> None:
@@ -178,7 +178,7 @@ def test_a_separate_verifier_is_asked_in_its_own_pod(cluster: CliCluster, invoke
 def test_a_step_that_never_began_is_an_error_that_names_those_that_did(cluster: CliCluster, invoke: Invoke) -> None:
     story(cluster, COMPLETE)
     done = invoke("logs", "t", "--step", "zzz")
-    assert done.exit_code == 2 and "begun no step 'zzz'; it has begun: 1 a" in done.stderr
+    assert done.exit_code == 2 and "has not started step 'zzz'; started steps: 1 a" in done.stderr
 
 
 def test_a_trial_without_a_pod_has_printed_nothing_yet(cluster: CliCluster, invoke: Invoke) -> None:

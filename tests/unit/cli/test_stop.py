@@ -65,7 +65,7 @@ def test_none_is_stopped_when_one_is_not_there(invoke: Invoke, cluster: CliClust
     trial(cluster, "t")
     result = invoke("stop", "t", "none")
     assert (result.exit_code, stops(cluster)) == (2, [])
-    assert "there is no trial 'none'" in result.stderr
+    assert "trial 'none' does not exist" in result.stderr
 
 
 def test_another_trial_of_the_name_is_not_stopped(invoke: Invoke, cluster: CliCluster) -> None:

@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_written_is_told_and_nothing_is_left(invoke: Invok
 def test_no_such_sweep_is_told(invoke: Invoke, cluster: CliCluster) -> None:
     for command in (["report", "none"], ["compare", "none"], ["status", "none"]):
         result = invoke("sweep", *command)
-        assert (result.exit_code, "there is no sweep 'none' in namespace 'default'" in result.stderr) == (2, True)
+        assert (result.exit_code, "sweep 'none' does not exist in namespace 'default'" in result.stderr) == (2, True)
 
 
 def test_trials_of_a_sweep_that_is_gone_have_a_report(invoke: Invoke, cluster: CliCluster) -> None:
@@ -133,7 +133,7 @@ def test_trials_of_a_sweep_that_is_gone_have_a_report(invoke: Invoke, cluster: C
 def test_a_cluster_without_multistep_is_told(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.installed = False
     result = invoke("sweep", "report", "s")
-    assert (result.exit_code, "the cluster knows no TrialSweep: install Multistep" in result.stderr) == (2, True)
+    assert (result.exit_code, "the cluster has no CRD for TrialSweep: install Multistep" in result.stderr) == (2, True)
 
 
 def test_a_list_that_was_too_slow_begins_again(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:

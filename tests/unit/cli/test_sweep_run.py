@@ -271,7 +271,7 @@ def test_a_server_that_stays_away_is_told_with_what_goes_on(task: Path, invoke: 
 def test_a_sweep_that_is_deleted_meanwhile_is_told(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [RUNNING, {"phase": "Deleted"}]
     result = invoke("sweep", "run", task, "--name", "s")
-    assert (result.exit_code, "sweep s in namespace default was deleted before it was over" in result.stderr) == (3, True)
+    assert (result.exit_code, "sweep s in namespace default was deleted before it finished" in result.stderr) == (3, True)
 
 
 def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke, cluster: CliCluster) -> None:
