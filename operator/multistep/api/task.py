@@ -1,6 +1,6 @@
-"""task.toml: its fields, defaults and rules, as Harbor 0.25 reads them. Attributes are named as the keys.
+"""Models of task.toml: fields, defaults and rules of Harbor 0.25. Attributes have the names of the keys.
 
-What Harbor forgives is forgiven here too (unknown keys, numbers written as strings); `unknown_keys` tells what it was.
+They tolerate what Harbor tolerates (unknown keys, numbers written as strings); `unknown_keys` lists the unknown keys.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
 class _Table(BaseModel):
-    """A table of task.toml. docs/task-format.md is made of the fields' texts."""
+    """A table of task.toml. The tables of docs/task-format.md are generated from the docstrings of the fields."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class ArtifactConfig(_Table):
-    """A path to collect after each step, or after one. In task.toml a string is the same as ``{source = "..."}``."""
+    """A path to collect after one step or all. In task.toml a string is short for ``{source = "..."}``."""
 
     source: Annotated[str, AfterValidator(names.artifact_source)]
-    """Path in the environment, without `..`; a relative one is below WORKDIR."""
+    """Path in the environment, without `..`; a relative path starts at WORKDIR."""
     destination: Annotated[str | None, AfterValidator(names.artifact_destination)] = None
     """Relative path below the step's `artifacts/`. Unset: the base name of the source."""
     exclude: list[str] = []
-    """Patterns of what to leave out of a directory, as tar's `--exclude`: `*.log` matches at any depth."""
+    """Patterns of paths to exclude from a directory, as for tar's `--exclude`: `*.log` matches at any depth."""
     service: Annotated[str, AfterValidator(names.service_name)] | None = None
-    """Service of a compose file. Only `main`, the trial's container, can be run here."""
+    """Service of a compose file. Multistep supports `main` only, the trial's container."""
 
     @model_validator(mode="before")
     @classmethod
@@ -56,42 +56,42 @@ class ArtifactConfig(_Table):
 
 
 class HealthcheckConfig(_Table):
-    """A command that must exit 0 before the agent may begin. Times in seconds."""
+    """A command that must exit 0 before the agent starts. Times are in seconds."""
 
     command: str
-    """Run by bash in WORKDIR; exit status 0 is healthy."""
+    """Command for bash, run in WORKDIR; exit status 0 means healthy."""
     interval_sec: float = 5.0
-    """Pause after a failure that counts."""
+    """Seconds to wait after a failure that counts."""
     timeout_sec: float = 30.0
-    """Limit of one attempt, cut to whole seconds; 0 is none. An attempt past it has failed."""
+    """Timeout of one attempt in seconds, truncated to whole seconds; 0: no timeout. An attempt that times out has failed."""
     start_period_sec: float = 0.0
-    """Failures of attempts that began within this time do not count."""
+    """Failures of attempts that start within these seconds do not count."""
     start_interval_sec: float = 5.0
-    """Pause after a failure that does not count."""
+    """Seconds to wait after a failure that does not count."""
     retries: int = 3
-    """Failures that count until the healthcheck has failed; 1 or less is one attempt."""
+    """Number of counted failures after which the healthcheck has failed; 1 or less: one attempt."""
 
 
 class CollectConfig(_Table):
-    """A command that runs after the agent, so that the verifier finds what it leaves. Failures are ignored."""
+    """A command that runs after the agent and prepares files for the verifier. Failures are ignored."""
 
     command: str
-    """Run by bash in WORKDIR."""
+    """Command for bash, run in WORKDIR."""
     service: Annotated[str, AfterValidator(names.service_name)] = "main"
-    """Service of a compose file. Only `main`, the trial's container, can be run here."""
+    """Service of a compose file. Multistep supports `main` only, the trial's container."""
     timeout_sec: float = 60.0
-    """Its limit."""
+    """Timeout of the command in seconds."""
     user: User | None = None
-    """Name or uid. Unset: the image's user."""
+    """User name or uid. Unset: the image's user."""
 
 
 class _NetworkPhase(_Table):
-    """What agent and verifier share: a network policy of their own, if any."""
+    """Fields of both agent and verifier: the network policy of the phase."""
 
     network_mode: NetworkMode | None = None
-    """Unset: the environment's. One that differs from it is refused here."""
+    """Network mode of the phase. Unset: the environment's; a different one is rejected."""
     allowed_hosts: AllowedHosts = None
-    """Only with network_mode `allowlist`."""
+    """Addresses and CIDRs; only with network_mode `allowlist`."""
 
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> _NetworkPhase:
@@ -105,9 +105,9 @@ class AgentConfig(_NetworkPhase):
     """[agent] and [steps.agent]."""
 
     timeout_sec: float | None = None
-    """The agent's limit. Unset: in a step the task's, in the task none. 0: the agent is not started, as if timed out."""
+    """Agent timeout in seconds. Unset: for a step the task's, for the task none. 0: counts as timed out without a start."""
     user: User | None = None
-    """Name or uid of the agent, of setup.sh and of the step's healthcheck. Unset: in a step the task's, in the task the image's."""
+    """User (name or uid) of agent, setup.sh and the step's healthcheck. Unset: for a step the task's, for the task the image's."""
 
 
 class TpuConfig(_Table):
@@ -116,7 +116,7 @@ class TpuConfig(_Table):
     type: str = Field(min_length=1)
     """Kind of TPU."""
     topology: Annotated[str, AfterValidator(names.tpu_topology)]
-    """Such as `2x2` or `2x2x4`."""
+    """Topology, such as `2x2` or `2x2x4`."""
 
 
 def _http_transport(value: object) -> object:
@@ -127,17 +127,17 @@ class McpServerConfig(_Table):
     """environment.mcp_servers."""
 
     name: str
-    """What the agent calls it."""
+    """Name of the server."""
     transport: Annotated[Literal["sse", "streamable-http", "stdio"], BeforeValidator(_http_transport)] = "sse"
-    """How it is spoken to; `http` is the same as `streamable-http`."""
+    """Transport protocol; `http` is an alias of `streamable-http`."""
     url: str | None = None
-    """Required for the transports over HTTP."""
+    """URL of the server; required for the HTTP transports."""
     command: str | None = None
-    """Required for `stdio`."""
+    """Program to run; required for `stdio`."""
     args: list[str] = []
     """Arguments of the command."""
     headers: Env = {}
-    """HTTP headers."""
+    """HTTP headers; only for the HTTP transports."""
 
     @model_validator(mode="after")
     def _transport_fields(self) -> McpServerConfig:
@@ -172,50 +172,50 @@ class EnvironmentConfig(_Table):
     """[environment] and [verifier.environment]."""
 
     build_timeout_sec: float = 600.0
-    """Limit of the environment's start: from the pod's scheduling to its running."""
+    """Timeout in seconds from pod scheduled to pod running (not for the image build, despite the name)."""
     docker_image: str | None = None
-    """Image of the environment; wins over `environment/Dockerfile`, and the trial's image wins over both."""
+    """Image of the environment; overrides `environment/Dockerfile`. `spec.environment.image` of the trial overrides both."""
     workdir: str | None = None
-    """Working directory of everything that runs; replaces the image's WORKDIR."""
+    """Working directory of all processes; overrides the image's WORKDIR."""
     env: Env = {}
     """Variables of every process: setup, healthchecks, agent, verifier. Values may be templates."""
     healthcheck: HealthcheckConfig | None = None
-    """Once, before the first step, as the image's user."""
+    """Healthcheck that runs once, before the first step, as the image's user."""
     os: Annotated[Literal["linux", "windows"], BeforeValidator(_lower)] = "linux"
-    """Only linux can be run here."""
+    """Operating system; Multistep supports `linux` only."""
     cpus: Annotated[int | float | None, AfterValidator(_cpus)] = None
-    """Request and limit of the container alike; a fraction is possible."""
+    """CPU cores, as request and limit of the container; may be a fraction."""
     memory_mb: int | None = None
-    """Mebibytes, request and limit alike."""
+    """Memory in mebibytes, as request and limit."""
     storage_mb: int | None = None
-    """Mebibytes of ephemeral storage, request and limit alike."""
+    """Ephemeral storage in mebibytes, as request and limit."""
     gpus: int | None = None
-    """Number of `nvidia.com/gpu`."""
+    """Number of GPUs (`nvidia.com/gpu`)."""
     gpu_types: list[str] | None = None
     """Ignored with a warning. Select nodes with the trial's pod template instead."""
     tpu: TpuConfig | None = None
-    """Refused here."""
+    """Not supported; rejected."""
     mcp_servers: list[McpServerConfig] = []
     """Ignored with a warning: no agent of Multistep connects to MCP servers."""
     skills_dir: str | None = None
     """Ignored with a warning: no agent of Multistep loads skills."""
     network_mode: NetworkMode = "public"
-    """Others than `public` need an operator that was told that its cluster enforces NetworkPolicies."""
+    """Network access. Other modes than `public` need the operator's setting that the cluster enforces NetworkPolicies."""
     allowed_hosts: AllowedHosts = None
-    """Addresses and CIDRs; only with network_mode `allowlist`. Host names are refused here."""
+    """Addresses and CIDRs; only with network_mode `allowlist`. Host names are rejected."""
     memory: OldSize = Field(default=None, exclude=True)
-    """Old form of memory_mb: a number with K, M or G."""
+    """Deprecated form of memory_mb: a number with K, M or G."""
     storage: OldSize = Field(default=None, exclude=True)
-    """Old form of storage_mb: a number with K, M or G."""
+    """Deprecated form of storage_mb: a number with K, M or G."""
     allow_internet: bool | None = Field(default=None, exclude=True)
-    """Old form of network_mode: false is `no-network`, true is `public`."""
+    """Deprecated form of network_mode: false is `no-network`, true is `public`."""
 
     @model_validator(mode="after")
     def _old_keys(self) -> EnvironmentConfig:
         self.memory_mb = _old_size("memory", self.memory, self.memory_mb)
         self.storage_mb = _old_size("storage", self.storage, self.storage_mb)
-        told = "network_mode" in self.model_fields_set or self.allowed_hosts is not None
-        if self.allow_internet is not None and not told:
+        uses_new_keys = "network_mode" in self.model_fields_set or self.allowed_hosts is not None
+        if self.allow_internet is not None and not uses_new_keys:
             self.network_mode = "public" if self.allow_internet else "no-network"
         return self
 
@@ -227,7 +227,7 @@ class EnvironmentConfig(_Table):
 
 
 def _old_size(key: str, text: str | None, megabytes: int | None) -> int | None:
-    """The megabytes that an old key like memory = "2G" stands for; the new key's if there is no old one."""
+    """Return the mebibytes of a deprecated key such as memory = "2G", or those of the new key if the deprecated one is unset."""
     if text is None:
         return megabytes
     size = text.strip()
@@ -245,17 +245,17 @@ class VerifierConfig(_NetworkPhase):
     """[verifier] and [steps.verifier]. The task's timeout_sec does not apply to steps (Harbor 0.25)."""
 
     timeout_sec: float = 600.0
-    """The verifier's limit. The task's own does **not** reach its steps (as in Harbor): each step has this default."""
+    """Verifier timeout in seconds. Steps do **not** inherit the task's (as in Harbor): each step has this default."""
     env: Env = {}
-    """Variables of the verifier only; a step's are merged over the task's. Values may be templates."""
+    """Variables of the verifier only; a step's override the task's. Values may be templates."""
     user: User | None = None
-    """Name or uid of the verifier. Unset: in a step the task's, in the task the image's; never the agent's."""
+    """User name or uid of the verifier. Unset: for a step the task's, for the task the image's; never the agent's."""
     environment_mode: Literal["shared", "separate"] | None = None
-    """Unset: `separate` if there is an environment, else `shared`. A separate one is in a pod of its own."""
+    """`shared`: in the agent's pod; `separate`: in its own pod. Unset: `separate` if `environment` is set, else `shared`."""
     environment: EnvironmentConfig | None = None
     """Environment of a separate verifier."""
     collect: list[CollectConfig] = []
-    """Commands between agent and verifier; the task's come first, then the step's."""
+    """Commands to run between agent and verifier: the task's, then the step's."""
 
     @model_validator(mode="after")
     def _shared_has_no_environment(self) -> VerifierConfig:
@@ -275,41 +275,41 @@ class StepConfig(_Table):
     """One of [[steps]]."""
 
     name: Annotated[str, AfterValidator(names.step_name)]
-    """Its directory under `steps/`: one portable directory name; names differ by more than case."""
+    """Name of the step and of its directory under `steps/`: a portable directory name; names must differ by more than case."""
     agent: AgentConfig = AgentConfig()
-    """The agent in this step."""
+    """Agent settings of this step."""
     verifier: VerifierConfig = VerifierConfig()
-    """The verifier in this step."""
+    """Verifier settings of this step."""
     min_reward: float | dict[str, float] | None = None
-    """The gate: below it no further step runs. A number is for the key `reward`, a table has a threshold for each key."""
+    """Gate: if the reward is lower, no further step runs. A number applies to the key `reward`, a table has a threshold per key."""
     healthcheck: HealthcheckConfig | None = None
-    """After setup.sh, before the agent, as the step's agent user; beside the environment's own."""
+    """Healthcheck that runs after setup.sh and before the agent, as the step's agent user, in addition to the environment's."""
     artifacts: list[ArtifactConfig] = []
-    """Collected after this step, after the task's and the trial's."""
+    """Artifacts to collect after this step, after the task's and the trial's."""
 
 
 class AuthorConfig(_Table):
     """One of task.authors."""
 
     name: str
-    """The author."""
+    """Name of the author."""
     email: str | None = None
-    """Where to write to."""
+    """Email address of the author."""
 
 
 class PackageConfig(_Table):
-    """[task]: what the task is called. It labels trials, nothing else."""
+    """[task]: name and description. They label trials and have no other effect."""
 
     name: Annotated[str, AfterValidator(names.package_name)]
-    """`org/name`, of letters, digits, `.`, `_` and `-`."""
+    """Name in the form `org/name`, of letters, digits, `.`, `_` and `-`."""
     version: Annotated[str, Field(min_length=1)] | None = None
     """The task's version."""
     description: str = ""
-    """What it is about."""
+    """Description of the task."""
     authors: list[AuthorConfig] = []
-    """Who wrote it."""
+    """Authors of the task."""
     keywords: list[str] = []
-    """For searching."""
+    """Keywords for search."""
 
 
 def _unique_names(steps: list[StepConfig] | None) -> list[StepConfig] | None:
@@ -323,30 +323,30 @@ def _unique_names(steps: list[StepConfig] | None) -> list[StepConfig] | None:
 
 
 class TaskConfig(_Table):
-    """A whole task.toml. No steps: a single-step task, whose files lie at the task's root."""
+    """A whole task.toml. A task without steps is a single-step task with its files at the task's root."""
 
     schema_version: str = "1.4"
-    """Any text; nothing depends on it. `version` is an old name of it."""
+    """Any text; it has no effect. `version` is a deprecated alias."""
     task: PackageConfig | None = None
-    """What the task is called. Without it the directory's name is used."""
+    """Name and description of the task. Unset: the directory's name is used."""
     metadata: dict[str, Any] = {}
-    """Free."""
+    """Any data; it has no effect."""
     source: str | None = None
-    """Free: where the task comes from."""
+    """Origin of the task; any text, it has no effect."""
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
-    """How the trial's reward is made of the steps'. Unset: mean."""
+    """How to compute the trial's reward from the steps' rewards. Unset: mean."""
     artifacts: list[ArtifactConfig] = []
-    """Collected after each step."""
+    """Artifacts to collect after each step."""
     steps: Annotated[list[StepConfig] | None, AfterValidator(_unique_names)] = None
-    """The steps, in the order in which they run. None or empty: a single-step task."""
+    """Steps, in the order in which they run. Unset or empty: a single-step task."""
     agent: AgentConfig = AgentConfig()
-    """The agent, for steps that do not say otherwise."""
+    """Defaults of the agent for all steps."""
     verifier: VerifierConfig = VerifierConfig()
-    """The verifier, for steps that do not say otherwise."""
+    """Defaults of the verifier for all steps."""
     environment: EnvironmentConfig = EnvironmentConfig()
     """The environment that all steps share."""
     solution: SolutionConfig = SolutionConfig()
-    """For the oracle agent."""
+    """Settings of the oracle agent's solution."""
 
     @model_validator(mode="before")
     @classmethod
@@ -357,12 +357,18 @@ class TaskConfig(_Table):
 
 
 def parse_task(text: str) -> TaskConfig:
-    """The config in the text of a task.toml. InvalidTask: one line for each problem."""
+    """Parse the text of a task.toml.
+
+    Raises InvalidTask with one line per problem.
+    """
     return task_from_dict(toml_table(text))
 
 
 def task_from_dict(table: Mapping[str, Any]) -> TaskConfig:
-    """The config in a task.toml that was parsed already. InvalidTask: one line for each problem."""
+    """Validate the table of a task.toml.
+
+    Raises InvalidTask with one line per problem.
+    """
     try:
         return TaskConfig.model_validate(table)
     except ValidationError as error:
@@ -372,7 +378,10 @@ def task_from_dict(table: Mapping[str, Any]) -> TaskConfig:
 
 
 def toml_table(text: str) -> dict[str, Any]:
-    """The text of a task.toml as a table, or InvalidTask of kind TOMLDecodeError."""
+    """Return the text of a task.toml as a table.
+
+    Raises InvalidTask of kind TOMLDecodeError.
+    """
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
