@@ -115,7 +115,7 @@ async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_u
             await given.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     done = await lost(given, two_steps(), replaced)
-    assert_attempt_lost(done, "PodReplaced", "another made of its name")
+    assert_attempt_lost(done, "PodReplaced", "another pod of that name was created")
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75}
 
 

@@ -90,7 +90,7 @@ def journal(*steps: StepRun, **changes: Any) -> Journal:
     return Journal(**{"steps": list(steps), "started_at": BEGIN, "finished": True, **changes})
 
 
-TIMEOUT = StepException("AgentTimeoutError", "the agent was stopped after its limit of 5 s", "agent")
+TIMEOUT = StepException("AgentTimeoutError", "the agent was stopped after its timeout of 5 s", "agent")
 NO_REWARD = StepException("RewardFileNotFoundError", "the verifier wrote neither", "verifier")
 UNHEALTHY = StepException("HealthcheckError", "environment.healthcheck: failed after 3 attempts", "healthcheck")
 SETUP = StepException("RuntimeError", "setup.sh exited with status 1", "setup")

@@ -1,4 +1,4 @@
-"""The agents there are, by the name in spec.agent.name."""
+"""The built-in agents, by spec.agent.name."""
 
 from __future__ import annotations
 

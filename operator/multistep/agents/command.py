@@ -1,4 +1,4 @@
-"""The command agent: runs a command of the trial's as the step's agent user, the instruction in a file."""
+"""The command agent: runs spec.agent.command as the step's agent user, and passes the instruction in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Run spec.agent.command in WORKDIR; a non-zero status is a NonZeroAgentExitCodeError."""
+    """Run spec.agent.command in WORKDIR. A non-zero exit status is a NonZeroAgentExitCodeError."""
     file = Content("file", name="instruction.md", text=step.instruction or "")
     record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
     run.timed(AGENT, record)

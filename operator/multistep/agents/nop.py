@@ -1,4 +1,4 @@
-"""The nop agent: its phase takes place, nothing runs in it."""
+"""The nop agent: records the agent's phase, but runs nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from ..engine.scope import Scope
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:  # noqa: ARG001 - an agent's signature
-    """Do nothing, and say when."""
+    """Record the time of the agent's phase."""
     run.timed(AGENT, (yield Note(scope.id("agent"))))
     return None

@@ -14,11 +14,11 @@ from .common import broken, out_of_memory, timed_out
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the step's solution (else the task's) to /solution and run solve.sh; a non-zero status is no exception."""
+    """Upload the step's solution, else the task's, to /solution and run solve.sh. A non-zero exit status is no exception."""
     if not step.solve_script:
-        return (yield from _refuse(scope, run, "FileNotFoundError", "there is no solution/solve.sh for this step"))
+        return (yield from _fail(scope, run, "FileNotFoundError", "the step has no solution/solve.sh"))
     if isinstance(scope.plan.solution_env, Unresolved):
-        return (yield from _refuse(scope, run, "ValueError", f"solution.env: {scope.plan.solution_env}"))
+        return (yield from _fail(scope, run, "ValueError", f"solution.env: {scope.plan.solution_env}"))
     record = yield Upload(scope.id("solution"), SOLUTION, Content("solution", step.solution_directory))
     run.timed(AGENT, record)
     if fault := failed(record):
@@ -39,6 +39,6 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     return timed_out(step, result) or broken(result) or out_of_memory(result)
 
 
-def _refuse(scope: Scope, run: StepRun, kind: str, message: str) -> Script[StepException | None]:
+def _fail(scope: Scope, run: StepRun, kind: str, message: str) -> Script[StepException | None]:
     run.timed(AGENT, (yield Note(scope.id("agent"))))
     return StepException(kind, message, AGENT)

@@ -1,6 +1,6 @@
-"""Every way a trial can fail to give its reward: whose doing it is, whether it is tried again, what to do about it.
+"""Every way in which a trial can end without a reward: its failure class, whether it is retried, and the remedy.
 
-These tables are what docs/failures.md shows; engine.failures reads them for `status.failure` and for metrics.
+docs/failures.md shows these tables. engine.failures reads them for `status.failure` and for metrics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .trial_status import FailureClass
 
 @dataclass(frozen=True)
 class Failure:
-    """A row. blame: whose doing; None: that of the phase it happened in. what, do: for people."""
+    """A row. blame: failure class; None: the class of the phase that failed. what, do: cause and remedy, for the docs."""
 
     reason: str
     blame: FailureClass | None
@@ -22,151 +22,176 @@ class Failure:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A row about a trial that waits. what, ends: for people; ends: what makes it go on, or give up."""
+    """A row about a trial that waits. what: the cause; ends: when the trial resumes or fails. Both are for the docs."""
 
     reason: str
     what: str
     ends: str
 
 
-NO_HURRY = "for as long as it takes; `spec.activeDeadlineSeconds` bounds it"
-START_LIMIT = "`environment.build_timeout_sec` after the pod got its node, with EnvironmentStartTimeout"
-_RETRIED = "nothing, unless it comes again and again"
+NO_HURRY = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
+START_LIMIT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
+_RETRIED = "nothing, unless it recurs"
 
 WAITING = (
-    Waiting("Suspended", "`spec.suspend` is true, and nothing has begun", "when it is set to false"),
+    Waiting("Suspended", "`spec.suspend` is true, and the trial has not started", "when `spec.suspend` is set to false"),
     Waiting(
-        "Suspending", "`spec.suspend` is true, and the step that runs is waited for", "at that step's end, with Paused or Released"
+        "Suspending", "`spec.suspend` is true, and a step is still running", "when that step finishes: Paused or Released follows"
     ),
-    Waiting("Paused", "suspended between steps, with its pod", "when `spec.suspend` is set to false: the next step begins"),
-    Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: it begins anew at step 1"),
+    Waiting("Paused", "suspended between steps; the pod is retained", "when `spec.suspend` is set to false: the next step starts"),
+    Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: the trial restarts at step 1"),
     Waiting(
         "QueuedByKueue",
-        "the pod waits in a queue of Kueue's; the message names it",
-        "when Kueue admits the pod ([queueing](queueing.md)); `spec.activeDeadlineSeconds` does not run meanwhile",
+        "the pod is queued by Kueue; the message names the queue",
+        "when Kueue admits the pod ([queueing](queueing.md)); the time does not count toward `spec.activeDeadlineSeconds`",
     ),
-    Waiting("SchedulingGated", "somebody else holds the pod back by a scheduling gate; the message names it", "the same way"),
-    Waiting("Queued", "many pods are starting; trials take turns", "when fewer do; the chart's setting startingPods is the bound"),
+    Waiting(
+        "SchedulingGated",
+        "the pod has a scheduling gate of another controller; the message names it",
+        "when that controller removes the gate; the time does not count toward `spec.activeDeadlineSeconds`",
+    ),
+    Waiting(
+        "Queued",
+        "the limit of pods that start at the same time is reached",
+        "when other pods have started; the chart's setting startingPods is the limit",
+    ),
     Waiting(
         "TaskUnavailable",
-        "a ConfigMap or Secret that the trial names is not there yet, or its task's registry, repository or server does not answer",
-        f"when it does: it is tried again after 5 s, 10 s, ... at most 300 s; {NO_HURRY}",
+        "a ConfigMap or Secret that the trial names is missing, or the task's registry, repository or server does not answer",
+        f"when it is available; retried after 5 s, 10 s, ... at most 300 s; {NO_HURRY}",
     ),
     Waiting(
-        "TaskFetching", "the task is being fetched or read, or is queued for it", "within the operator's setting taskFetchSeconds"
+        "TaskFetching", "the task is being fetched or read, or is queued for that", "within the operator's setting taskFetchSeconds"
     ),
     Waiting(
         "TaskAccessDenied",
-        "the trial has begun, and its task can be fetched no more: its Secret does not fit",
-        f"when it does; {NO_HURRY}",
+        "the trial has started, but the credentials in its Secret no longer give access to the task",
+        f"when the Secret has valid credentials; {NO_HURRY}",
     ),
-    Waiting("ResultsNotWritable", "the operator's volume takes no files; nothing is lost or run twice", "when there is room again"),
+    Waiting(
+        "ResultsNotWritable",
+        "writes to the operator's results volume fail; no result is lost, and nothing runs twice",
+        "when the volume is writable and has free space",
+    ),
     Waiting(
         "RunnerProtocol",
-        "the operator and the runner in the pod are of releases too far apart; nothing is lost",
-        "when an operator of a release in between runs; `spec.activeDeadlineSeconds` bounds it",
+        "the operator and the runner in the pod have no protocol version in common; no result is lost",
+        f"when an operator of a release between the two runs; {NO_HURRY}",
     ),
     Waiting(
         "ShardChanged",
-        "the trial's label multistep.dev/shard was changed after another operator had begun it",
-        "when it is set back, or when the pod was deleted",
+        "the trial's label multistep.dev/shard was changed after another shard's operator started it",
+        "when the label is restored or the pod is deleted",
     ),
-    Waiting("QuotaExceeded", "the namespace's ResourceQuota has no room for the pod", f"when it has; {NO_HURRY}"),
+    Waiting("QuotaExceeded", "the namespace's ResourceQuota rejects the pod", f"when the quota allows it; {NO_HURRY}"),
     Waiting(
-        "PodForbidden", "the API server does not allow the pod: an admission policy, a LimitRange", "after 60 s, with PodForbidden"
+        "PodForbidden",
+        "the API server rejects the pod, e.g. by an admission policy or a LimitRange",
+        "fails with PodForbidden after 60 s",
     ),
-    Waiting("PodNameTaken", "a pod of that name is there and is not the trial's", "after 60 s, with PodNameTaken"),
-    Waiting("NetworkPolicyTaken", "a NetworkPolicy of the pod's name is there and is not the trial's", NO_HURRY),
-    Waiting("BackingOff", "an attempt was lost; the next begins soon", "after 1 s, 2 s, 4 s, ... at most 60 s"),
-    Waiting("Unschedulable", "no node takes the pod; the message is the scheduler's, with the reason for each node", NO_HURRY),
-    Waiting("PodStarting", "the pod has been asked for, and nothing is known to be wrong", START_LIMIT),
-    Waiting("ErrImagePull", "the image could not be pulled just now: its registry is away or slow", START_LIMIT),
-    Waiting("ImagePullBackOff", "the same, between two tries", START_LIMIT),
-    Waiting("CreateContainerConfigError", "something that the pod template names is not there", START_LIMIT),
-    Waiting("CreateContainerError", "the container could not be made just now", START_LIMIT),
-    Waiting("RunContainerError", "the container could not be started just now", START_LIMIT),
+    Waiting("PodNameTaken", "a pod of that name exists and does not belong to the trial", "fails with PodNameTaken after 60 s"),
+    Waiting(
+        "NetworkPolicyTaken",
+        "a NetworkPolicy of the pod's name exists and does not belong to the trial",
+        f"when it is deleted; {NO_HURRY}",
+    ),
+    Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
+    Waiting(
+        "Unschedulable",
+        "the pod fits no node; the message is the scheduler's, with the reason per node",
+        f"when a node fits; {NO_HURRY}",
+    ),
+    Waiting("PodStarting", "the pod is created and starting; no error is known", START_LIMIT),
+    Waiting("ErrImagePull", "the image pull failed; the kubelet retries", START_LIMIT),
+    Waiting("ImagePullBackOff", "the image pull failed; the kubelet waits before the next retry", START_LIMIT),
+    Waiting("CreateContainerConfigError", "something that the pod template names is missing, e.g. a Secret", START_LIMIT),
+    Waiting("CreateContainerError", "the container could not be created; the kubelet retries", START_LIMIT),
+    Waiting("RunContainerError", "the container could not be started; the kubelet retries", START_LIMIT),
 )
-"""Reasons of conditions of a trial that waits. A kubelet may have others for a container; they are shown as they are."""
+"""Condition reasons of a waiting trial. Other waiting reasons that a kubelet reports for a container are shown unchanged."""
 
 
 LOST = (
-    Failure("Suspended", "User", "the trial was suspended with a policy that releases its pod; this counts as no retry", "nothing"),
-    Failure("PodDeleted", "Infrastructure", "somebody deleted the pod", "find out who: its namespace's audit log"),
+    Failure("Suspended", "User", "the trial was suspended with a policy that releases its pod; no retry is used", "nothing"),
+    Failure("PodDeleted", "Infrastructure", "a user or another controller deleted the pod", "check its namespace's audit log"),
     Failure(
-        "PodReplaced", "Infrastructure", "somebody deleted the pod and made another of its name (another UID)", "leave pods alone"
+        "PodReplaced",
+        "Infrastructure",
+        "the pod was deleted and another one with its name created (different UID)",
+        "do not create or delete pods of trials",
     ),
-    Failure("EvictionByEvictionAPI", "Infrastructure", "the pod was evicted through the API, as by a node's drain", _RETRIED),
+    Failure("EvictionByEvictionAPI", "Infrastructure", "the pod was evicted through the API, e.g. by a node drain", _RETRIED),
     Failure(
         "PreemptionByScheduler",
         "Infrastructure",
-        "a pod of a higher priority took the room",
+        "a pod with a higher priority preempted the pod",
         "give trials a priorityClassName in `spec.environment.podTemplate`",
     ),
     Failure(
         "EvictedByKueue",
         "Infrastructure",
-        "Kueue took the pod away; the message has its reason: preempted, say. The next attempt waits in the queue again",
+        "Kueue evicted the pod; the message has the reason, e.g. preemption. The next attempt is queued again",
         "raise `spec.infrastructureRetries`, or the queue's or the trial's priority ([queueing](queueing.md))",
     ),
-    Failure("DeletionByTaintManager", "Infrastructure", "the node was lost or tainted NoExecute", "look at the node"),
-    Failure("DeletionByPodGC", "Infrastructure", "the pod's node is gone", "look at the node"),
+    Failure("DeletionByTaintManager", "Infrastructure", "the node was lost or tainted NoExecute", "check the node"),
+    Failure("DeletionByPodGC", "Infrastructure", "the pod's node no longer exists", "check the node"),
     Failure(
         "TerminationByKubelet",
         "Infrastructure",
-        "the kubelet ended the pod for its node's sake: short of memory or disk, or shutting down",
-        "look at the node; give tasks requests (`environment.memory_mb`, `environment.storage_mb`)",
+        "the kubelet ended the pod because the node ran low on memory or disk, or shut down",
+        "check the node; give tasks requests (`environment.memory_mb`, `environment.storage_mb`)",
     ),
-    Failure("Evicted", "Infrastructure", "the same, told by the pod's own reason only", "look at the node"),
+    Failure("Evicted", "Infrastructure", "the same, if only the pod's status.reason reports it", "check the node"),
     Failure("Terminated", "Infrastructure", "the node was shut down", _RETRIED),
-    Failure("NodeShutdown", "Infrastructure", "the node is being shut down and refused the pod", _RETRIED),
-    Failure("NodeLost", "Infrastructure", "the node does not answer", "look at the node"),
-    Failure("NodeAffinity", "Infrastructure", "the node did not fit the pod's selectors any more and refused it", _RETRIED),
-    Failure("OutOfcpu", "Infrastructure", "the node had no room after all and refused the pod", _RETRIED),
+    Failure("NodeShutdown", "Infrastructure", "the node is shutting down and rejected the pod", _RETRIED),
+    Failure("NodeLost", "Infrastructure", "the node does not answer", "check the node"),
+    Failure("NodeAffinity", "Infrastructure", "the node no longer matched the pod's selectors and rejected it", _RETRIED),
+    Failure("OutOfcpu", "Infrastructure", "the node had no capacity left and rejected the pod", _RETRIED),
     Failure("OutOfmemory", "Infrastructure", "the same", _RETRIED),
     Failure("OutOfephemeral-storage", "Infrastructure", "the same", _RETRIED),
     Failure("OutOfpods", "Infrastructure", "the same", _RETRIED),
-    Failure("UnexpectedAdmissionError", "Infrastructure", "the node refused the pod: a device is not there", "look at the node"),
-    Failure("Preempting", "Infrastructure", "the node needed the room for a critical pod", _RETRIED),
+    Failure("UnexpectedAdmissionError", "Infrastructure", "the node rejected the pod: a device is missing", "check the node"),
+    Failure("Preempting", "Infrastructure", "the kubelet preempted the pod for a critical pod", _RETRIED),
     Failure(
         "RunnerInstallFailed",
         "Infrastructure",
-        "the init container that brings the runner failed",
-        "read the message; look at the operator's image and at the pod template",
+        "the init container that installs the runner failed",
+        "read the message; check the operator's image and the pod template",
     ),
     Failure(
         "ContainerEnded",
         "Infrastructure",
-        "the container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step began",
-        "read the message; look at the node",
+        "the container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step started",
+        "read the message; check the node",
     ),
     Failure(
         "ContainerRestarted",
         "Infrastructure",
-        "the kubelet runs another container in the same pod (restart count or container ID): all that was in it is gone",
-        "look at the node",
+        "the kubelet runs another container in the same pod (restart count or container ID); files of the former one are lost",
+        "check the node",
     ),
 )  # fmt: skip
-"""Outside causes, which take a pod: the trial begins anew at step 1, until its retries are used up."""
+"""Reasons of failed attempts: infrastructure failures and suspensions. The trial restarts at step 1 while it has retries left."""
 
 FAILED = (
-    Failure("InvalidSpec", "Task", "task or spec cannot be run, or can be no pod; the message names the field", "correct it"),
+    Failure("InvalidSpec", "Task", "the task, the spec or the resulting pod is invalid; the message names the field", "correct it"),
     Failure(
         "TaskNotFound",
         "Task",
-        "there is no such task; or a branch or tag moved on, and what the trial began with is gone",
-        "check `spec.task`; keep what trials refer to until they are over",
+        "the task does not exist, or the revision that the trial started with no longer exists",
+        "check `spec.task`; retain revisions until their trials are finished",
     ),
     Failure(
         "TaskAccessDenied",
         "Task",
-        "the registry, repository or server does not give the task with these credentials; some say so of what does not exist",
+        "the registry, repository or server denies access to the task; some also report this for tasks that do not exist",
         "check `spec.task` and the Secret that its `secretRef` names",
     ),
     Failure(
         "TaskDigestMismatch",
         "Task",
-        "what came is not what its digest says, or not what it was when the trial began",
-        "check the digest; find out who changed the file",
+        "the fetched content does not match the digest, or differs from the content at the trial's start",
+        "check the digest and whether the file was changed",
     ),
     Failure(
         "TaskTooLarge",
@@ -177,99 +202,99 @@ FAILED = (
     Failure(
         "TaskSourceNotAllowed",
         "User",
-        "the operator's settings do not allow the source: its kind, its host, or the address that it has",
-        "use another, or change taskSources, taskAllowedHosts or taskBlockedNetworks",
+        "the operator's settings do not allow the source: its kind, host or IP address",
+        "use another source, or change taskSources, taskAllowedHosts or taskBlockedNetworks",
     ),
     Failure(
         "ImageNotFound",
         "Task",
-        "the registry has no such image",
+        "the image does not exist in the registry",
         "check `spec.environment.image` or the task's `environment.docker_image`",
     ),
     Failure(
         "ImageAccessDenied",
         "Task",
-        "the registry does not give the image without (other) credentials; some say so of images that do not exist",
+        "the registry denies access to the image; some also report this for images that do not exist",
         "check the name; put imagePullSecrets into `spec.environment.podTemplate` or the namespace's default ServiceAccount",
     ),
-    Failure("InvalidImageName", "Task", "the image's name cannot be one", "correct it"),
+    Failure("InvalidImageName", "Task", "the image's name is invalid", "correct it"),
     Failure(
         "ErrImageNeverPull", "Task", "the image is not on the node, and `spec.environment.imagePullPolicy` is Never", "load it"
     ),
     Failure(
         "EnvironmentStartTimeout",
         "Infrastructure",
-        "the pod did not run in time on its node: a slow registry, a missing volume or Secret; the message has the last reason",
-        "see to the cause, or raise `environment.build_timeout_sec`",
+        "the scheduled pod did not start in time, e.g. slow registry, missing volume or Secret; the message has the last reason",
+        "fix the cause or raise `environment.build_timeout_sec`",
     ),
     Failure(
         "EnvironmentFailed",
         "Task",
-        "the environment's healthcheck failed, or files could not be put into it (Agent, once an agent has run)",
+        "the environment's healthcheck failed, or files could not be uploaded (class Agent after an agent has run)",
         "read the message",
     ),
     Failure(
         "RunnerBroken",
         "Agent",
-        "what answers in the pod is no runner of ours: it made no sense five times in a minute; an agent with root can do that",
-        "read the message; run the agent as another user than root",
+        "the runner violated its protocol five times in a row, for at least 60 s; it is broken, or an agent with root replaced it",
+        "read the message; run the agent as a user other than root",
     ),
     Failure(
         "Tampered",
         "Agent",
-        "the runner's records lacked or contradicted what the status has, five times in a minute, while the kubelet reported the "
-        "same container: something in it answers for the runner",
-        "read the message; run the agent as another user than root",
+        "the runner's records contradicted the status or were missing, five times in a row for at least 60 s, while the kubelet "
+        "reported the same container: a process in it impersonates the runner",
+        "read the message; run the agent as a user other than root",
     ),
     Failure(
         "ExecSessionsKilled",
         "Agent",
         "something in the container killed the operator's exec sessions, or deleted the working directory in which they start, "
-        "five times in 90 s, as the kubelet reported while the container ran",
-        "read the message; run the agent as another user than root",
+        "five times in a row for at least 90 s; the kubelet reported this while the container ran",
+        "read the message; run the agent as a user other than root",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),
     Failure("OutOfDisk", "Task", "the container filled its disk before the first step", "raise `environment.storage_mb`"),
     Failure(
         "PodForbidden",
         "Infrastructure",
-        "the API server did not allow the pod for 60 s; the message names the policy",
-        "change the policy, or what it objects to in the task or `spec.environment.podTemplate`",
+        "the API server rejected the pod for 60 s; the message names the policy",
+        "change the policy, or the rejected field in the task or `spec.environment.podTemplate`",
     ),
-    Failure("PodNameTaken", "Infrastructure", "a pod of that name is not the trial's and does not go", "delete or rename it"),
-    Failure("Stopped", "User", "`spec.stop` is true", "nothing: a trial that was stopped stays so; make another"),
-    Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it, if that was too little"),
+    Failure("PodNameTaken", "Infrastructure", "a pod of that name belongs to another owner", "delete or rename it"),
+    Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
+    Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),
 )  # fmt: skip
-"""Reasons of the condition Failed that are never tried again. (Those of LOST are reasons of Failed, too, when no retry is left.)"""
+"""Reasons of the condition Failed that are never retried. (Reasons in LOST become reasons of Failed when no retry is left.)"""
 
-_LIMITS = "raise the limit, if it is too low for the task"
+_LIMITS = "raise the timeout if it is too low for the task"
 
 EXCEPTIONS = (
-    Failure("RuntimeError", None, "setup.sh failed, or files could not be put in place", "read the message, which has its output"),
+    Failure("RuntimeError", None, "setup.sh failed, or files could not be uploaded", "read the message, which has its output"),
     Failure("HealthcheckError", "Task", "a healthcheck failed", "read the message, which has its output"),
     Failure("FileNotFoundError", "Task", "the step has no instruction, or no solution for the oracle", "add it"),
-    Failure("ValueError", "Task", "a variable of the verifier is not given", "give it in `spec.variables`"),
-    Failure("AgentTimeoutError", None, "the agent reached its limit", _LIMITS),
+    Failure("ValueError", "Task", "a variable of the verifier is not set", "set it in `spec.variables`"),
+    Failure("AgentTimeoutError", None, "the agent reached its timeout", _LIMITS),
     Failure("NonZeroAgentExitCodeError", None, "the agent's command failed", "read its output in the results"),
-    Failure("VerifierTimeoutError", None, "test.sh reached its limit", _LIMITS),
+    Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),
     Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),
     Failure("RewardFileEmptyError", None, "test.sh wrote an empty reward file", "the same"),
-    Failure("VerifierOutputParseError", None, "the reward cannot be read", "the same"),
-    Failure("ValidationError", None, "the reward is not a number by key", "the same"),
-    Failure("AddTestsDirError", None, "tests/ could not be put in place", "read the message"),
-    Failure("OverflowError", "Verifier", "the mean of the rewards is no finite number", "look at the steps' rewards"),
+    Failure("VerifierOutputParseError", None, "the reward file cannot be parsed", "the same"),
+    Failure("ValidationError", None, "reward.json is not an object of numbers", "the same"),
+    Failure("AddTestsDirError", None, "tests/ could not be uploaded", "read the message"),
+    Failure("OverflowError", "Verifier", "the mean of the rewards is not finite", "check the steps' rewards"),
     Failure(
         "OutOfMemoryError",
         None,
-        "the container ran out of memory, or its node did by the container's use of 1 GiB more than it had requested",
-        "raise `environment.memory_mb`, if it is too little for the task",
+        "the container ran out of memory, or the node did while the container used at least 1 GiB more than it requested",
+        "raise `environment.memory_mb` if it is too low for the task",
     ),
     Failure(
         "OutOfDiskError",
         None,
-        "the container filled its disk, or its node's by the container's use of 1 GiB more than it had requested",
-        "raise `environment.storage_mb`, if it is too little for the task",
+        "the container exceeded its disk limit, or filled the node's disk with at least 1 GiB more than it requested",
+        "raise `environment.storage_mb` if it is too low for the task",
     ),
     Failure("ContainerKilledError", None, "something in the container stopped its process 1", "read the phase's output"),
 )  # fmt: skip
-"""Types of exceptions that end a step, or a trial of a single step: the trial is Complete, with what it has."""
+"""Types of exceptions that end a step or a single-step trial. The trial is Complete with the rewards of the steps that ran."""

@@ -1,6 +1,7 @@
-"""Artifacts: what one collection asks for, where it is put below ``steps/NAME/artifacts``, and its manifest.
+"""Artifacts: the entries of a collection, their paths below ``steps/NAME/artifacts``, and the manifest.
 
-The multi-step document decides where it differs from Harbor 0.25: collected after verification, under the source's base name.
+Where Harbor 0.25 and the multi-step document differ, the document applies: artifacts are collected after verification, under
+the source's base name.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any, TypeAlias
 from ..api.task import ArtifactConfig
 from .operations import LOGS_ARTIFACTS
 
-_Owner: TypeAlias = tuple[str, str | None]  # source and destination: the same twice is one
+_Owner: TypeAlias = tuple[str, str | None]  # source and destination; equal entries share their paths
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one entry's files go. destination: relative to the artifacts directory, "" for its top."""
+    """The destination of one entry's files, relative to the artifacts directory; "" for the directory itself."""
 
     entry: ArtifactConfig
     destination: str
@@ -28,7 +29,7 @@ class Placement:
 def pass_entries(
     task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
 ) -> tuple[ArtifactConfig, ...]:
-    """The entries of one collection, in order: /logs/artifacts first unless an entry names it, then task, trial, step."""
+    """Return the entries of one collection in order: /logs/artifacts first unless an entry names it, then task, trial, step."""
     named = [*task, *trial, *step]
     if any(entry.source.rstrip("/") == LOGS_ARTIFACTS for entry in named):
         return tuple(named)
@@ -36,12 +37,12 @@ def pass_entries(
 
 
 def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
-    """A place for each entry, so that no two different sources share a path.
+    """Return a destination for each entry, so that no two different sources share a path.
 
-    members: for each entry the paths found, relative to it ("" for the source itself); nothing for a missing source.
-    The default place is the source's base name (the top for /logs/artifacts); one that meets another source's files
-    gives way to the full path, and if that is taken, too, to the full path below a numbered directory. (The store puts an
-    entry of its own first, for the manifest's place.)
+    members: for each entry the paths found, relative to it ("" for the source itself); empty for a missing source.
+    The default destination is the source's base name (the top directory for /logs/artifacts). On a collision with another
+    source the entry is stored under its full path, and if that collides, too, under its full path below a numbered directory.
+    The store passes an entry of its own first, to reserve the manifest's path.
     """
     taken = _Taken()
     placed: dict[_Owner, str] = {}
@@ -57,9 +58,10 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
 def manifest(
     placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
 ) -> list[dict[str, Any]]:
-    """manifest.json (Harbor 0.25). types: what the runner found for each entry: file, directory, missing or other.
+    """Return manifest.json (Harbor 0.25). types: the type of each entry that the runner found: file, directory, missing or other.
 
-    incomplete: for each entry the files that are missing or not as they were. Such an entry has Harbor's status "failed".
+    incomplete: for each entry the files that are missing or differ from the container's. Such an entry has Harbor's status
+    "failed".
     """
     missed = incomplete or [()] * len(placements)
     return [_manifest_line(*each) for each in zip(placements, types, missed, strict=True)]
@@ -99,14 +101,14 @@ def _relative(source: str) -> str:
 
 
 class _Taken:
-    """The paths given away so far, and to whom: files, and the directories above them."""
+    """The assigned paths and their owners: files, and the directories above them."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Owner] = {}  # every destination and every path below one
         self._above: dict[str, set[_Owner]] = {}  # directories that lead to a claim
 
     def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
-        """Take the paths that ``found`` gets below destination, if none of them meets another owner's."""
+        """Assign the paths of ``found`` below destination to the owner. Return False, and assign none, on a collision."""
         paths = [_join(destination, each) for each in found]
         if self._claims.get(destination, owner) != owner or any(self._meets(path, owner) for path in paths):
             return False
@@ -125,7 +127,7 @@ class _Taken:
 
 
 def _parents(path: str) -> list[str]:
-    """The directories above a path, less the top, which all share."""
+    """Return the directories above a path, without the top directory, which all entries share."""
     return [str(each) for each in PurePosixPath(path).parents][:-1]
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a trial's pods, and what may follow from it: the words that the rules of ``lifecycle`` are written in."""
+"""Inputs and outputs of the rules in ``lifecycle``: the observed state of a trial's pods, and the possible decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..api.trial import MultiStepTrial
 
 @dataclass(frozen=True)
 class PodFacts:
-    """What the API server says of a trial's pod. Times: seconds since the epoch."""
+    """The state of a trial's pod, as the API server reports it. Times: seconds since the epoch."""
 
     name: str
     uid: str
@@ -20,29 +20,29 @@ class PodFacts:
     phase: str
     created_at: float
     scheduled_at: float | None = None
-    started_at: float | None = None  # its container, while that runs
-    unschedulable: str = ""  # why it has no node yet
-    gates: tuple[str, ...] = ()  # what keeps the scheduler from looking at it
-    queue: str | None = None  # of Kueue, if that manages the pod; "" if the pod names none
+    started_at: float | None = None  # start of its running container
+    unschedulable: str = ""  # the scheduler's message while the pod fits no node
+    gates: tuple[str, ...] = ()  # names of its scheduling gates
+    queue: str | None = None  # Kueue's queue; None: Kueue does not manage the pod; "": the pod names no queue
     node: str = ""
     deleting: bool = False
     disruption: str = ""  # reason of the DisruptionTarget condition
-    reason: str = ""  # the pod's own, e.g. Evicted
+    reason: str = ""  # status.reason, e.g. Evicted
     message: str = ""
-    waiting_reason: str = ""  # of a container that does not run yet
+    waiting_reason: str = ""  # of a container that has not started
     waiting_message: str = ""
     running: bool = False
     ready: bool = False
     terminated: bool = False
-    init_failed: bool = False  # what brings the runner ended badly, so that nothing else began
+    init_failed: bool = False  # the init container that installs the runner failed, so no other container started
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
-    restarted: bool = False  # the container was started again, so that what is told of its end is about the former one
+    restarted: bool = False  # the container was restarted; exit code, reason and message are of the former one
     container_id: str = ""  # of the trial's container
     image_id: str = ""  # of the trial's container, with the digest, as the kubelet resolved it
-    memory_limit: str = ""  # of the trial's container, as the pod's spec has it
-    shard: str = ""  # of the operator that made it
+    memory_limit: str = ""  # of the trial's container, as written in the pod's spec
+    shard: str = ""  # of the operator that created it
 
 
 ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]
@@ -50,8 +50,11 @@ ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKi
 
 @dataclass(frozen=True)
 class ProtocolViolation:
-    """How exec sessions with a pod's runner fail that no infrastructure failure explains. reason: of the last one, as the trial
-    would fail with it; times: sessions in a row that failed so; since: seconds since the epoch."""
+    """Exec sessions with a pod's runner that failed in a row, without an infrastructure failure as an explanation.
+
+    reason: with which the trial fails after too many; message: of the last session; times: number of sessions; since: start of
+    the first, in seconds since the epoch.
+    """
 
     message: str
     since: float
@@ -62,16 +65,16 @@ class ProtocolViolation:
     def after(
         cls, former: ProtocolViolation | None, message: str, now: float, reason: ViolationReason = "RunnerBroken"
     ) -> ProtocolViolation:
-        """Once more."""
+        """Return the violation that counts one more session. former: the sessions before, None if the last one succeeded."""
         return cls(message, former.since if former else now, former.times + 1 if former else 1, reason)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a decision rests on. start_timeout: seconds from a pod's scheduling to its running.
+    """All inputs of a decision. start_timeout: seconds from a pod's scheduling until it runs.
 
-    verifier: the pod that status.verifier names, where the current step is verified apart from the agent. violation: if the last
-    visit to the pods ended with such.
+    verifier: the pod that status.verifier names, while a step is verified separately. violation: if the last exec session ended
+    with one.
     """
 
     trial: MultiStepTrial
@@ -85,7 +88,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Begin:
-    """Write down the attempt and the pod's name, before the pod is made."""
+    """Write the attempt and the pod's name to the status before the pod is created."""
 
     attempt: int
     pod_name: str
@@ -93,34 +96,34 @@ class Begin:
 
 @dataclass(frozen=True)
 class CreatePod:
-    """Make the attempt's pod."""
+    """Create the attempt's pod."""
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """Write down the pod's UID."""
+    """Write the pod's UID to the status."""
 
 
 @dataclass(frozen=True)
 class CreateVerifierPod:
-    """Make the pod that status.verifier names."""
+    """Create the pod that status.verifier names."""
 
 
 @dataclass(frozen=True)
 class AdoptVerifierPod:
-    """Write down that pod's UID."""
+    """Write the UID of the verifier's pod to the status."""
 
 
 @dataclass(frozen=True)
 class Drive:
-    """Go on with the script in the pod."""
+    """Resume the script in the pod."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until something changes, or seconds have passed. reason, message: for people.
+    """Wait for a watch event, at most some seconds. reason, message: for the conditions.
 
-    held: by who decides when the trial's turn is; its time stands still.
+    held: by a scheduling gate; the time does not count toward the trial's deadline.
     """
 
     reason: str
@@ -131,17 +134,18 @@ class Wait:
 
 @dataclass(frozen=True)
 class Hold:
-    """The trial is suspended: say so, see that only a paused one has a pod, and wait."""
+    """Report the suspension in the status, delete the pod unless the trial is paused, and wait."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """A suspended trial without a pod may have one again."""
+    """Allow a suspended trial without a pod to get one."""
 
 
 @dataclass(frozen=True)
 class LoseAttempt:
-    """An outside cause took the pod: put the attempt on record and begin anew, if a retry is left (a SUSPENDED one needs none)."""
+    """Record an attempt that an infrastructure failure or a suspension ended. Restart the trial if a retry is left; a suspension
+    uses none."""
 
     reason: str
     message: str
@@ -149,8 +153,11 @@ class LoseAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """The running phase ended its own container: the trial ends with what it has. phase: to which it is charged, if not to the one
-    that runs: while a step is verified in another pod, nothing runs in the agent's but what the agent left."""
+    """Complete the trial with the rewards that it has: the running phase ended its own container.
+
+    phase: to which the failure is charged, if it is not the running one. During separate verification only the agent's leftover
+    processes run in the agent's pod.
+    """
 
     type: str
     message: str
@@ -159,7 +166,7 @@ class PhaseDied:
 
 @dataclass(frozen=True)
 class Fail:
-    """The trial cannot be run. exception: Harbor's class of the error, if it has one."""
+    """Set the trial Failed. exception: Harbor's class of the error, if it has one."""
 
     reason: str
     message: str
@@ -168,14 +175,14 @@ class Fail:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """The trial is over: remove its pods now, in some seconds, or not (None)."""
+    """Delete the pods of a finished trial, and the trial itself, after so many seconds each; None: do not delete."""
 
     pod_in: float | None
     trial_in: float | None
 
     @property
     def next(self) -> float | None:
-        """Seconds until the next removal that is not due yet."""
+        """Return the seconds until the next deletion that is not due yet."""
         return min((each for each in (self.pod_in, self.trial_in) if each), default=None)
 
 

@@ -1,7 +1,7 @@
-"""Large files of a collection go from the pod straight to the object store: which one is next, and what came of it.
+"""Direct upload of a collection's large files from the pod to the object store: decides which file is next.
 
-Like the script, this is decided by records alone: a survey's, in whose result are the files that are to be sent, and one
-for each file. When one cannot be sent, it and those after it travel with the rest of the collection.
+Like the script, this depends on records only: one of a survey, whose result lists the large files, and one per sent file.
+If a file cannot be sent, it and all later ones are transferred with the rest of the collection.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..api.records import Fields, Record
 from .operations import Collect
 
 MOST_FILES = 64  # of one collection: their names are in a record
-MOST_BYTES = 5_000_000_000  # of one file: what stores take in one request
-URL_SECONDS = 300.0  # how long after it was signed a request may begin
+MOST_BYTES = 5_000_000_000  # of one file: the limit of object stores for one request
+URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
 
 @dataclass(frozen=True)
 class Large:
-    """A large file. source: index among the collection's; path: in the source, "" for itself; binary: it is no text."""
+    """A large file. source: index in the collection's sources; path: in the source, "" for the source itself; binary: not text."""
 
     source: int
     path: str
@@ -29,34 +29,34 @@ class Large:
 
     @property
     def member(self) -> str:
-        """What the download calls it."""
+        """Return the file's name in the collection's archive."""
         return f"{self.source}/{self.path}" if self.path else str(self.source)
 
     @classmethod
     def from_json(cls, value: object, sources: int) -> Large:
-        """Read what the runner told. Raises RunnerError."""
+        """Parse an entry of the runner's survey. Raises RunnerError."""
         fields = Fields(value, "a large file")
         source, size = fields.integer("source"), fields.integer("size")
         found = cls(source, fields.text("path", 1024), size, fields.boolean("binary"))
         if not (0 <= source < sources and size >= 0):
-            raise fields.wrong("source", "one of those that were asked for, of a size")
+            raise fields.wrong("source", "the index of a requested source, with a size of 0 or more")
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The way back."""
+        """Return the JSON that from_json parses."""
         return {"source": self.source, "path": self.path, "size": self.size, "binary": self.binary}
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Find the files that are to be sent, and write them down."""
+    """Have the runner list the files to send, and record them."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class Send:
-    """Have the runner send one file. number: among those of the survey."""
+    """Have the runner send one file. number: its index in the survey."""
 
     id: str
     number: int
@@ -64,13 +64,13 @@ class Send:
 
     @property
     def seconds(self) -> float:
-        """How long it may take."""
+        """Return the timeout in seconds: 120, and 1 per MB."""
         return 120.0 + self.file.size / 1_000_000
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A file that the runner says it sent. version: the store's ETag, if it told one."""
+    """A file that the runner reported as sent. version: the store's ETag; "" if the store returned none."""
 
     number: int
     file: Large
@@ -80,7 +80,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far it is. next: None when all is done that can be; running: its record; failure: why the rest is not sent."""
+    """Progress of the direct upload. next: None when finished; running: its record; failure: why the rest is not sent."""
 
     next: Survey | Send | None = None
     running: Record | None = None
@@ -89,7 +89,7 @@ class Reached:
 
 
 def reached(collect: Collect, records: Mapping[str, Record]) -> Reached:
-    """From the records that there are to what is next."""
+    """Return the progress by the existing records."""
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
         return Reached(Survey(f"{collect.id}-survey"))

@@ -1,7 +1,7 @@
-"""What a kubelet's eviction message tells of the pod's own part in it.
+"""Reads from a kubelet's eviction message whether the pod's own resource usage caused the eviction.
 
-A node that runs low evicts the pod that uses most beyond its request first, and says how much that is. A pod that asked
-for little and took much is not the victim of an outside cause: else a phase could buy itself another attempt.
+A node under pressure first evicts the pod that exceeds its request most, and reports the usage. A pod that far exceeds its
+request caused its eviction, so this is no infrastructure failure: a phase must not be able to force a retry.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 OWN_EXCESS_BYTES = 2**30
-"""Whoever uses this much more than was requested has run the node low; less may be anybody's (a request is often 0)."""
+"""Usage above the request that counts as the cause of the node's pressure. Less is no proof, as requests are often 0."""
 
 _OF_LIMITS = (
     "usage exceeds the total limit of containers",
@@ -25,7 +25,10 @@ _TYPES = {"memory": "OutOfMemoryError", "ephemeral-storage": "OutOfDiskError"}
 
 
 def own_doing(message: str, *, disrupted: bool) -> str | None:
-    """The exception that a phase has by its own use, or None if the pod went for its node's sake. disrupted: the node says so."""
+    """Return the exception of a phase whose own usage caused the eviction; None if the node caused it.
+
+    disrupted: the pod has the condition DisruptionTarget.
+    """
     if not disrupted and any(each in message for each in _OF_LIMITS):
         return "OutOfDiskError"
     low, use = _LOW.search(message), _USE.search(message)
@@ -35,6 +38,6 @@ def own_doing(message: str, *, disrupted: bool) -> str | None:
 
 
 def quantity(text: str) -> float:
-    """A quantity as Kubernetes writes it, in bytes; 0 for what is none."""
+    """Return a Kubernetes quantity in bytes; 0 for an invalid one."""
     found = _QUANTITY.fullmatch(text)
     return float(found[1]) * _SUFFIXES.get(found[2], 0.0) if found else 0.0

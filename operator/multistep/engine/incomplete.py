@@ -1,4 +1,4 @@
-"""What a collection could not bring as it was in the container: named in the manifest, the result and the status."""
+"""Files that a collection could not copy unchanged. The manifest, the result and the status list them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNREADABLE = "could not be read"
 
 @dataclass
 class Incomplete:
-    """Files of one source that are missing or not as they were. whole_reason: why the source itself was cut off, if it was."""
+    """Files of one source that are missing or were changed. whole_reason: why the source itself was cut off; "" if it was not."""
 
     files: list[tuple[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     whole_reason: str = ""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Name a file. kind: the reason without details, for a count."""
+        """Add a file. kind: the reason without details, for counting."""
         self.reasons[kind or reason] += 1
         if len(self.files) < MAX_NAMED:
             self.files.append((path, reason))
@@ -34,7 +34,7 @@ class Incomplete:
         return [{"path": path, "reason": reason} for path, reason in [*cut, *self.files]]
 
     def summary(self, source: str) -> str:
-        """Return one line for people; it has no file names, which an agent chooses."""
+        """Return one line for the status, without file names, which an agent chooses."""
         counts = [f"{count} {'file' if count == 1 else 'files'}: {reason}" for reason, count in self.reasons.items()]
         return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
 

@@ -1,4 +1,4 @@
-"""What a trial has done so far, as the replay of its records tells it. Times are seconds since the epoch, by the pod's clock."""
+"""The journal: a trial's progress, rebuilt by replaying its records. Times are seconds since the epoch, by the pod's clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent"
 
 @dataclass
 class Collected:
-    """What a collection brought to the results store. types: per artifact entry, as in engine.artifacts.manifest.
+    """What a collection copied to the results store. types: per artifact entry, as in engine.artifacts.manifest.
 
-    incomplete: a line for each source that did not come whole.
+    incomplete: a line for each source that was not copied completely.
     """
 
     types: Sequence[str] = ()
@@ -39,30 +39,30 @@ class StepRun:
     gate_passed: bool | None = None
     collected: Collected | None = None
     verifier_image_id: str | None = None  # of a separate verifier
-    untouched: bool = False  # what runs is in a verifier's own pod, which has nothing of the agent's yet
-    printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of what it printed, where no file has it
+    untouched: bool = False  # the current operation runs in a separate verifier's pod that has no files of the agent yet
+    printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of its output, if no file has it
 
     def fail(self, exception: StepException | None) -> None:
-        """Note an exception; the first one stays (Harbor 0.25)."""
+        """Record an exception, unless the step already has one (Harbor 0.25)."""
         self.exception = self.exception or exception
 
     def timed(self, phase: str, record: Record) -> None:
-        """Note when a phase ran; several records of one phase make one span."""
+        """Record the start and end of a phase; several records of one phase form one span."""
         start, _ = self.timings.get(phase, (record.started_at, None))
         self.timings[phase] = (start, record.ended_at)
 
     @property
     def durations(self) -> dict[str, float]:
-        """Seconds per finished phase."""
+        """Return the seconds per finished phase."""
         return {phase: end - start for phase, (start, end) in self.timings.items() if end is not None}
 
 
 @dataclass
 class Journal:
-    """A trial so far.
+    """The progress of a trial.
 
-    exception: the trial's own; rewards: the trial's, once finished; broken: the environment ended it; all_steps: none was left out.
-    score: what the trial counts if its agent may have caused the failure that ended it.
+    exception: the trial's own; rewards: the trial's, once finished; broken: the environment failed; all_steps: every step ran.
+    score: the trial's score if its agent may have caused the failure that ended it.
     """
 
     steps: list[StepRun] = field(default_factory=list)

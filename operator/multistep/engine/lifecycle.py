@@ -1,6 +1,6 @@
-"""What to do about a trial and its pod: rules in order, each a fact about the situation and what follows from it.
+"""Rules that decide the next action for a trial and its pods. The first rule that matches decides.
 
-Pure: the clock and everything seen come in. What happens inside the pod is the script's business.
+Pure: the clock and the observed state are arguments. engine.script decides what runs inside the pod.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .journal import AGENT
 
 Rule: TypeAlias = Callable[[Situation], Decision | None]
 
-# Not CreateContainerConfigError and RunContainerError: a restart of API server or containerd makes them, too.
+# CreateContainerConfigError and RunContainerError are transient: a restart of the API server or containerd causes them, too.
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# Registries that hide what there is from strangers say the second of images that do not exist, too: it is looked for first.
+# Private registries return both texts for images that do not exist, so _NO_ACCESS is checked first.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
 _NO_ACCESS = (
     "insufficient_scope",
@@ -52,30 +52,30 @@ _NO_ACCESS = (
     "403 forbidden",
 )
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
-    "RunnerBroken": "the runner made no sense",
+    "RunnerBroken": "the runner violated its protocol",
     "Tampered": "the runner's records contradicted the status",
-    "ExecSessionsKilled": "something in the container ended the exec session",
+    "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
 POD_STARTING = "PodStarting"
-SUSPENDED = "Suspended"  # why an attempt ended whose pod was released
+SUSPENDED = "Suspended"  # reason of an attempt whose pod was released for a suspension
 QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
-_HELD_BACK = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended by others than spec.suspend, as a Job is by Kueue
+_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended, but not by spec.suspend: as Kueue suspends a Job
 STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
-_VIOLATION_SECONDS = 60  # and so many visits: a container that is just ending may say anything for a moment
+_VIOLATION_SECONDS = 60  # and _VIOLATION_TIMES: a runner in a terminating container may violate the protocol for a moment
 _VIOLATION_TIMES = 5
-_EXEC_KILLED_SECONDS = 90  # longer than a container takes to end, which kills exec sessions, too
-_NAME_TAKEN_SECONDS = 60  # a former trial's pod of the same name is collected within that
-_FORBIDDEN_SECONDS = 60  # a namespace's ServiceAccount is made within that; policies do not change their mind
-_KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: the node lost sight of it
+_EXEC_KILLED_SECONDS = 90  # longer than the termination of a container, which kills exec sessions, too
+_NAME_TAKEN_SECONDS = 60  # garbage collection deletes a former trial's pod of the same name within this time
+_FORBIDDEN_SECONDS = 60  # a new namespace gets its ServiceAccount within this time; policy rejections are permanent
+_KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: status unknown to the node
 
 
 def decide(situation: Situation) -> Decision:
-    """The first rule that applies."""
+    """Return the decision of the first rule that applies, else Drive."""
     for rule in RULES:
         if (decision := rule(situation)) is not None:
             return decision
@@ -93,7 +93,7 @@ def _cut_short(s: Situation) -> Decision | None:
 
 
 def _held_without_pod(s: Situation) -> Decision | None:
-    """A pod that is there all the same was made before a crash: it is adopted first, then paused or released."""
+    """Keep a suspended trial without a pod. A pod that was created before a crash is adopted first, then paused or released."""
     return Hold() if is_held(s.trial) and not _own(s, s.pod) else None
 
 
@@ -110,14 +110,14 @@ def _not_begun(s: Situation) -> Decision | None:
 
 
 def _backing_off(s: Situation) -> Decision | None:
-    """After an attempt was lost, the next waits: 1 s, 2 s, 4 s, ... at most 60 s."""
+    """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s."""
     lost = s.trial.status.attempts
     if not lost or s.pod is not None or s.trial.status.pod_uid is not None or lost[-1].end_time is None:
         return None
     if lost[-1].reason == SUSPENDED:
         return None
     left = lost[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(faults(lost)) - s.now
-    return Wait("BackingOff", f"attempt {lost[-1].number} was lost: {lost[-1].reason}", seconds=left) if left > 0 else None
+    return Wait("BackingOff", f"attempt {lost[-1].number} failed: {lost[-1].reason}", seconds=left) if left > 0 else None
 
 
 def _pod_not_made(s: Situation) -> Decision | None:
@@ -129,9 +129,11 @@ def _pod_not_made(s: Situation) -> Decision | None:
 def _pod_gone(s: Situation) -> Decision | None:
     name, uid = s.trial.status.pod_name, s.trial.status.pod_uid
     if s.pod is None:
-        return LoseAttempt("PodDeleted", f"pod {name} was deleted by somebody else")
+        return LoseAttempt("PodDeleted", f"pod {name} was deleted by another client")
     if uid is not None and s.pod.uid != uid:
-        return LoseAttempt("PodReplaced", f"pod {name} with UID {uid} was deleted by somebody else, and another made of its name")
+        return LoseAttempt(
+            "PodReplaced", f"pod {name} with UID {uid} was deleted by another client, and another pod of that name was created"
+        )
     return None
 
 
@@ -139,8 +141,8 @@ def _pod_foreign(s: Situation) -> Decision | None:
     if s.pod is None or s.pod.owner_uid == s.trial.metadata.uid:
         return None
     if s.pod.deleting or s.now < _attempt_start(s) + _NAME_TAKEN_SECONDS:
-        return Wait("PodNameTaken", f"waiting for another pod named {s.pod.name} to go", seconds=2)
-    return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to somebody else; delete or rename it")
+        return Wait("PodNameTaken", f"waiting for the deletion of another pod named {s.pod.name}", seconds=2)
+    return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to another owner; delete or rename it")
 
 
 def _pod_unknown(s: Situation) -> Decision | None:
@@ -148,7 +150,7 @@ def _pod_unknown(s: Situation) -> Decision | None:
 
 
 def _evicted_by_itself(s: Situation) -> Decision | None:
-    """Evicted for what its container took: beyond its own limits, or so much that the node ran low."""
+    """Charge an eviction to the container that caused it: it exceeded its own limits, or made the node run low."""
     if s.pod is None or s.pod.reason != "Evicted":
         return None
     died = own_doing(s.pod.message, disrupted=bool(s.pod.disruption))
@@ -156,19 +158,19 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """The container ended by what ran in it: a phase, or before the first step whatever the task has there."""
+    """Return the decision for a container that its own processes ended: those of a phase, or before step 1 those of the task."""
     if s.trial.status.current_step is not None:
         return PhaseDied(type_, message, _charged_phase(s))
     return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
 
 
 def _charged_phase(s: Situation) -> str | None:
-    """While a step is verified in a pod of its own, the end of the agent's container is the agent's doing, not the verifier's."""
+    """Return the agent's phase during separate verification, when only agent processes run in the agent's container."""
     return AGENT if s.trial.status.verifier is not None else None
 
 
 def _pod_taken(s: Situation) -> Decision | None:
-    """Deleted, evicted or preempted: an outside cause, whatever ran."""
+    """Fail the attempt if the pod was deleted, evicted or preempted: an infrastructure failure in every phase."""
     if s.pod is None:
         return None
     if s.pod.disruption:
@@ -176,15 +178,15 @@ def _pod_taken(s: Situation) -> Decision | None:
     if s.pod.reason:
         return LoseAttempt(s.pod.reason, s.pod.message or f"pod {s.pod.name} failed: {s.pod.reason}")
     if s.pod.deleting:
-        return LoseAttempt("PodDeleted", f"pod {s.pod.name} was deleted by somebody else")
+        return LoseAttempt("PodDeleted", f"pod {s.pod.name} was deleted by another client")
     return None
 
 
 def _container_ended(s: Situation) -> Decision | None:
     if s.pod is None or not s.pod.terminated:
         return None
-    told = f": {s.pod.exit_message}" if s.pod.exit_message else ""
-    how = f"ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'}){told}"
+    details = f": {s.pod.exit_message}" if s.pod.exit_message else ""
+    how = f"ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'}){details}"
     if s.pod.init_failed:
         return LoseAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
     ended = f"the trial's container {how}"
@@ -193,12 +195,12 @@ def _container_ended(s: Situation) -> Decision | None:
     if s.trial.status.current_step is None:
         return LoseAttempt("ContainerEnded", f"{ended} before the first step")
     if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
-        return PhaseDied("ContainerKilledError", f"{ended}: something in it stopped process 1", _charged_phase(s))
+        return PhaseDied("ContainerKilledError", f"{ended}: a process in it stopped process 1", _charged_phase(s))
     return LoseAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
 
 
 def _container_replaced(s: Situation) -> Decision | None:
-    """The kubelet runs another container in the pod than the one where steps were done."""
+    """Fail the attempt if the kubelet replaced the container in which earlier steps ran."""
     known = s.trial.status.container_id
     if s.pod is None or not known or not s.pod.container_id or s.pod.container_id == known:
         return None
@@ -212,27 +214,27 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _released(s: Situation) -> Decision | None:
-    """Suspended, and the policy lets the pod go; one that has not started yet always goes: nothing is lost with it."""
+    """Release the pod of a suspended trial if the policy says so. A pod that has not started always is: it has no state."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
-    begun = s.trial.status.current_step is not None
-    if prestarts(s.trial) and not begun:
+    started = s.trial.status.current_step is not None
+    if prestarts(s.trial) and not started:
         return None
-    policy, unused = s.trial.spec.suspend_policy, not s.pod.running and not begun
+    policy, unused = s.trial.spec.suspend_policy, not s.pod.running and not started
     if unused or policy == "Release" or (policy == "ReleaseAfterStep" and is_suspended(s.trial)):
         return LoseAttempt(SUSPENDED, "its pod was released, as spec.suspend is true")
     return None
 
 
 def _gated(s: Situation) -> Decision | None:
-    """Somebody else decides when the scheduler may look at the pod. Only news end that: a thousand may wait for a night."""
+    """Wait for the removal of scheduling gates. No requeue: the pod's watch event ends it, and many pods may be gated for hours."""
     if s.pod is None or not s.pod.gates:
         return None
     if s.pod.queue is None:
-        message = f"pod {s.pod.name} waits until somebody removes its scheduling gates: {', '.join(s.pod.gates)}"
+        message = f"pod {s.pod.name} waits for the removal of its scheduling gates: {', '.join(s.pod.gates)}"
         return Wait(SCHEDULING_GATED, message, held=True)
     if not s.pod.queue:
-        message = f"pod {s.pod.name} is held back by Kueue and names no queue; give the trial the label kueue.x-k8s.io/queue-name"
+        message = f"pod {s.pod.name} is gated by Kueue but names no queue; give the trial the label kueue.x-k8s.io/queue-name"
         return Wait(QUEUED_BY_KUEUE, message, held=True)
     return Wait(QUEUED_BY_KUEUE, f"pod {s.pod.name} waits in the queue {s.pod.queue} until Kueue admits it", held=True)
 
@@ -240,13 +242,13 @@ def _gated(s: Situation) -> Decision | None:
 def _cannot_start(s: Situation) -> Decision | None:
     if s.pod is None:
         return None
-    told = s.pod.waiting_message
+    message = s.pod.waiting_message
     if s.pod.waiting_reason in _NEVER_STARTS:
-        return Fail(s.pod.waiting_reason, told or f"pod {s.pod.name}: {s.pod.waiting_reason}", "EnvironmentStartError")
-    if s.pod.waiting_reason in _PULLING and any(each in told.lower() for each in _NO_ACCESS):
-        return Fail("ImageAccessDenied", f"{told}; check the image's name and its credentials", "EnvironmentStartError")
-    if s.pod.waiting_reason in _PULLING and any(each in told.lower() for each in _NO_SUCH_IMAGE):
-        return Fail("ImageNotFound", f"{told}; check the image's name", "EnvironmentStartError")
+        return Fail(s.pod.waiting_reason, message or f"pod {s.pod.name}: {s.pod.waiting_reason}", "EnvironmentStartError")
+    if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_ACCESS):
+        return Fail("ImageAccessDenied", f"{message}; check the image's name and its credentials", "EnvironmentStartError")
+    if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_SUCH_IMAGE):
+        return Fail("ImageNotFound", f"{message}; check the image's name", "EnvironmentStartError")
     return None
 
 
@@ -271,7 +273,7 @@ def _starting(s: Situation) -> Decision | None:
 
 
 def _verifier(s: Situation) -> Decision | None:
-    """The verifier's pod is looked at by the rules for the agent's, as if it were that."""
+    """Apply the rules for the agent's pod to the pod of a separate verifier."""
     named = s.trial.status.verifier
     if named is None:
         return None
@@ -291,20 +293,20 @@ def _verifier(s: Situation) -> Decision | None:
 
 
 def _paused(s: Situation) -> Decision | None:
-    """It was found between steps; nothing begins while spec.suspend stays true."""
+    """Keep a trial that is paused between steps while spec.suspend is true."""
     return Hold() if s.trial.spec.suspend and is_suspended(s.trial) else None
 
 
 def _runner_broken(s: Situation) -> Decision | None:
-    """The pods live, but who speaks there is no runner of ours: what it told so far is no evidence, and a new attempt would be
-    a gift to whoever took it over."""
-    said = s.violation
-    if said is None or said.times < _VIOLATION_TIMES:
+    """Fail a trial whose runner violates the protocol repeatedly. Its records are no evidence any more, and a new attempt would
+    reward an agent that replaced the runner."""
+    violation = s.violation
+    if violation is None or violation.times < _VIOLATION_TIMES:
         return None
-    seconds = _EXEC_KILLED_SECONDS if said.reason == "ExecSessionsKilled" else _VIOLATION_SECONDS
-    if s.now < said.since + seconds:
+    seconds = _EXEC_KILLED_SECONDS if violation.reason == "ExecSessionsKilled" else _VIOLATION_SECONDS
+    if s.now < violation.since + seconds:
         return None
-    return Fail(said.reason, f"{_WHAT_FAILED[said.reason]} {said.times} times in a row; last: {said.message}")
+    return Fail(violation.reason, f"{_WHAT_FAILED[violation.reason]} {violation.times} times in a row; last: {violation.message}")
 
 
 _LIFE_RULES: tuple[Rule, ...] = (
@@ -336,56 +338,56 @@ RULES: tuple[Rule, ...] = (
 
 
 def starting_message(attempt: int | None, pod_name: str | None) -> str:
-    """What is said from the moment a pod is asked for until it runs or something is wrong: one status, one write."""
+    """Return the message for a pod from its creation until it runs or fails. It stays the same to save writes of the status."""
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 
 def is_held(trial: MultiStepTrial) -> bool:
-    """Whether the trial is to get no pod; its task is not looked at until it may."""
+    """Whether the trial is suspended and must get no pod. Its task is not read until it is resumed."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
 
 
 def prestarts(trial: MultiStepTrial) -> bool:
-    """Whether the pod that is ready before the trial's turn is wanted: its first one only, as one that was lost or released is not
-    replaced while nobody waits for it."""
+    """Whether the trial gets a pod while it is suspended (spec.prestart). Only the first attempt does: a pod that failed or was
+    released is not replaced before the trial is resumed."""
     return trial.spec.prestart and not trial.status.attempts
 
 
 def is_suspended(trial: MultiStepTrial) -> bool:
-    """Whether it was written down that spec.suspend stopped the trial: it has no pod, or one that is between steps."""
+    """Whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
     since = _stands_since(trial.status)
-    return since is not None and since.reason not in _HELD_BACK
+    return since is not None and since.reason not in _GATED_REASONS
 
 
 def suspension(trial: MultiStepTrial) -> tuple[str, str]:
-    """Reason and message of a suspended trial: what it has, and what setting spec.suspend to false will do."""
+    """Return reason and message of a suspended trial: its state, and the effect of setting spec.suspend to false."""
     status = trial.status
     if status.attempt is None:
-        return "Suspended", "spec.suspend is true; set it to false to begin"
+        return "Suspended", "spec.suspend is true; set it to false to start"
     if status.pod_uid is None:
-        return "Released", f"no pod is held; set spec.suspend to false to begin anew, from step 1, as attempt {status.attempt}"
+        return "Released", f"no pod is retained; set spec.suspend to false to start at step 1, as attempt {status.attempt}"
     where = f"after step {status.current_step}" if status.current_step else "before the first step"
     if trial.spec.suspend_policy != "Pause":
-        return "Paused", f"{where}; pod {status.pod_name} is about to be released"
-    return "Paused", f"{where}; pod {status.pod_name} is kept; set spec.suspend to false to go on with the next step"
+        return "Paused", f"{where}; pod {status.pod_name} is being released"
+    return "Paused", f"{where}; pod {status.pod_name} is retained; set spec.suspend to false to resume with the next step"
 
 
 def faults(attempts: Sequence[AttemptStatus]) -> int:
-    """How many attempts the infrastructure took; those that were released for a suspension do not count."""
+    """Return the number of attempts that infrastructure failures ended, without those released for a suspension."""
     return sum(each.reason != SUSPENDED for each in attempts)
 
 
 def failed_badly(trial: MultiStepTrial) -> bool:
-    """Whether somebody may want to look at the pod: the trial Failed, or has an exception."""
+    """Whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
     failed = holds(trial.status, "Failed") is not None
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
 def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, now: float) -> Wait | Fail:
-    """What follows when the API server does not take a pod. refused: till the next try; since: when the pod was first wanted.
+    """Return the decision after the API server rejected a pod. refused: the wait for a retry; since: time of the first creation.
 
-    A quota has room again some day. What is forbidden stays so: it is tried for a while, and more than once.
+    Quota rejections are retried without limit. Policy rejections are retried for 60 s, at least once, then the trial fails.
     """
     before = any(each.type == "Reconciling" and each.reason == refused.reason for each in trial.status.conditions)
     if refused.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
@@ -394,7 +396,7 @@ def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, no
 
 
 def attempt_start(trial: MultiStepTrial) -> datetime | None:
-    """When the attempt began, or the trial."""
+    """Return the start time of the current attempt: the end of the one before, else the trial's start."""
     lost = trial.status.attempts
     return lost[-1].end_time if lost else trial.status.start_time
 
@@ -409,9 +411,10 @@ def _own(s: Situation, pod: PodFacts | None) -> bool:
 
 
 def _pod_removal(s: Situation) -> float | None:
-    """A trial that was cut short loses its pod whatever the spec says: nothing else would end what runs in it.
+    """Return the seconds until the finished trial's pods are deleted; None to retain them.
 
-    A pod that Kueue admitted holds its queue's quota for as long as it runs, so it is kept for podTTLSecondsAfterFinished at most.
+    The pod of a stopped trial is always deleted, because its processes would run on. A pod that Kueue admitted uses quota of
+    its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.
     """
     spec = s.trial.spec
     if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
@@ -432,7 +435,7 @@ def _seconds_left(s: Situation, ttl: float | None) -> float | None:
 
 
 def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
-    """How the trial ends when it was told to stop, or its own deadline has passed; None while neither is so."""
+    """Return the failure of a trial with spec.stop or a deadline that has passed; None for other trials."""
     if trial.spec.stop:
         return Fail(STOPPED, "the trial was stopped: spec.stop is true")
     limit, left = trial.spec.active_deadline_seconds, _active_seconds_left(trial, now)
@@ -442,7 +445,7 @@ def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
 
 
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
-    """Seconds until the trial's own deadline, if it has one and its time runs."""
+    """Return the seconds until the trial's deadline; None without one, or while the trial is suspended."""
     left = _active_seconds_left(trial, now)
     return None if left is None or _stands_since(trial.status) is not None else max(0.0, left)
 
@@ -453,7 +456,7 @@ def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
 
 
 def suspended_seconds(status: TrialStatus | SweepStatus, now: float) -> float:
-    """How long a trial's, or a sweep's, time stood still since it began, until now: it was suspended, or its pod held back."""
+    """Return the seconds for which a trial or sweep was suspended, or a trial's pod was gated, since its start."""
     since, before = _stands_since(status), status.suspended_seconds or 0.0
     if since is None or status.start_time is None:
         return before
@@ -465,11 +468,11 @@ def _stands_since(status: TrialStatus | SweepStatus) -> Condition | None:
 
 
 def stands_still(pod: PodFacts) -> bool:
-    """Whether a pod that does not run yet waits for more than its node's work: for room, or an image that does not come."""
+    """Whether a pod cannot start: no node has capacity for it, or its container is waiting with an error, as for its image."""
     return bool(pod.unschedulable) or pod.waiting_reason not in _ON_ITS_WAY
 
 
 def on_its_way(pod: PodFacts) -> bool:
-    """Whether a pod is being started, and there is nothing to do but wait for it."""
+    """Whether a pod is starting without a known error, so that no reconcile is needed until it runs."""
     under_way = pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
     return not (under_way or pod.gates or stands_still(pod))

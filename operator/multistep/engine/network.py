@@ -1,4 +1,4 @@
-"""Whom an environment may talk to: network_mode as a policy for its pod. Only what a NetworkPolicy can say is taken."""
+"""Maps an environment's network_mode to a NetworkPolicy for its pod. Rejects policies that a NetworkPolicy cannot express."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..errors import InvalidSpec
 
 @dataclass(frozen=True)
 class Network:
-    """All that a pod may reach, as CIDRs; nobody reaches it. (An environment without limits has none of these.)"""
+    """The CIDRs to which a pod may connect. No ingress is allowed. A public environment has no Network."""
 
     allowed: tuple[str, ...] = ()
 
 
 class Policy(Protocol):
-    """What environments and phases have: see api.task."""
+    """The network fields that environments and phases have in api.task."""
 
     @property
     def network_mode(self) -> NetworkMode | None: ...
@@ -28,33 +28,35 @@ class Policy(Protocol):
 
 
 def network(where: str, policy: Policy, *, enforced: bool) -> Network | None:
-    """The limits of an environment; None for public. enforced: the cluster enforces NetworkPolicies. Raises InvalidSpec."""
+    """Return the allowed network of an environment; None for public. enforced: the cluster enforces NetworkPolicies.
+
+    Raises InvalidSpec.
+    """
     if policy.network_mode in (None, "public"):
         return None
     if not enforced:
         raise InvalidSpec(
-            f"{where}.network_mode: {policy.network_mode} needs a cluster that enforces NetworkPolicies, and this operator was "
-            "not told that it has one; if so, set the chart's trials.networkPolicyEnforced "
-            "(MULTISTEP_NETWORK_POLICY_ENFORCED) to true"
+            f"{where}.network_mode: {policy.network_mode} needs a cluster that enforces NetworkPolicies; "
+            "if this one does, set the chart's trials.networkPolicyEnforced (MULTISTEP_NETWORK_POLICY_ENFORCED) to true"
         )
     return Network(tuple(_cidr(where, host) for host in policy.allowed_hosts or ()))
 
 
 def refuse_other(where: str, phase: Policy, environment: Policy) -> None:
-    """A phase has the network of its environment: a policy cannot be relied on to change while a pod runs."""
-    if phase.network_mode is not None and _told(phase) != _told(environment):
+    """Raise InvalidSpec if a phase has another network than its environment: a policy cannot change reliably while a pod runs."""
+    if phase.network_mode is not None and _normalized(phase) != _normalized(environment):
         raise InvalidSpec(
             f"{where}.network_mode: {_shown(phase)} differs from the environment's {_shown(environment)}; "
-            "one that changes between phases is not supported"
+            "a change between phases is not supported"
         )
 
 
-def _told(policy: Policy) -> tuple[str, Sequence[str]]:
+def _normalized(policy: Policy) -> tuple[str, Sequence[str]]:
     return policy.network_mode or "public", sorted(set(policy.allowed_hosts or ()))
 
 
 def _shown(policy: Policy) -> str:
-    mode, hosts = _told(policy)
+    mode, hosts = _normalized(policy)
     return f"{mode} ({', '.join(hosts)})" if hosts else mode
 
 

@@ -1,7 +1,7 @@
-"""The operations that a trial is made of: what is asked of the pod's runner (docs/runner-protocol.md), one id each.
+"""The operations of a trial: requests to the pod's runner (docs/runner-protocol.md), each with an id.
 
-An operation says what is to happen, never how; ids are ``ATTEMPT/STEP/OPERATION``, so a restarted operator asks for
-the same thing under the same name.
+Ids are ``ATTEMPT/STEP/OPERATION``. Operations are idempotent by their id: a restarted operator repeats a request under the same
+id.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ LOGS: Mapping[Part, tuple[str, ...]] = {
     "agent": (LOGS_AGENT,),
     "verifier": (LOGS_VERIFIER,),
 }
-"""The logs that come first in a collection, by what it brings."""
+"""The log directories that are the first sources of a collection, by its part."""
 
 
 def in_verifier(id: str) -> bool:
-    """Whether the operation of this id takes place in a verifier's pod (engine.scope.Scope.id)."""
+    """Whether the operation with this id runs in a verifier's pod (engine.scope.Scope.id)."""
     return id.count("/") == 3
 
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory to be emptied (or, with keep, only made). mode: permission bits."""
+    """A directory to empty, or with keep only to create. mode: permission bits."""
 
     path: str
     mode: int = 0o777
@@ -51,7 +51,7 @@ class Directory:
 
 @dataclass(frozen=True)
 class Reset:
-    """Make each directory an empty, real directory."""
+    """Create or empty each directory; replace links and files at its path."""
 
     id: str
     directories: tuple[Directory, ...]
@@ -60,7 +60,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Upload:
-    """Merge content of the task into a directory of the environment."""
+    """Upload content of the task into a directory of the environment, and merge it with the existing files."""
 
     id: str
     target: str
@@ -71,9 +71,9 @@ class Upload:
 
 @dataclass(frozen=True)
 class Start:
-    """Run a command as a phase. timeout: seconds, None for no limit, 0 or less for "do not start it".
+    """Run a command as a phase. timeout: seconds, None for no timeout; 0 or less: do not start it.
 
-    remove: files deleted before the start; captures: files read at the end, after all that the phase started is gone.
+    remove: files deleted before the start; captures: files read at the end, after all processes of the phase have exited.
     """
 
     id: str
@@ -93,7 +93,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Healthcheck:
-    """Try a command until it succeeds or its retries are used up (Harbor 0.25, healthchecks). Times in seconds."""
+    """Retry a command until it succeeds or its retries are used up (Harbor 0.25, healthchecks). Times in seconds."""
 
     id: str
     argv: tuple[str, ...]
@@ -109,7 +109,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Note:
-    """Write a fact down beside the records, with the pod's clock."""
+    """Store data in a record, with the time of the pod's clock."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -118,8 +118,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Source:
-    """A path to be collected. exclude: tar patterns, for directories; sent: files of it ("" for itself) that come without
-    their contents."""
+    """A path to collect. exclude: tar patterns, for directories; sent: files in it ("" for the path itself) that are collected
+    without their contents, as they were sent to the object store."""
 
     path: str
     exclude: tuple[str, ...] = ()
@@ -128,9 +128,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Collect:
-    """Bring sources of one step to the results store; its record's result is what was found (engine.artifacts).
+    """Copy sources of one step to the results store. The record's result describes the found files (engine.artifacts).
 
-    part: what they are; the sources begin with LOGS[part].
+    part: kind of the sources, the first of which are LOGS[part].
     """
 
     id: str
@@ -142,7 +142,7 @@ class Collect:
 
 @dataclass(frozen=True)
 class Environment:
-    """Have the pod of a step's separate verifier, and learn its WORKDIR."""
+    """Wait for the pod of a step's separate verifier, and read its WORKDIR."""
 
     id: str
     step: int
@@ -151,7 +151,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Merge what was collected of one artifact entry into a directory of the verifier's environment. entry: its index."""
+    """Upload the collected files of one artifact entry into a directory of the verifier's environment. entry: its index."""
 
     id: str
     target: str
@@ -162,7 +162,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Release:
-    """Keep the records of a step's separate verifier where no agent can reach them, and remove its pod."""
+    """Store the records of a step's separate verifier where no agent can reach them, and delete its pod."""
 
     id: str
     step: int
@@ -170,7 +170,7 @@ class Release:
 
 
 Operation: TypeAlias = Reset | Upload | Start | Healthcheck | Note | Collect | Environment | Transfer | Release
-PHASES = (Start, Healthcheck)  # operations that take their time: they are started, then waited for
+PHASES = (Start, Healthcheck)  # long operations: the operator starts them, then waits for the end
 
 T = TypeVar("T")
 Script: TypeAlias = Generator[Operation, Record, T]

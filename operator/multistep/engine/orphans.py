@@ -1,8 +1,7 @@
-"""What belongs to no trial: pods that nobody waits for, results of trials that are gone. Pure: the clock comes in.
+"""Garbage collection of orphans: pods that no trial uses, and results of deleted trials. Pure: the clock is an argument.
 
-Most of it never comes to be: what a trial is made of is owned by the trial, and Kubernetes removes it with its owner. Left
-are pods that lost their owner reference (`kubectl delete --cascade=orphan`), pods that an operator which was thought dead made
-for an attempt that is over, and what lies outside the cluster.
+Kubernetes deletes most objects of a trial with their owner. Left for the operator are pods without an owner reference
+(`kubectl delete --cascade=orphan`), pods that a former leader created for a finished attempt, and results outside the cluster.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ Fate = Literal["Stay", "MarkGone", "Unmark", "Remove"]
 
 
 def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace: float) -> str:
-    """Why a pod is nobody's, "" if it is somebody's.
+    """Return why a pod is an orphan; "" if it is not.
 
-    trial: the one that the pod's owner reference names, read after the pod was seen; None: there is none. As a trial's status
-    names a pod before it is made, a pod that is not named there can only be one that is not wanted any more. grace: seconds
-    that every pod is left alone.
+    trial: the one that the pod's owner reference names, read after the pod; None: it does not exist. A trial's status names a pod
+    before its creation, so a pod that the status does not name is not needed any more. grace: age in seconds below which a pod is
+    never an orphan.
     """
     if pod.deleting or now - pod.created_at < grace:
         return ""
     if trial is None or trial.metadata.uid != pod.owner_uid:
-        return "its trial is gone"
+        return "its trial does not exist"
     status = trial.status
     if trial.metadata.deletion_timestamp is not None or status.phase is None:
-        return ""  # it goes with its trial; or nobody has looked at the trial yet, or its status was lost
+        return ""  # Kubernetes deletes it with its trial; or the trial was not reconciled yet, or lost its status
     named = {status.pod_name: status.pod_uid}
     if status.verifier is not None:
         named[status.verifier.pod_name] = status.verifier.pod_uid
     if pod.name not in named:
-        return "its attempt or step is over"
-    return "" if named[pod.name] in (None, pod.uid) else "it took the name of a pod that is gone"
+        return "its attempt or step is finished"
+    return "" if named[pod.name] in (None, pod.uid) else "it has the name of a pod that was deleted"
 
 
 def fate_of_results(*, alive: bool, gone_since: float | None, now: float, keep: float | None) -> Fate:
-    """What is to become of a trial's results on the volume.
+    """Return what to do with a trial's results on the volume.
 
-    alive: the trial is there; gone_since: when it was first seen to be gone, None: never; keep: seconds for which results
-    outlive their trial, None: for ever. Results are never removed at the first sight of a trial's absence.
+    alive: the trial exists; gone_since: when it was first found missing, None: never; keep: retention in seconds after that,
+    None: unlimited. Results are never deleted when the trial is first found missing.
     """
     if alive:
         return "Stay" if gone_since is None else "Unmark"

@@ -1,4 +1,4 @@
-"""Keeps the values of secrets out of a trial's status, and so out of its Events and the operator's log."""
+"""Redacts secret values from a trial's status, and so from its Events and the operator's log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARK = "[REDACTED]"
 
 
 def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
-    """Return the status with all secrets in its messages replaced by the mark. A test may print what an agent left."""
+    """Return the status with all secrets in its messages replaced by the mark. A verifier may print files of the agent."""
     values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
     content = status.model_dump()
     return TrialStatus.model_validate(content) if _redact(content, values) else status

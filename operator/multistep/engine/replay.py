@@ -1,4 +1,4 @@
-"""Replay: from a trial's plan and its records to what is done and what is next. Pure, and the same each time."""
+"""Replay: rebuilds a trial's journal and finds its next operation from the plan and the records. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .script import AgentScript, trial
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a trial is. next: the operation to do, or to wait for if it is running; None when the trial is finished."""
+    """Progress of a trial. next: the operation to start, or to wait for if it is running; None when the trial is finished."""
 
     journal: Journal
     next: Operation | None
@@ -22,7 +22,7 @@ class Progress:
 
     @property
     def between_steps(self) -> bool:
-        """Whether the next operation would begin a step, or the trial."""
+        """Whether the next operation is the first of a step or of the trial."""
         if self.next is None or self.running is not None:
             return False
         steps = self.journal.steps
@@ -30,13 +30,12 @@ class Progress:
 
 
 def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> Progress:
-    """Feed the script with the records there are, up to the first operation that has none or is still running."""
+    """Run the script on the records, up to the first operation that has no record or is still running."""
     return Replay(scope, agent).go_on(records)
 
 
 class Replay:
-    """A replay that goes on where it was when there are more records, so that each is read once: the script of a trial of a hundred
-    steps has more than a thousand. Its journal grows."""
+    """An incremental replay, which reads each record once: a trial of 100 steps has more than 1,000. Its journal grows."""
 
     def __init__(self, scope: Scope, agent: AgentScript) -> None:
         self._journal = Journal()
@@ -46,7 +45,7 @@ class Replay:
         self._send(None)
 
     def go_on(self, records: Mapping[str, Record]) -> Progress:
-        """The progress that replay would tell. records: those of before and later ones; one that was done does not change."""
+        """Return the same progress as replay(). records: the former and later ones; a finished record must not change."""
         self._forget_running()
         self._forget_running = lambda: None
         while self._operation is not None and (record := records.get(self._operation.id)) is not None:
@@ -64,7 +63,7 @@ class Replay:
 
 
 def _note_running(journal: Journal, record: Record) -> Callable[[], object]:
-    """The phase that runs now has a start, if no end yet. Returns what takes that back."""
+    """Add the start of the running phase to the journal. Return a function that undoes this."""
     if not journal.steps or journal.steps[-1].completed_at is not None:
         return lambda: None
     run = journal.steps[-1]

@@ -1,4 +1,4 @@
-"""Rewards: from the verifier's files to numbers, gates, and the trial's reward (Harbor 0.25, verifier and multi-step trial)."""
+"""Rewards: parses the verifier's files, checks gates, aggregates the trial's reward (Harbor 0.25, verifier, multi-step trial)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REWARD_TXT = "/logs/verifier/reward.txt"
 
 @dataclass(frozen=True)
 class StepException:
-    """What went wrong in a step or a trial. type: Harbor's bare class name; phase: where, "" for the trial itself."""
+    """The error of a step or a trial. type: Harbor's bare class name; phase: where it occurred, "" for the trial itself."""
 
     type: str
     message: str
@@ -25,7 +25,7 @@ class StepException:
 
 
 class RewardError(Exception):
-    """The reward files are no reward. type: Harbor's class name."""
+    """The reward files are missing or invalid. type: Harbor's class name."""
 
     def __init__(self, type_: str, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RewardError(Exception):
 
 
 def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[str, Number]:
-    """The rewards in reward.json (which wins if it is there, however broken) or reward.txt; None for a missing file.
+    """Return the rewards in reward.json, which takes precedence even if it is malformed, or reward.txt. None: a missing file.
 
     Raises RewardError.
     """
@@ -45,7 +45,7 @@ def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[
 
 
 def parse_reward_txt(data: bytes) -> dict[str, Number]:
-    """One number, as Python's float() reads it. Raises RewardError."""
+    """Return the one number, parsed by Python's float(). Raises RewardError."""
     _require_content(data, REWARD_TXT)
     try:
         value = float(data.decode())
@@ -55,7 +55,7 @@ def parse_reward_txt(data: bytes) -> dict[str, Number]:
 
 
 def parse_reward_json(data: bytes) -> dict[str, Number]:
-    """An object of finite numbers; booleans count as 1.0 and 0.0, integers stay integers. Raises RewardError."""
+    """Return an object of finite numbers; booleans become 1.0 and 0.0, integers stay integers. Raises RewardError."""
     _require_content(data, REWARD_JSON)
     try:
         value = json.loads(data.decode())
@@ -70,7 +70,7 @@ def parse_reward_json(data: bytes) -> dict[str, Number]:
 
 
 def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards | None) -> str | None:
-    """Why a step's rewards do not pass its min_reward, or None if they do.
+    """Return why a step's rewards do not pass its min_reward; None if they do.
 
     A number gates the key "reward", a table each of its keys; a missing key is minus infinity; equality passes.
     """
@@ -85,10 +85,10 @@ def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards |
 
 
 def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rewards | None]) -> dict[str, Number] | None:
-    """The trial's rewards from those of the steps that were started, in order (None: no verifier result).
+    """Return the trial's rewards from those of the started steps, in order (None: no verifier result).
 
-    mean: per key, over the steps with a result, a missing key counting 0. final: the last started step's, verbatim.
-    Raises OverflowError when a mean is no finite number.
+    mean: per key over the steps with a result; a missing key counts as 0. final: those of the last started step, unchanged.
+    Raises OverflowError if a mean is not finite.
     """
     if strategy == "final":
         return None if not steps or steps[-1] is None else dict(steps[-1])
@@ -101,7 +101,7 @@ def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rew
 
 
 def _low(reward: Number) -> str:
-    """A reward that is below something, as text."""
+    """Return a reward below its minimum as text."""
     if reward == -math.inf:
         return "missing"
     try:

@@ -1,6 +1,6 @@
-"""How much of a collection is kept: limits of bytes and files per step, trial and namespace. Pure.
+"""Limits of collected results, in bytes and files, per step, trial and namespace. Pure.
 
-An agent decides what is collected, so without limits one trial could fill the results volume for all others.
+An agent controls the size of what is collected. Without limits one trial could fill the results volume for all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of results. files: with directories and links."""
+    """An amount of results. files: number of files, directories and links."""
 
     bytes: int = 0
     files: int = 0
@@ -36,7 +36,7 @@ def total(amounts: Iterable[Amount]) -> Amount:
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that is kept of one step, of one trial (all attempts), and of all trials of a namespace."""
+    """The limits of one step, of one trial (all attempts), and of all trials of a namespace."""
 
     step: Amount
     trial: Amount
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Room:
-    """What one collection may bring. bytes_of, files_of: whose limit that is."""
+    """The remaining room for one collection. bytes_of, files_of: which limit determines it: step, trial or namespace."""
 
     bytes: int
     files: int
@@ -54,16 +54,16 @@ class Room:
 
     @property
     def survey_bytes(self) -> int:
-        """Return the size from which on a file is worth a survey: fewer of them than a survey reports would fill the room."""
+        """Return the minimum size of surveyed files: with it, fewer files than a survey can report fill the room."""
         return self.bytes // SURVEYED_FILES + 1
 
     def refusal(self, size: int) -> str:
-        """Return why a file of a size does not fit."""
+        """Return why a file of this size in bytes does not fit."""
         return f"its {size} bytes exceed what is left of the {self.bytes_of}'s results limit"
 
 
 def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Room:
-    """Return the smallest of what the limits leave. step, trial, namespace: what they have without this collection."""
+    """Return the smallest remaining room. step, trial, namespace: their amounts without this collection."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)
@@ -83,15 +83,15 @@ def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
 
 @dataclass
 class Filling:
-    """A collection that is unpacked into its room. used: what was taken so far."""
+    """Accounting of a collection while it is unpacked. used: the amount accepted so far."""
 
     room: Room
     used: Amount = field(default_factory=Amount)
 
     def refuse(self, path: str, size: int) -> str:
-        """Take the room for a file, or return why it does not fit.
+        """Account for a file and return "", or return why it does not fit.
 
-        A reward file always fits, and the agent's own logs take half of the room at most, so they displace no verdict.
+        A reward file always fits, and the agent's logs get at most half of the room, so they cannot displace a verdict.
         path: of the file among the step's results; size: of its contents, holes of a sparse file included.
         """
         after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1

@@ -1,4 +1,4 @@
-"""What all parts of the script share: where they are, the environment's own error, and how endings are put into words."""
+"""Shared by all parts of the script: the scope of operations, errors of the environment, and messages about ended phases."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .operations import Healthcheck, Place
 from .plan import StepPlan, TrialPlan
 from .rewards import StepException
 
-_MOST_SAID = 500  # characters of a phase's output in a message
+_MAX_OUTPUT_CHARACTERS = 500  # of a phase's output in a message
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a script is: plan and step, whose pod, and how ids are made. workdir: the environment's, as the runner told it.
+    """The position of a script: plan, attempt, step and pod. workdir: the environment's, as the runner reported it.
 
-    isolated: no agent can be the verifier's user or root, so that verdicts can be kept from it.
+    isolated: no agent can be the verifier's user or root, so file permissions can protect verdicts from it.
     """
 
     plan: TrialPlan
@@ -31,12 +31,12 @@ class Scope:
     where: Place = "agent"
 
     def id(self, operation: str) -> str:
-        """The id of an operation here."""
+        """Return the id of an operation in this scope."""
         place = "verifier/" if self.where == "verifier" else ""
         return f"{self.attempt}/{self.step.name if self.step else ''}/{place}{operation}"
 
     def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:
-        """The healthcheck of the environment or the step."""
+        """Return the operation for a healthcheck of the environment or the step."""
         return Healthcheck(
             self.id("healthcheck"),
             ("bash", "-c", config.command),
@@ -52,7 +52,7 @@ class Scope:
 
 
 class TrialError(Exception):
-    """The environment does not let the trial go on. It has no reward; what earlier steps had stays on record."""
+    """The environment failed and the trial cannot continue. It has no reward; the results of earlier steps are retained."""
 
     def __init__(self, exception: StepException) -> None:
         super().__init__(exception.message)
@@ -60,7 +60,7 @@ class TrialError(Exception):
 
 
 class DiskFilled(Exception):
-    """What a step needs found no space. What ran in the pod filled it: the step's exception, not the environment's fault."""
+    """The disk is full, so an operation of a step failed. The pod's own processes filled it: a step's exception, no trial error."""
 
     def __init__(self, exception: StepException) -> None:
         super().__init__(exception.message)
@@ -68,7 +68,10 @@ class DiskFilled(Exception):
 
 
 def require(record: Record, what: str, phase: str = "") -> None:
-    """Without this the trial itself cannot go on (Harbor 0.25: a trial error). phase: of the step that needs it, if one does."""
+    """Raise TrialError if the operation failed (Harbor 0.25), or DiskFilled in a step's phase if the disk is full.
+
+    what: the operation, for the message; phase: of the step that needs it, "" for the trial.
+    """
     fault = failed(record)
     if fault is not None and fault.code == DISK_FULL and phase:
         raise DiskFilled(StepException("OutOfDiskError", f"{what}: {fault.message}", phase))
@@ -77,17 +80,17 @@ def require(record: Record, what: str, phase: str = "") -> None:
 
 
 def fault_type(fault: Fault, usual: str) -> str:
-    """The exception's class for something that the environment did not take."""
+    """Return the exception's class for an operation that failed: OutOfDiskError for a full disk, else the usual one."""
     return "OutOfDiskError" if fault.code == DISK_FULL else usual
 
 
 def failed(record: Record) -> Fault | None:
-    """The fault of a reset or an upload, if any."""
+    """Return the fault of a reset or an upload, if any."""
     return Fields(record.result, f"result of {record.id}").optional_fault("error")
 
 
 def healthcheck_failure(record: Record) -> str | None:
-    """Why a healthcheck failed, or None if it did not."""
+    """Return why a healthcheck failed; None if it succeeded."""
     result = HealthcheckResult.from_record(record)
     if result.healthy:
         return None
@@ -96,36 +99,36 @@ def healthcheck_failure(record: Record) -> str | None:
 
 
 def ending(result: PhaseResult, *, output: bool = True) -> str:
-    """How a phase ended, as the rest of a sentence. output: with what it printed last; not of an agent, as it may print keys."""
+    """Return how a phase ended, as a predicate. output: add the end of its output; not for agents, which may print secrets."""
     text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail if output else "")
     limit = f"; its limit is {result.memory_limit / 2**20:g}Mi" if result.memory_limit else ""
     return f"{text} (the container ran out of memory meanwhile{limit})" if result.oom_kills else text
 
 
 def killed_for_memory(result: PhaseResult) -> bool:
-    """Whether the kernel ended the phase's own process because the container was out of memory."""
+    """Whether the kernel killed the phase's own process because the container ran out of memory."""
     return bool(result.oom_kills) and result.signal == signal.SIGKILL
 
 
-def at_limit(seconds: float | None) -> str:
-    """When a phase was stopped; a runner may tell so of one that had no limit."""
-    return "at its limit" if seconds is None else f"after its limit of {seconds:g} s"
+def at_timeout(seconds: float | None) -> str:
+    """Return when a phase was stopped. A runner may report a timeout for a phase that had none."""
+    return "at its timeout" if seconds is None else f"after its timeout of {seconds:g} s"
 
 
-def _said(tail: str) -> str:
-    """The last lines of the output, each whole unless it is too long by itself; several start on a line of their own."""
-    text = tail[-_MOST_SAID:]
-    if len(tail) > _MOST_SAID and tail[-_MOST_SAID - 1] != "\n":
+def _last_output(tail: str) -> str:
+    """Return the last complete lines of the output; a single longer line is cut. Several lines start after a line break."""
+    text = tail[-_MAX_OUTPUT_CHARACTERS:]
+    if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
         text = text.partition("\n")[2] or text
     return f":{chr(10) if chr(10) in text else ' '}{text}" if text else ""
 
 
 def _ending(exit_code: int | None, signal: int | None, timed_out: bool, error: Fault | None, tail: str) -> str:
-    said = _said(tail.strip())
+    output = _last_output(tail.strip())
     if error is not None:
         return f"could not be started: {error.message}"
     if timed_out:
-        return f"was stopped at its time limit{said}"
+        return f"was stopped at its timeout{output}"
     if signal is not None:
-        return f"was ended by signal {signal}{said}"
-    return f"exited with status {exit_code}{said}"
+        return f"was killed by signal {signal}{output}"
+    return f"exited with status {exit_code}{output}"

@@ -81,7 +81,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
         scope.id("prepare"), tuple(Directory(path, keep=True) for path in (LOGS_AGENT, LOGS_VERIFIER, LOGS_ARTIFACTS))
     )
     journal.started_at = record.started_at
-    require(record, "making /logs")
+    require(record, "creating /logs")
     if scope.plan.environment_files:
         record = yield Upload(scope.id("environment"), scope.workdir, Content("environment"))
         require(record, "uploading environment/")

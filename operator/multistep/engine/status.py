@@ -77,7 +77,7 @@ def retold(trial: MultiStepTrial, now: float) -> TrialStatus:
     current, count = trial.status.current_step, len(trial.status.steps)
     total = f"step {count}: {current}" if current else "preparing the environment"
     if trial.spec.suspend:
-        return _with(trial, "Running", "Suspending", f"{total}; the trial is suspended when that is done", now)
+        return _with(trial, "Running", "Suspending", f"{total}; the trial is suspended when this finishes", now)
     return _with(trial, "Running", "Running", total, now)
 
 

@@ -80,7 +80,7 @@ def waits_to_begin(sweep: TrialSweep) -> bool:
 
 def held(sweep: TrialSweep, now: float) -> SweepStatus:
     """A sweep that waits for spec.suspend to be false before it begins."""
-    return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to begin", now)
+    return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to start", now)
 
 
 def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
@@ -155,12 +155,12 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None) -> tuple[Phase
     if counts.over and not cut_off:
         return "Complete", "SweepComplete", f"{_counted(counts)} of {counts.total} trials count"
     if halted is not None and not counts.live:
-        return "Failed", halted.reason, f"{halted.message}; {counts.made} of {counts.total} trials were made"
+        return "Failed", halted.reason, f"{halted.message}; {counts.made} of {counts.total} trials were created"
     if halted is not None:
-        return "Halting", halted.reason, f"{halted.message}; {counts.live} trials are still live"
+        return "Halting", halted.reason, f"{halted.message}; {counts.live} trials are still active"
     if sweep.spec.suspend:
-        return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials end their step"
-    return "Running", "Running", f"{counts.made} of {counts.total} trials were made"
+        return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials are finishing their step"
+    return "Running", "Running", f"{counts.made} of {counts.total} trials were created"
 
 
 def _trials(counts: Tally) -> SweepTrials:

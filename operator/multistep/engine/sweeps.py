@@ -208,7 +208,7 @@ def _agent(by_task: Collection[Sequence[float]], finished: int) -> AgentTally:
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     """Why no more trials are to be made, if so. now: seconds since the epoch."""
     if limits.deadline is not None and now >= limits.deadline:
-        return Halt("DeadlineExceeded", "the sweep's activeDeadlineSeconds are over")
+        return Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:
         return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
     for blame, borne in limits.failures.items():

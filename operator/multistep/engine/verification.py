@@ -30,7 +30,7 @@ from .operations import (
 )
 from .plan import StepPlan, VerifierPlan
 from .rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
-from .scope import DiskFilled, Scope, at_limit, ending, failed, fault_type, healthcheck_failure, killed_for_memory, require
+from .scope import DiskFilled, Scope, at_timeout, ending, failed, fault_type, healthcheck_failure, killed_for_memory, require
 from .templates import Unresolved
 from .verifier_environment import VerifierEnvironment
 
@@ -89,7 +89,7 @@ def _furnish(
     """All that the verifier's environment needs before its tests can run. Returns why that failed, None if it did not."""
     directories = (Directory(LOGS_AGENT, keep=True), Directory(LOGS_VERIFIER), Directory(LOGS_ARTIFACTS, keep=True))
     if fault := (yield from _timed(Reset(there.id("prepare"), directories, where="verifier"), run)):
-        return _not_taken(fault, "making /logs")
+        return _not_taken(fault, "creating /logs")
     if environment.files:
         upload = Upload(there.id("files"), there.workdir, Content("environment"), where="verifier")
         if fault := (yield from _timed(upload, run)):
@@ -117,12 +117,12 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepExcepti
     if directories:
         reset = Reset(there.id("artifacts"), tuple(dict.fromkeys(directories)), where="verifier")
         if fault := (yield from _timed(reset, run)):
-            return _not_taken(fault, "handing artifacts over")
+            return _not_taken(fault, "uploading artifacts")
     for number, path, kind in found:
         if kind in ("directory", "file"):
             target = path if kind == "directory" else path.parent
             if fault := (yield from _timed(Transfer(there.id(f"artifact-{number}"), str(target), step.index, number), run)):
-                return _not_taken(fault, f"handing artifacts over: {path}")
+                return _not_taken(fault, f"uploading artifacts: {path}")
     return None
 
 
@@ -181,7 +181,7 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
     """A reward counts only if the verifier ended by itself, whatever its status; one written before it was stopped does not."""
     if result.timed_out:
-        return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_limit(verifier.timeout)}", VERIFIER))
+        return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_timeout(verifier.timeout)}", VERIFIER))
     if killed_for_memory(result):
         return run.fail(StepException("OutOfMemoryError", f"test.sh {ending(result)}", VERIFIER))
     try:

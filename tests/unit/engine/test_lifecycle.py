@@ -127,7 +127,7 @@ AGAIN: dict[str, Any] = {"attempt": 2, "pod_name": "t-2", "pod_uid": None}
 LOST = [AttemptStatus(number=1, reason="Evicted", end_time=at(NOW - 0.4))]
 WITH_DEADLINE = {"activeDeadlineSeconds": 100}
 DEADLINE = Fail("DeadlineExceeded", "the trial was active for longer than spec.activeDeadlineSeconds = 100")
-GONE = LoseAttempt("PodDeleted", "pod t-1 was deleted by somebody else")
+GONE = LoseAttempt("PodDeleted", "pod t-1 was deleted by another client")
 FULL_DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
 LOW_NODE = "The node was low on resource: memory. "
 FILLED_NODE = (
@@ -186,12 +186,12 @@ ROWS: dict[str, Row] = {
     "stopped when it was over": (finished({"stop": True}), None, CleanUp(None, None)),
     # the pod
     "begun": (began(pod_uid=None), None, CreatePod()),
-    "begun again at once": (began(**AGAIN, attempts=LOST), None, Wait("BackingOff", "attempt 1 was lost: Evicted", 0.6)),
+    "begun again at once": (began(**AGAIN, attempts=LOST), None, Wait("BackingOff", "attempt 1 failed: Evicted", 0.6)),
     "begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 1)})]), None, CreatePod()),
     "third attempt at once": (
         began(**AGAIN, attempts=[LOST[0], LOST[0].model_copy(update={"number": 2})]),
         None,
-        Wait("BackingOff", "attempt 2 was lost: Evicted", 1.6),
+        Wait("BackingOff", "attempt 2 failed: Evicted", 1.6),
     ),
     "lost without a time": (began(**AGAIN, attempts=[AttemptStatus(number=1)]), None, CreatePod()),
     "made before a crash": (began(pod_uid=None), pod(), Adopt()),
@@ -199,28 +199,28 @@ ROWS: dict[str, Row] = {
     "replaced": (
         began(),
         pod(uid="other"),
-        LoseAttempt("PodReplaced", "pod t-1 with UID p was deleted by somebody else, and another made of its name"),
+        LoseAttempt("PodReplaced", "pod t-1 with UID p was deleted by another client, and another pod of that name was created"),
     ),
     "being deleted": (began(), pod(deleting=True), GONE),
     "somebody else's": (
         began(pod_uid=None, start_time=at(NOW - 60)),
         pod(owner_uid="x"),
-        Fail("PodNameTaken", "a pod named t-1 exists and belongs to somebody else; delete or rename it"),
+        Fail("PodNameTaken", "a pod named t-1 exists and belongs to another owner; delete or rename it"),
     ),
     "somebody else's at first": (
         began(pod_uid=None, start_time=at(NOW - 59)),
         pod(owner_uid="x"),
-        Wait("PodNameTaken", "waiting for another pod named t-1 to go", 2),
+        Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
     "somebody else's at first, again": (
         began(pod_uid=None, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 59)})]),
         pod(owner_uid="x"),
-        Wait("PodNameTaken", "waiting for another pod named t-1 to go", 2),
+        Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
     "somebody else's, going": (
         began(pod_uid=None),
         pod(owner_uid="x", deleting=True),
-        Wait("PodNameTaken", "waiting for another pod named t-1 to go", 2),
+        Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
     # outside causes
     "preempted": (IN_STEP, pod(disruption="PreemptionByScheduler", message="by q"), LoseAttempt("PreemptionByScheduler", "by q")),
@@ -287,7 +287,7 @@ ROWS: dict[str, Row] = {
         pod(terminated=True, restarted=True, exit_code=143, exit_reason="Error"),
         PhaseDied(
             "ContainerKilledError",
-            "the trial's container ended with status 143 (Error): something in it stopped process 1",
+            "the trial's container ended with status 143 (Error): a process in it stopped process 1",
         ),
     ),
     "out of memory before the first step": (
@@ -322,7 +322,7 @@ ROWS: dict[str, Row] = {
         ended(143, ""),
         PhaseDied(
             "ContainerKilledError",
-            "the trial's container ended with status 143 (no reason given): something in it stopped process 1",
+            "the trial's container ended with status 143 (no reason given): a process in it stopped process 1",
         ),
     ),
     "filled its disk": (IN_STEP, ended(137, "Error", reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", FULL_DISK)),
@@ -352,14 +352,14 @@ ROWS: dict[str, Row] = {
         gated(queue=""),
         Wait(
             "QueuedByKueue",
-            "pod t-1 is held back by Kueue and names no queue; give the trial the label kueue.x-k8s.io/queue-name",
+            "pod t-1 is gated by Kueue but names no queue; give the trial the label kueue.x-k8s.io/queue-name",
             held=True,
         ),
     ),
     "held back by somebody": (
         began(),
         gated(gates=("a.example/x", "b")),
-        Wait("SchedulingGated", "pod t-1 waits until somebody removes its scheduling gates: a.example/x, b", held=True),
+        Wait("SchedulingGated", "pod t-1 waits for the removal of its scheduling gates: a.example/x, b", held=True),
     ),
     "queued, and suspended": (began(SUSPEND, conditions=QUEUED), gated(queue="team"), RELEASED),
     "queued, and deleted": (began(conditions=QUEUED), gated(deleting=True, queue="team"), GONE),
@@ -483,11 +483,11 @@ VERIFIERS: dict[str, Row] = {
         judge(running=False, scheduled_at=NOW - 60),
         Fail("EnvironmentStartTimeout", OF_A + TOO_SLOW.replace("t-1", "t-1-v0"), "EnvironmentStartTimeoutError"),
     ),
-    "gone": (judging(), NO_POD, LoseAttempt("PodDeleted", f"{OF_A}pod t-1-v0 was deleted by somebody else")),
+    "gone": (judging(), NO_POD, LoseAttempt("PodDeleted", f"{OF_A}pod t-1-v0 was deleted by another client")),
     "another's": (
         judging(),
         judge(owner_uid="x"),
-        Fail("PodNameTaken", f"{OF_A}a pod named t-1-v0 exists and belongs to somebody else; delete or rename it"),
+        Fail("PodNameTaken", f"{OF_A}a pod named t-1-v0 exists and belongs to another owner; delete or rename it"),
     ),
     "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), LoseAttempt("Evicted", OF_A + LOW_NODE)),
     "disk filled": (judging(), judge(reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", OF_A + FULL_DISK)),
@@ -756,7 +756,7 @@ def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(t
     decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=said))
     assert (decision != Drive()) is ends
     if ends:
-        message = "something in the container ended the exec session 5 times in a row; last: exit code 137"
+        message = "a process in the container killed the exec session 5 times in a row; last: exit code 137"
         assert decision == Fail("ExecSessionsKilled", message)
 
 

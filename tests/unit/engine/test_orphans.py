@@ -35,7 +35,7 @@ def why(pod: PodFacts, trial: MultiStepTrial | None) -> str:
 
 
 VERIFIED = {**RUNNING, "verifier": {"podName": "t-2-v0", "podUID": "v"}}
-GONE, OVER, TAKEN = "its trial is gone", "its attempt or step is over", "it took the name of a pod that is gone"
+GONE, OVER, TAKEN = "its trial does not exist", "its attempt or step is finished", "it has the name of a pod that was deleted"
 
 
 @pytest.mark.parametrize(

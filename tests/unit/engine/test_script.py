@@ -249,7 +249,7 @@ ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, t
         None,
         ["a"],
     ),
-    "making /logs": ({"/prepare": FAULT}, {}, None, "RuntimeError", []),
+    "creating /logs": ({"/prepare": FAULT}, {}, None, "RuntimeError", []),
     "uploading environment/": ({"/environment": FAULT}, {}, None, "RuntimeError", []),
     "the environment is never healthy": ({"/healthcheck": {"healthy": False}}, {}, None, "HealthcheckError", []),
     "emptying /logs/agent": ({"b/begin": FAULT}, {}, None, "RuntimeError", ["a", "b"]),
@@ -297,15 +297,15 @@ def test_what_goes_wrong(name: str) -> None:
         ),
         ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # whole lines
         ({"a/setup": {"exitCode": 1, "tail": "cut\n" + "y" * 498 + "\nz"}}, "setup.sh exited with status 1:\n" + "y" * 498 + "\nz"),
-        ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was ended by signal 11"),
+        ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was killed by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),
         (
             {"a/agent": {"exitCode": None, "signal": 9, "oomKills": 1, "memoryLimit": 64 * 2**20}},
-            "the agent was ended by signal 9 (the container ran out of memory meanwhile; its limit is 64Mi)",
+            "the agent was killed by signal 9 (the container ran out of memory meanwhile; its limit is 64Mi)",
         ),
         (
             {"a/verifier": {"exitCode": None, "signal": 9, "oomKills": 1, "memoryLimit": 100_000_000}},
-            "test.sh was ended by signal 9 (the container ran out of memory meanwhile; its limit is 95.3674Mi)",
+            "test.sh was killed by signal 9 (the container ran out of memory meanwhile; its limit is 95.3674Mi)",
         ),
         ({"a/setup": STARTED_NOT}, "setup.sh could not be started: no user alice"),
         (
@@ -314,11 +314,11 @@ def test_what_goes_wrong(name: str) -> None:
         ),
         (
             {"a/healthcheck": {"healthy": False, "attempts": 2, "exitCode": None, "timedOut": True}},
-            "failed after 2 attempts; the last one was stopped at its time limit",
+            "failed after 2 attempts; the last one was stopped at its timeout",
         ),
-        ({"a/agent": {"timedOut": True}}, "the agent was stopped after its limit of 60 s"),
+        ({"a/agent": {"timedOut": True}}, "the agent was stopped after its timeout of 60 s"),
         ({"a/agent": STARTED_NOT}, "the agent could not be started: no user alice"),
-        ({"a/verifier": {"timedOut": True}}, "the verifier was stopped after its limit of 30 s"),
+        ({"a/verifier": {"timedOut": True}}, "the verifier was stopped after its timeout of 30 s"),
         ({"a/verifier": {**NO_REWARD, "exitCode": 2, "tail": "boom"}}, "wrote neither ...; test.sh exited with status 2: boom"),
         ({"a/step-tests": FAULT}, "uploading tests/: no space left"),
     ],
@@ -335,8 +335,8 @@ def test_a_time_limit_nobody_set_can_be_told_all_the_same() -> None:
     made = plan(IMAGE + '[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = inf', CONTINUE)
     exceptions = [play(made, {name: {"timedOut": True}}).journal.steps[0].exception for name in ("a/agent", "a/verifier")]
     assert [each and each.message for each in exceptions] == [
-        "the agent was stopped at its limit",
-        "the verifier was stopped at its limit",
+        "the agent was stopped at its timeout",
+        "the verifier was stopped at its timeout",
     ]
 
 

@@ -390,21 +390,21 @@ def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None
 @pytest.mark.parametrize(
     ("former", "spec", "told"),
     [
-        (TrialStatus(), {}, ("Suspended", "spec.suspend is true; set it to false to begin")),
+        (TrialStatus(), {}, ("Suspended", "spec.suspend is true; set it to false to start")),
         (
             TrialStatus(attempt=2, pod_name="t-2"),
             {},
-            ("Released", "no pod is held; set spec.suspend to false to begin anew, from step 1, as attempt 2"),
+            ("Released", "no pod is retained; set spec.suspend to false to start at step 1, as attempt 2"),
         ),
         (
             TrialStatus(attempt=1, pod_name="t-1", pod_uid="p", current_step="a"),
             {},
-            ("Paused", "after step a; pod t-1 is kept; set spec.suspend to false to go on with the next step"),
+            ("Paused", "after step a; pod t-1 is retained; set spec.suspend to false to resume with the next step"),
         ),
         (
             TrialStatus(attempt=1, pod_name="t-1", pod_uid="p"),
             {"suspendPolicy": "ReleaseAfterStep"},
-            ("Paused", "before the first step; pod t-1 is about to be released"),
+            ("Paused", "before the first step; pod t-1 is being released"),
         ),
     ],
 )

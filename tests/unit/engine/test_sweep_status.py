@@ -63,7 +63,7 @@ def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_beg
     elsewhere: dict[str, Any] = {"tasks": None, "tasksFrom": {"git": {"url": "https://git.example/r"}}}
     found = sweep(**elsewhere, suspend=True)
     status = sweep_status.held(found, NOW)
-    assert why(status) == ("Suspended", "Suspended", "spec.suspend is true; set it to false to begin")
+    assert why(status) == ("Suspended", "Suspended", "spec.suspend is true; set it to false to start")
     assert (holding(status), status.start_time) == ({"Reconciling", "Suspended"}, None)
     waits = [sweep_status.waits_to_begin(each) for each in (found, sweep(**elsewhere), sweep(suspend=True), begun(suspend=True))]
     assert waits == [True, False, False, False]
@@ -75,7 +75,7 @@ def test_it_makes_trials_while_there_is_room() -> None:
     assert found.make == range(3, 4)
     trials = found.status.trials
     assert (trials.made, trials.live, trials.running, trials.pending, trials.done, trials.counted) == (3, 2, 1, 1, 1, 1)
-    assert why(found.status) == ("Running", "Running", "3 of 4 trials were made")
+    assert why(found.status) == ("Running", "Running", "3 of 4 trials were created")
     assert found.seconds is None
 
 
@@ -102,7 +102,7 @@ def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
     trials = [*done(0), TrialFacts(1, "Live", phase="Running"), TrialFacts(2, "Live", suspend=True)]
     found = next_of(begun(suspend=True), trials)
     assert (found.make, found.suspend, found.resume) == (range(0), [1], [])
-    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials end their step")
+    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials are finishing their step")
     assert holding(found.status) == {"Suspended", "Reconciling"}
 
 
@@ -128,10 +128,10 @@ def test_a_spent_budget_lets_what_is_live_end() -> None:
     found = next_of(busy, live)
     assert (found.make, found.stop, found.seconds) == (range(0), [], BUDGET_LOOK_SECONDS)
     assert why(found.status)[:2] == ("Halting", "BudgetSpent")
-    assert "1 trials are still live" in why(found.status)[2]
+    assert "1 trials are still active" in why(found.status)[2]
     ended = next_of(busy, done(0, 1)).status
     assert why(ended)[:2] == ("Failed", "BudgetSpent") and holding(ended) == {"Failed", "Stalled"}
-    assert "; 2 of 4 trials were made" in why(ended)[2]
+    assert "; 2 of 4 trials were created" in why(ended)[2]
 
 
 def test_pods_that_go_on_working_are_counted_now_and_then_where_there_is_a_budget() -> None:

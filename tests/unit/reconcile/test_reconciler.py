@@ -159,7 +159,7 @@ async def test_an_upload_that_fails_for_good_fails_the_trial_and_keeps_what_was_
 async def test_a_suspended_trial_waits_without_a_pod_and_goes_on_when_told() -> None:
     world = World(trial=manifest({"suspend": True}))
     await world.run()
-    assert world.condition == ("Reconciling", "Suspended", "spec.suspend is true; set it to false to begin")
+    assert world.condition == ("Reconciling", "Suspended", "spec.suspend is true; set it to false to start")
     assert (world.status.phase, world.pods, world.status.attempt) == ("Suspended", [], None)
     world.change_trial(suspend=False)
     await world.run()
@@ -305,7 +305,7 @@ async def test_a_deleted_pod_is_replaced_and_the_attempt_on_record() -> None:
         1,
         "t-1",
         "PodDeleted",
-        "pod t-1 was deleted by somebody else",
+        "pod t-1 was deleted by another client",
     )
     assert [step.name for step in lost.steps] == ["a", "b"]
     assert list(world.kept.earlier) == [1] and list(world.kept.steps) == ALL
@@ -321,7 +321,7 @@ async def test_after_the_last_retry_the_trial_fails_without_a_reward() -> None:
         await world.run(until=lambda name=name: world.status.current_step == "b" and world.pods == [name])  # type: ignore[misc]
         world.cluster.remove("Pod", "default", name)
     await world.run()
-    message = "pod t-2 was deleted by somebody else; this was attempt 2 of 2"
+    message = "pod t-2 was deleted by another client; this was attempt 2 of 2"
     assert world.condition == ("Failed", "PodDeleted", message)
     assert [each.number for each in world.status.attempts] == [1, 2]
     assert [step.name for step in world.status.attempts[1].steps] == ["a", "b"]

@@ -176,7 +176,7 @@ async def test_a_verifiers_pod_that_is_deleted_loses_the_attempt() -> None:
     world.cluster.remove("Pod", "default", "t-1-v0")
     await world.run()
     (lost,) = world.status.attempts
-    assert (lost.reason, lost.message) == ("PodDeleted", "the verifier of step a: pod t-1-v0 was deleted by somebody else")
+    assert (lost.reason, lost.message) == ("PodDeleted", "the verifier of step a: pod t-1-v0 was deleted by another client")
     assert (world.condition[0], world.status.attempt, world.pods) == ("Complete", 2, [])
 
 

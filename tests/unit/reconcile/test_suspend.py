@@ -32,9 +32,9 @@ async def test_a_paused_trial_ends_its_step_and_then_waits_with_its_pod() -> Non
     world = await in_step("a")
     world.change_trial(suspend=True)
     await world.look()
-    assert world.condition == ("Reconciling", "Suspending", "step 1: a; the trial is suspended when that is done")
+    assert world.condition == ("Reconciling", "Suspending", "step 1: a; the trial is suspended when this finishes")
     await world.run()
-    paused = "after step a; pod t-1 is kept; set spec.suspend to false to go on with the next step"
+    paused = "after step a; pod t-1 is retained; set spec.suspend to false to resume with the next step"
     assert (world.status.phase, world.condition) == ("Suspended", ("Reconciling", "Paused", paused))
     assert (rewards(world), world.status.current_step, world.pods) == ([{"reward": 1}], "a", ["t-1"])
     assert world.status.steps[0].completion_time and world.kept.steps.keys() == {"a"}
@@ -75,7 +75,7 @@ async def test_a_trial_suspended_while_its_environment_is_prepared_waits_before_
     await world.run()
     assert world.condition[1:] == (
         "Paused",
-        "before the first step; pod t-1 is kept; set spec.suspend to false to go on with the next step",
+        "before the first step; pod t-1 is retained; set spec.suspend to false to resume with the next step",
     )
     assert (world.status.steps, world.status.current_step, world.runner.starts) == (
         [],
@@ -129,7 +129,7 @@ async def test_a_released_trial_loses_its_pod_at_once_and_begins_anew() -> None:
     world = await in_step("b", {"suspendPolicy": "Release", "infrastructureRetries": 0})
     world.change_trial(suspend=True)
     assert await world.look() is None
-    released = "no pod is held; set spec.suspend to false to begin anew, from step 1, as attempt 2"
+    released = "no pod is retained; set spec.suspend to false to start at step 1, as attempt 2"
     assert (world.status.phase, world.condition[1:], world.pods) == ("Suspended", ("Released", released), [])
     (attempt,) = world.status.attempts
     assert (attempt.number, attempt.reason) == (1, "Suspended")
@@ -179,7 +179,7 @@ async def test_a_released_attempt_does_not_count_and_the_next_has_no_back_off() 
     await world.run(until=lambda: world.pods == ["t-4"])
     world.cluster.remove("Pod", "default", "t-4")
     await world.run()
-    assert world.condition == ("Failed", "PodDeleted", "pod t-4 was deleted by somebody else; this was attempt 2 of 2")
+    assert world.condition == ("Failed", "PodDeleted", "pod t-4 was deleted by another client; this was attempt 2 of 2")
     assert [each.reason for each in world.status.attempts] == ["Suspended", "Suspended", "PodDeleted", "PodDeleted"]
 
 
