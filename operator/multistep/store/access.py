@@ -1,4 +1,4 @@
-"""Who may read a trial's results: whoever knows its token, which only the trial's status tells."""
+"""Access to a trial's results: a reader needs the trial's token, which is published in the trial's status only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ _TOKEN_CHARACTERS = 32  # of hexadecimal: 128 bits
 
 
 def load_or_make_key(path: Path) -> bytes:
-    """The secret in a file, readable by its owner only; made if it is not there. Two at once get the same one."""
+    """Return the secret in a file that only its owner can read; create it if missing. Concurrent callers get the same key."""
     if not path.exists():
         _make_key(path)
     key = path.read_bytes()
     if len(key) != _KEY_BYTES:
-        raise OSError(f"{path} does not hold {_KEY_BYTES} bytes; delete it, and former result addresses end")
+        raise OSError(
+            f"{path} does not hold {_KEY_BYTES} bytes; delete it to create a new key, which invalidates all result addresses"
+        )
     return key
 
 
@@ -31,12 +33,12 @@ def _make_key(path: Path) -> None:
         os.fsync(fd)
         os.link(scratch, path)
     except FileExistsError:
-        pass  # somebody was faster
+        pass  # another process created it first
     finally:
         os.close(fd)
         scratch.unlink()
 
 
 def token(key: bytes, subject: str) -> str:
-    """The token for a subject."""
+    """Return the token for a subject."""
     return hmac.new(key, subject.encode(), hashlib.sha256).hexdigest()[:_TOKEN_CHARACTERS]

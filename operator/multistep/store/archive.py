@@ -1,4 +1,4 @@
-"""A trial's directory as a tar stream (PAX, uncompressed), a chunk at a time and never following a link."""
+"""Writes a trial's directory as a tar stream (PAX, uncompressed), in chunks. Links are never followed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def tar_chunks(top: Path) -> Generator[bytes, None, None]:
-    """The tree below a directory, names relative to it; what is hidden at its top is left out. Owners are not told."""
-    return _gathered(_pieces(top))
+    """Yield the tree below a directory, without hidden names at its top. Names are relative to it; owners are not stored."""
+    return _joined(_pieces(top))
 
 
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
-    """Some of what is below a directory, under other names; links that lead out of it are left out (Harbor 0.25, artifacts)."""
-    return _gathered(_picked_pieces(top, names))
+    """Yield selected entries below a directory under new names, without links that lead out of it (Harbor 0.25, artifacts)."""
+    return _joined(_picked_pieces(top, names))
 
 
 def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
@@ -33,7 +33,7 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    reached = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120 - of text, not of files
+    reached = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120 - a path in the tar, not of a file
     return target.startswith("/") or reached.split("/")[0] == ".."
 
 
@@ -68,7 +68,7 @@ def _file(entry: Entry, name: str) -> Iterator[bytes]:
         for chunk in pread_all(fd, 0, size):
             sent += len(chunk)
             yield chunk
-        yield from _zeros(size - sent)  # a file that shrank meanwhile keeps the size that was told
+        yield from _zeros(size - sent)  # a file that shrank keeps the size in its header
         yield padding(size)
     finally:
         os.close(fd)
@@ -85,7 +85,7 @@ def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str 
 
 
 def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
-    """A member's header. mtime: whole seconds; after a file's contents comes its padding."""
+    """Return a member's header. mtime: whole seconds. Padding must follow a file's contents."""
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
     info.mode, info.mtime = mode, mtime
@@ -93,12 +93,12 @@ def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, targ
 
 
 def padding(size: int) -> bytes:
-    """Zeros after that many bytes of a file, up to a multiple of 512 bytes."""
+    """Return the zeros that pad a file of size bytes to a multiple of 512."""
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-def _gathered(pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
-    """Small pieces together, so that a thousand small files are not two thousand small writes."""
+def _joined(pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+    """Join small pieces into chunks: otherwise each small file would cost two small writes."""
     held, size = [], 0
     for piece in pieces:
         held.append(piece)

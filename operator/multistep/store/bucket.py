@@ -28,18 +28,18 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store, from_url
 from ..errors import StoreError
 
 SCHEMES = ("s3://", "gs://", "az://")
-PART_BYTES = 8 * 1024 * 1024  # of an upload in parts, two of which are held at once
+PART_BYTES = 8 * 1024 * 1024  # of a multipart upload; two parts are in memory at once
 CHUNK_BYTES = 256 * 1024
-_PARTS = 9_000  # S3 takes 10,000
+_PARTS = 9_000  # S3 accepts 10,000
 _AT_ONCE = 2
 _LIST_CHUNK = 1000
 _SILENCE = timedelta(seconds=60)
-_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # what is away for longer is waited for visibly
+_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # a longer outage is retried by the reconcile, which reports it
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An object as the store lists it. version: its ETag; time: of its last change, by the store's clock, since the epoch."""
+    """An object as the store lists it. version: its ETag; time: of its last change (seconds since the epoch, store's clock)."""
 
     name: str
     size: int
@@ -48,11 +48,11 @@ class Stored:
 
 
 class Bucket:
-    """check: called before each change; raises if this process may not make it. Errors of the store are StoreErrors."""
+    """A prefix of an object store. check: called before each write; raises if this process may not write. Raises StoreError."""
 
     def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None, ca: str = "") -> None:
         self._store = store
-        self.ca = ca  # certificates (PEM) that pods may know the store by
+        self.ca = ca  # CA certificates (PEM) by which pods verify the store
         self._check = check
         self.url = url.rstrip("/")
 
@@ -60,10 +60,10 @@ class Bucket:
     def open(
         cls, url: str, ca_file: Path | None = None, check: Callable[[], None] = lambda: None, *, retries: int = _RETRIES
     ) -> Bucket:
-        """Nothing is asked of the store yet. ca_file: PEM certificates to trust. StoreError: the settings make no sense."""
+        """Create a bucket, without a request yet. ca_file: trusted PEM certificates. Raises StoreError for invalid settings."""
         if not url.startswith(SCHEMES) or not url.partition("://")[2].strip("/"):
-            raise StoreError(f"results_store = {url!r}: it has to be one of {', '.join(f'{each}NAME/PREFIX' for each in SCHEMES)}")
-        # An endpoint is http only when it was written so. A whole object may take long; silence may not.
+            raise StoreError(f"results_store = {url!r}: must be one of {', '.join(f'{each}NAME/PREFIX' for each in SCHEMES)}")
+        # An endpoint uses http only if its URL says so. The timeout is for each read: a large object may take long as a whole.
         options: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=1), "read_timeout": _SILENCE}
         try:
             ca = certifi.contents() if ca_file is None else ca_file.read_text()
@@ -77,7 +77,7 @@ class Bucket:
 
     @property
     def can_sign(self) -> bool:
-        """Whether requests can be signed for others to make."""
+        """Whether the store supports presigned requests."""
         return isinstance(self._store, S3Store | GCSStore | AzureStore)
 
     async def put(self, name: str, data: bytes) -> str:
@@ -87,13 +87,13 @@ class Bucket:
             return (await obstore.put_async(self._store, name, data))["e_tag"] or ""
 
     async def put_if(self, name: str, data: bytes, former: str | None) -> None:
-        """The same, only in place of the version that was seen (None: of nothing)."""
+        """Store a small object if its version is ``former`` (None: if it does not exist); else raise StoreError."""
         self._check()
         with self._errors("writing", name):
             await obstore.put_async(self._store, name, data, mode="create" if former is None else {"e_tag": former})
 
     async def put_stream(self, name: str, chunks: AsyncIterable[bytes], size: int) -> str:
-        """Store a large object in parts, a few of which are in memory."""
+        """Store a large object by a multipart upload, and return its version. Only a few parts are in memory."""
         self._check()
         part = max(PART_BYTES, size // _PARTS)
         with self._errors("writing", name):
@@ -103,26 +103,26 @@ class Bucket:
             return put["e_tag"] or ""
 
     async def get(self, name: str, version: str | None = None) -> AsyncGenerator[bytes, None]:
-        """The contents in chunks. version: any other one is a StoreError."""
+        """Yield the contents in chunks. Raises StoreError if the object is missing or has another version."""
         with self._errors("reading", name):
             found = await obstore.get_async(self._store, name, options={"if_match": version} if version else None)
             async for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
     async def get_part(self, name: str, offset: int, limit: int) -> bytes | None:
-        """At most limit bytes; None if there is no such object. offset: a negative one counts from its end."""
+        """Return at most limit bytes; None if the object does not exist. A negative offset counts from the end."""
         if (found := await self.head(name)) is None:
             return None
-        begin = offset if offset >= 0 else max(0, found.size + offset)
-        if begin >= found.size:
+        start = offset if offset >= 0 else max(0, found.size + offset)
+        if start >= found.size:
             return b""
         with self._errors("reading", name):
-            return bytes(await obstore.get_range_async(self._store, name, start=begin, length=min(limit, found.size - begin)))
+            return bytes(await obstore.get_range_async(self._store, name, start=start, length=min(limit, found.size - start)))
         raise AssertionError
 
     async def head(self, name: str) -> Stored | None:
-        """What the store tells of an object, None if it is not there."""
-        with self._errors("looking at", name):
+        """Return an object's metadata; None if it does not exist."""
+        with self._errors("reading metadata of", name):
             try:
                 return _stored(await obstore.head_async(self._store, name))
             except (NotFoundError, FileNotFoundError):
@@ -130,14 +130,14 @@ class Bucket:
         raise AssertionError
 
     async def list(self, prefix: str) -> AsyncGenerator[Stored, None]:
-        """All objects whose names begin with a path."""
+        """Yield all objects below a path."""
         with self._errors("listing", prefix):
             async for batch in obstore.list(self._store, prefix, chunk_size=_LIST_CHUNK):
                 for found in batch:
                     yield _stored(found)
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; what is not there is fine."""
+        """Delete objects; missing ones are ignored."""
         self._check()
         with self._errors("deleting", names[0] if names else ""):
             try:
@@ -146,7 +146,7 @@ class Bucket:
                 return
 
     async def sign_put(self, name: str, seconds: float) -> str:
-        """An address that whoever knows it may put this one object to, until so many seconds from now. It is a secret."""
+        """Return a presigned URL to upload this object, valid for some seconds. Whoever has the URL can upload: it is a secret."""
         assert isinstance(self._store, S3Store | GCSStore | AzureStore)
         with self._errors("signing for", name):
             return await obstore.sign_async(self._store, "PUT", name, timedelta(seconds=seconds))
@@ -166,13 +166,13 @@ def _as_store_error(name: str, what: str) -> Iterator[None]:
     try:
         yield
     except (AlreadyExistsError, PreconditionError) as error:
-        raise StoreError(f"{what} {name}: somebody else wrote it meanwhile") from error
+        raise StoreError(f"{what} {name}: another writer changed it concurrently") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise StoreError(f"{what} {name}: the store refused it, are the credentials right? {_short(error)}") from error
+        raise StoreError(f"{what} {name}: the store denied access; check the credentials: {_short(error)}") from error
     except (BaseError, NotSupportedError, OSError, ValueError) as error:
         raise StoreError(f"{what} {name}: {_short(error)}") from error
 
 
 def _short(error: Exception) -> str:
-    """The first line: what follows is for the library's own developers."""
+    """Return the first line of the error: the others are the library's debug output."""
     return (str(error).splitlines() or [""])[0][:300]

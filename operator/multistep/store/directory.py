@@ -1,6 +1,6 @@
-"""The trial directory on disk: where things are, and how they are put there in one move.
+"""The trial directory on disk: its layout, and atomic changes to it.
 
-What begins with a dot at its top is work in progress or a marker, and is neither served nor archived. Blocking code.
+Names at its top that start with a dot are work in progress or markers: they are neither served nor archived. Blocking code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .tree import walk, write_all
 
 LOG = "trial.log"
 ATTEMPTS = "attempts"
-SPOOL = ".spool-"  # begins the name that a download has for a moment, where files cannot be nameless from the start
+SPOOL = ".spool-"  # prefix of a download's temporary name, on file systems that cannot create nameless files
 _EXCEPTION = "exception.txt"
 _MARKER = ".attempt"
 _GONE = ".gone"
@@ -33,7 +33,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
 def make(path: Path) -> None:
-    """mkdir -p, while another thread may be removing parents that are empty."""
+    """Create a directory and its parents, while another thread may delete empty parents."""
     for _ in range(5):
         try:
             return path.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def make(path: Path) -> None:
 
 
 def write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file as a whole: readers see the old one or the new one, also after a power failure."""
+    """Write a file atomically: readers see the old or the new contents, also after a power failure."""
     scratch = path.with_name(f".new-{token_hex(8)}")
     try:
         _write_new(scratch, data, mode)
@@ -64,7 +64,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file or directory on the disk, not only on its way there."""
+    """Flush a file or directory to the disk (fsync)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -73,7 +73,7 @@ def sync(path: Path) -> None:
 
 
 class TrialDirectory:
-    """One trial's directory. check: called before each change that can be seen; raises if this process may not make it."""
+    """One trial's directory. check: called before each visible change; raises if this process may not write."""
 
     def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class TrialDirectory:
 
     @contextmanager
     def work(self) -> Iterator[Path]:
-        """A new directory beside the results, on the same disk, gone afterwards."""
+        """Create a temporary directory on the same disk as the results; delete it at the end."""
         path = self.path / f".work-{token_hex(8)}"
         make(path)
         try:
@@ -90,7 +90,7 @@ class TrialDirectory:
             shutil.rmtree(path, ignore_errors=True)
 
     def put(self, made: Path, place: str) -> None:
-        """Move a directory to its place, out of which an older one goes first."""
+        """Move a directory to its place, after an older one there was moved away."""
         target = self.path / place
         make(target.parent)
         with self.work() as aside:
@@ -100,10 +100,10 @@ class TrialDirectory:
             made.rename(target)
 
     def begin(self, attempt: int) -> None:
-        """Make attempt the current one; what the former left moves to ``attempts/N/``. trial.log goes on."""
+        """Start an attempt: move the former one's results to ``attempts/N/``. trial.log stays. Idempotent."""
         current = self.attempt()
         if attempt < current:
-            raise StoreError(f"attempt {attempt} is over; the results are at attempt {current}")
+            raise StoreError(f"attempt {attempt} has finished; the results are those of attempt {current}")
         if attempt == current:
             return
         self.check()
@@ -113,27 +113,29 @@ class TrialDirectory:
         write(self.path / _MARKER, str(attempt).encode())
 
     def attempt(self) -> int:
-        """The number of the attempt whose results are at the top."""
+        """Return the number of the attempt whose results are at the top."""
         try:
             return int((self.path / _MARKER).read_text())
         except FileNotFoundError:
             return 1
         except ValueError:
-            raise StoreError(f"{self.path / _MARKER} holds no number; delete it if the trial has one attempt only") from None
+            raise StoreError(
+                f"{self.path / _MARKER} does not contain a number; delete it if the trial has only one attempt"
+            ) from None
 
     def keep(self, what: str, attempt: int, step: int, data: bytes) -> None:
-        """Keep something about a step that is no result: nobody else reads it, and it goes with the trial."""
+        """Store internal data about a step in a hidden file, which is deleted with the trial."""
         self.check()
         make(self.path)
         write(self.path / f".{what}-{attempt}-{step}", data)
 
     def kept(self, what: str, attempt: int) -> dict[int, bytes]:
-        """All of one kind, by step."""
+        """Return the internal data of one kind, by the step's index."""
         found = self.path.glob(f".{what}-{attempt}-*")
         return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
 
     def note(self, name: str, data: bytes) -> None:
-        """Append to a hidden file. A crash may leave the end of it cut."""
+        """Append to a hidden file. After a crash its last line may be incomplete."""
         self.check()
         fd = os.open(self.path / f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -142,7 +144,7 @@ class TrialDirectory:
             os.close(fd)
 
     def noted(self, name: str) -> bytes:
-        """What was appended to it, without a last line that was cut."""
+        """Return the contents of a hidden file, without an incomplete last line."""
         try:
             return (self.path / f".{name}").read_bytes().rpartition(b"\n")[0]
         except FileNotFoundError:
@@ -153,14 +155,14 @@ class TrialDirectory:
         return sorted(each.name for each in self.path.iterdir() if not each.name.startswith(".") and each.name not in kept)
 
     def finish(self, files: Mapping[str, bytes], directories: Iterable[str]) -> None:
-        """Write the trial's own files and see that everything is on the disk."""
+        """Write the trial's own files, then flush the whole directory to the disk."""
         self.check()
         make(self.path)
         for place in directories:
             self._ensure(place)
         for name, data in files.items():
             if not _PLAIN_NAME.fullmatch(name):
-                raise StoreError(f"{name!r} is no file of a trial directory")
+                raise StoreError(f"{name!r} is not the name of a file of a trial directory")
             write(self.path / name, self._merged_log(data) if name == LOG else data)
         if _EXCEPTION not in files:
             (self.path / _EXCEPTION).unlink(missing_ok=True)
@@ -173,7 +175,7 @@ class TrialDirectory:
         make(self.path / place)
 
     def _merged_log(self, text: bytes) -> bytes:
-        """Lines in the order of their times, those that were appended meanwhile among them; none twice."""
+        """Return the lines of the text and of trial.log, sorted by time and without duplicates."""
         lines = [*text.decode(errors="replace").splitlines(), *self._log_lines()]
         return "".join(f"{line}\n" for line in sorted(dict.fromkeys(lines), key=_time)).encode(errors="replace")
 
@@ -184,7 +186,7 @@ class TrialDirectory:
             return []
 
     def log(self, lines: Iterable[str], now: float) -> None:
-        """Add lines to trial.log; not one whose text is there already, since a repeated call says the same again."""
+        """Append lines to trial.log. Lines whose text it already has are skipped, so that a repeated call is idempotent."""
         known = {line.partition(" ")[2] for line in self._log_lines()}
         new = [line for line in map(_one_line, lines) if line not in known]
         if not new:
@@ -200,7 +202,7 @@ class TrialDirectory:
             os.close(fd)
 
     def mark_gone(self, now: float) -> None:
-        """Put the time into a mark, which is an empty file so that a full volume most likely takes it."""
+        """Mark the trial as deleted since ``now``. The time is an empty file's mtime, which even a full volume usually accepts."""
         self.check()
         self._tidy()
         mark = self.path / _GONE
@@ -209,19 +211,19 @@ class TrialDirectory:
             os.utime(mark, (now, now))
 
     def unmark(self) -> None:
-        """Take the mark away."""
+        """Delete the mark."""
         self.check()
         (self.path / _GONE).unlink(missing_ok=True)
 
     def gone_since(self) -> float | None:
-        """What the mark says, if there is one."""
+        """Return the time of the mark (seconds since the epoch); None without a mark."""
         try:
             return (self.path / _GONE).stat().st_mtime
         except FileNotFoundError:
             return None
 
     def _tidy(self) -> None:
-        """Delete what a crash left behind."""
+        """Delete temporary files that a crash left."""
         for path in self.path.glob(".work-*"):
             shutil.rmtree(path, ignore_errors=True)
         for pattern in (".new-*", ".redact-*"):
@@ -229,7 +231,7 @@ class TrialDirectory:
                 path.unlink(missing_ok=True)
 
     def _sync_all(self) -> None:
-        """The pod, which has the only other copy, may be deleted next."""
+        """Flush all results to the disk: the operator may delete the pod next, which has the only other copy."""
         for entry in walk(self.path, hidden=False):
             if stat.S_ISREG(entry.info.st_mode) or stat.S_ISDIR(entry.info.st_mode):
                 fd = entry.open()
@@ -241,13 +243,13 @@ class TrialDirectory:
 
 
 def remove(path: Path, root: Path) -> None:
-    """Delete a tree below root: out of sight at once, then for good; then parents that are empty."""
+    """Delete a tree below root: rename it out of sight, delete its contents, then delete empty parents."""
     trash = root / f"{_REMOVED}{token_hex(8)}"
     try:
         path.rename(trash)
     except FileNotFoundError:
         return
-    for each in root.glob(f"{_REMOVED}*"):  # what a crash left, too
+    for each in root.glob(f"{_REMOVED}*"):  # also trees that a crash left
         shutil.rmtree(each, ignore_errors=True)
     for parent in (path.parent, path.parent.parent):
         try:
@@ -257,7 +259,7 @@ def remove(path: Path, root: Path) -> None:
 
 
 def tidy(root: Path, before: float) -> int:
-    """Delete work in progress that has not changed since a time; returns how many there were."""
+    """Delete temporary files not changed since ``before`` (seconds since the epoch); return their number."""
     found = [each for pattern in _LITTER for each in root.glob(pattern) if each.lstat().st_mtime < before]
     for each in found:
         if each.is_dir():
@@ -268,7 +270,7 @@ def tidy(root: Path, before: float) -> int:
 
 
 def _move(path: Path, directory: Path) -> None:
-    """Move into a directory, next to what has the same name there."""
+    """Move into a directory, with a number as suffix if the name exists there."""
     make(directory)
     target, number = directory / path.name, 2
     while os.path.lexists(target):

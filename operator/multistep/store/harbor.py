@@ -1,6 +1,7 @@
-"""The files of Harbor 0.25's trial directory, from a plan and a journal. Pure; times come in as seconds since the epoch.
+"""Creates the files of Harbor 0.25's trial directory from a plan and a journal. Pure; times are seconds since the epoch.
 
-Harbor's own models load them (tests/harbor). Values of secrets are in none of them; the rest of its rule is in `secrets`.
+Harbor's own models load them (tests/harbor). None contains the value of a secret variable; `secrets` returns the values to
+redact from all other files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _AGENT_RESULT = dict.fromkeys(
 def files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
-    """All of them by name, for Volume.finish. failure: why the trial is Failed, if it is."""
+    """Return all files by name, for Volume.finish. failure: of a Failed trial, else None."""
     texts = {
         "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
         "config.json": _dump(config_json(plan, trial)),
@@ -41,12 +42,12 @@ def files(
         "trial.log": trial_log(plan, trial, journal, now, failure=failure),
         "exception.txt": exception_txt(journal, failure=failure),
     }
-    told = {name: text for name, text in texts.items() if text is not None} | _printed(plan, journal)
-    return {name: text.encode(errors="replace") for name, text in told.items()}
+    present = {name: text for name, text in texts.items() if text is not None} | _printed(plan, journal)
+    return {name: text.encode(errors="replace") for name, text in present.items()}
 
 
 def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
-    """What a step's setup and healthcheck printed: Harbor keeps it nowhere, so its files lie beside those that Harbor knows."""
+    """Return the output of each step's setup and healthcheck, in files beside Harbor's: Harbor itself discards it."""
     return {
         f"{phase}.txt" if plan.single else f"steps/{run.name}/{phase}.txt": text
         for run in journal.steps
@@ -56,7 +57,7 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
 
 
 def directories(plan: TrialPlan, journal: Journal) -> list[str]:
-    """The places that are there, if empty, for every step that was started (Harbor 0.25), for Volume.finish."""
+    """Return the directories that exist, even if empty, for each started step (Harbor 0.25), for Volume.finish."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
     return [f"steps/{run.name}/{name}" for run in journal.steps for name in ("agent", "verifier")]
@@ -65,7 +66,7 @@ def directories(plan: TrialPlan, journal: Journal) -> list[str]:
 def result_json(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, Any]:
-    """result.json. failure: why the trial is Failed; it has no reward then."""
+    """Return result.json. failure: of a Failed trial, which has no reward."""
     rewards = None if failure else journal.rewards
     return {
         "id": trial.metadata.uid,
@@ -87,7 +88,7 @@ def result_json(
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """config.json: the spec in the words of Harbor's TrialConfig. Variables of Secrets are ``${NAME}``."""
+    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets are shown as ``${NAME}``."""
     spec = trial.spec
     return {
         "task": {"path": plan.task_name},
@@ -107,7 +108,7 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """lock.json: what exactly was run, as Harbor's TrialLock. environment.kwargs has the images as the kubelet resolved them."""
+    """Return lock.json: digests of what ran, as Harbor's TrialLock. environment.kwargs has the images that the kubelet resolved."""
     config = config_json(plan, trial)
     same = [key for key in config if key.endswith("multiplier")]
     return {
@@ -122,26 +123,26 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[
 
 
 def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
-    """trial.log: one line for each thing that happened, in the order of their times."""
+    """Return trial.log: one line for each event, sorted by time."""
     events = [*_trial_events(plan, trial, journal, now, failure), *(event for run in journal.steps for event in _step_events(run))]
     return "".join(f"{_iso(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
 
 
 def exception_txt(journal: Journal, *, failure: StepException | None = None) -> str | None:
-    """exception.txt, or None when the trial itself has no exception."""
+    """Return exception.txt; None if the trial has no exception."""
     exception = journal.exception or failure
     return None if exception is None else _traceback(exception)
 
 
 def secrets(env: TrialEnv, config: TaskConfig) -> set[str]:
-    """Values to be redacted (Harbor 0.25, end of a trial): of secret-looking variables of the agent's env, the task's
-    verifier.env and the trial's, but for switches such as "1" and "true"."""
+    """Return the values to redact (Harbor 0.25, end of a trial): of variables of the agent's env, the task's verifier.env
+    and the trial's whose names look like secrets, except switches such as "1" and "true"."""
     found = (each for values in (env.agent, config.verifier.env, env.verifier) for each in _sensitive_values(values, env.variables))
     return {value for value in found if value and value.strip().lower() not in _SWITCHES}
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a variable's name looks like a secret's (Harbor 0.25, utils.env)."""
+    """Return whether a variable's name looks like a secret's (Harbor 0.25, utils.env)."""
     return _SENSITIVE.search(name) is not None
 
 
@@ -178,14 +179,14 @@ def _mode(plan: TrialPlan) -> str:
 
 
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """A single-step trial has its step's results itself (Harbor 0.25, single-step trial)."""
+    """Return the step's results, which a single-step trial has at the top (Harbor 0.25, single-step trial)."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
     mode = _mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
 
 
 def _phases(run: StepRun) -> dict[str, Any]:
-    """A phase's results. artifacts_incomplete is Multistep's own, and only there if an artifact or log did not come whole."""
+    """Return the phases' results. artifacts_incomplete is Multistep's own field, present if an artifact or log is incomplete."""
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
@@ -196,11 +197,11 @@ def _phases(run: StepRun) -> dict[str, Any]:
 
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
-    """environment_setup: from the attempt's begin to its first step; agent_setup: these agents need none."""
+    """Return environment_setup, from the attempt's start to its first step, and agent_setup, which takes no time here."""
     former = trial.status.attempts[-1].end_time if trial.status.attempts else None
-    begun = former or trial.status.start_time
+    attempt_start = former or trial.status.start_time
     ready = journal.steps[0].started_at if journal.steps else None
-    start = begun.timestamp() if begun else journal.started_at
+    start = attempt_start.timestamp() if attempt_start else journal.started_at
     if start is None:
         return {"environment_setup": None, "agent_setup": None}
     return {"environment_setup": _timing((start, ready or now)), "agent_setup": _timing((ready, ready)) if ready else None}
@@ -223,14 +224,14 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
 
 
 def _traceback(exception: StepException, where: str = "") -> str:
-    """Where it happened, in place of lines of code, which say nothing about a trial."""
+    """Return step, phase and message of the exception. Lines of the operator's code would not help to debug a trial."""
     places = [each for each in (where, exception.phase and f"phase {exception.phase}") if each]
     shown = f"  in {', '.join(places)}\n" if places else ""
     return f"{shown}{exception.type}: {exception.message}\n"
 
 
 def _when(run: StepRun) -> float | None:
-    """When a step's exception happened: at the end of its phase, as far as that is known."""
+    """Return the time of a step's exception: the end of its phase, else the end or the start of the step."""
     phase = run.exception.phase if run.exception else ""
     _, end = run.timings.get(phase, (None, None))
     return end or run.completed_at or run.started_at
@@ -262,12 +263,12 @@ def _agent(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """import_path: Harbor has a name for its own environments only, and wants one of both."""
+    """Return the environment. import_path: Harbor requires a type or an import path, and has types for its own only."""
     return {"import_path": f"{GROUP}/{VERSION}", "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
 
 
 def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Add the images that ran: of the agent's pod, and of each separate verifier by its step's name."""
+    """Return the environment with the images that ran: the agent pod's, and each separate verifier's by step name."""
     verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
     images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
     return {**environment, "kwargs": {**environment["kwargs"], **images}}
@@ -288,7 +289,7 @@ def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
 
 
 def _shown_value(variable: EnvVar) -> str:
-    """What was written in the spec, unless it looks like a secret; of a Secret or ConfigMap only that it was asked for."""
+    """Return the value in the spec, redacted if the name looks like a secret's; ``${NAME}`` if from a Secret or ConfigMap."""
     if variable.value_from is not None:
         return f"${{{variable.name}}}"
     value = variable.value or ""
@@ -296,7 +297,7 @@ def _shown_value(variable: EnvVar) -> str:
 
 
 def _own_version() -> str:
-    """The agents here are Multistep's own, so its version is theirs."""
+    """Return Multistep's version, which is also the version of its agents."""
     try:
         return version("multistep")
     except PackageNotFoundError:
@@ -304,7 +305,7 @@ def _own_version() -> str:
 
 
 def _uri(trial: MultiStepTrial) -> str:
-    """The resource, not the address of its results: that has the token in it, and results are passed on."""
+    """Return the URI of the trial. The address of its results contains the token, and must not be passed on with results."""
     return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 
@@ -315,7 +316,7 @@ def _digest(trial: MultiStepTrial) -> str:
         return task.bundle.digest
     if source is not None:
         return source.digest
-    text = task.inline or task  # a remote task has a digest before its pod exists; its address is the best that is left otherwise
+    text = task.inline or task  # a remote task that was never resolved has only its address
     return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
 
 
@@ -328,12 +329,12 @@ def _trial_events(
 ) -> Iterator[tuple[float, str]]:
     start = trial.status.start_time
     if start:
-        yield start.timestamp(), f"trial {trial.metadata.name} began: task {plan.task_name}, agent {plan.agent_name}"
+        yield start.timestamp(), f"trial {trial.metadata.name} started: task {plan.task_name}, agent {plan.agent_name}"
     for attempt in trial.status.attempts:
         if attempt.end_time:
             yield attempt.end_time.timestamp(), f"attempt {attempt.number} was lost: {attempt.reason}: {attempt.message}"
     if journal.started_at is not None:
-        yield journal.started_at, "the environment runs"
+        yield journal.started_at, "the environment is running"
     if exception := journal.exception or failure:
         yield now, f"the trial ended with {exception.type}: {exception.message}"
     yield now, f"the trial ended; rewards: {json.dumps(None if failure else journal.rewards)}"
@@ -342,11 +343,11 @@ def _trial_events(
 def _step_events(run: StepRun) -> Iterator[tuple[float, str]]:
     name = f"step {run.name}"
     if run.started_at is not None:
-        yield run.started_at, f"{name} began"
+        yield run.started_at, f"{name} started"
     for phase, (start, end) in run.timings.items():
-        yield start, f"{name}: {phase} began"
+        yield start, f"{name}: {phase} started"
         if end is not None:
-            yield end, f"{name}: {phase} ended after {end - start:.3f} s"
+            yield end, f"{name}: {phase} finished after {end - start:.3f} s"
     if run.completed_at is not None:
         for text in _outcome(run):
             yield run.completed_at, f"{name}: {text}"
@@ -357,7 +358,7 @@ def _outcome(run: StepRun) -> Iterable[str]:
         yield f"{run.exception.type}: {run.exception.message}"
     if run.collected:
         yield f"{run.collected.count} files collected, {run.collected.bytes} bytes"
-        yield from (f"not collected as it was: {each}" for each in run.collected.incomplete)
+        yield from (f"collected incompletely: {each}" for each in run.collected.incomplete)
     if run.gate_failure:
         yield f"the gate was not passed: {run.gate_failure}"
     yield f"ended; rewards: {json.dumps(run.rewards)}"
@@ -378,7 +379,7 @@ def _dump(value: dict[str, Any]) -> str:
 
 
 def _clean(value: Any) -> Any:
-    """Text that is UTF-8: a reward's key may hold half of a surrogate pair, which other readers of JSON refuse."""
+    """Replace characters that are not valid UTF-8: a reward's key may contain a lone surrogate, which other parsers reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, Mapping):

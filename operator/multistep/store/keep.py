@@ -1,4 +1,4 @@
-"""One step's download, unpacked (docs/runner-protocol.md): the first members are the logs, the others artifact entries."""
+"""Unpacks a step's download (docs/runner-protocol.md): its first sources are logs, the others are artifact entries."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ _NO_ROOM = "left out: no room within the results limits"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
-# Claims artifacts/manifest.json before any entry can; the models refuse this destination, so it is nobody else's.
+# Reserves artifacts/manifest.json before any entry; the models reject this destination, so no entry can request it.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """Where the contents of a file are that went straight to the object store: its name there, relative to the trial's, and
-    what the store had under it when the file was collected. sha256: as the pod told it."""
+    """The object of a file that the pod uploaded directly to the object store.
+
+    object: name, relative to the trial's; size, version: in the store at collection; sha256: as the pod reported it.
+    """
 
     object: str
     size: int
@@ -44,9 +46,9 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Received:
-    """What is known of a download beside its bytes, by name in the stream.
+    """Metadata of a download, by name in the stream.
 
-    left_out: files whose contents were not asked for, with the reason; cut: why the stream ends early, "" if it is whole;
+    left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
     room: None for no limit.
     """
 
@@ -62,8 +64,8 @@ _WHOLE = Received()
 
 @dataclass(frozen=True)
 class Kept:
-    """What was unpacked. notes: a line for each thing that was left out; members: where each entry's files are;
-    pointers: by path, for those that are empty here; used: how much of the room was taken."""
+    """An unpacked download. notes: a line for each file left out; members: the files of each entry;
+    pointers: by path, of files that are empty here; used: the amount counted against the limits."""
 
     collected: Collected
     used: Amount
@@ -74,7 +76,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Members:
-    """What is kept of one artifact entry: its place in artifacts/, and the paths below it ("" for the place itself).
+    """The retained files of one artifact entry: its place in artifacts/, and the paths below it ("" for the place itself).
 
     file: the name of an entry that is a single file, "" for a directory.
     """
@@ -84,13 +86,13 @@ class Members:
     file: str = ""
 
     def names(self) -> dict[str, str]:
-        """Paths below artifacts/ to the names that they have in the entry itself."""
+        """Return the names in the entry itself, by path below artifacts/."""
         return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
 
 
 @dataclass
 class _Notes:
-    """The first few lines, and how many more there would be."""
+    """The first MAX_NOTES notes, and the number of further ones."""
 
     lines: list[str] = field(default_factory=list)
     more: int = 0
@@ -114,13 +116,14 @@ def keep(
     sent: Mapping[str, Pointer] = _NONE_SENT,
     received: Received = _WHOLE,
 ) -> Kept:
-    """Unpack into directories of target, which is new: agent and verifier as part says, and artifacts, unless it is "verifier".
+    """Unpack into new directories of target: the logs of the part, and artifacts unless the part is "verifier".
 
-    types: of all sources, logs first; sent: by name in the stream, where they are empty. Raises StoreError.
+    types: of all sources, logs first; sent: files uploaded directly, by name in the stream, where they are empty. Raises
+    StoreError.
     """
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
-        raise StoreError(f"the runner told the types of {len(types)} sources, not of {len(logs) + len(artifacts)}")
+        raise StoreError(f"the runner reported the types of {len(types)} sources, not of {len(logs) + len(artifacts)}")
     places = [_LOG_PLACES[each] for each in logs]
     for name in (*places, *([] if part == "verifier" else ["artifacts"])):
         (target / name).mkdir()
@@ -155,45 +158,45 @@ def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], ty
 
 @dataclass(frozen=True)
 class _Sources:
-    """What was asked for, by index: the path in the container, and what the runner found there. logs: how many are logs."""
+    """The requested sources, by index: path in the container, and type reported by the runner. logs: number of logs."""
 
     paths: Sequence[str]
     types: Sequence[str]
     logs: int
 
     def index(self, name: str) -> int:
-        """Which source a member is of. Skipped if nobody asked for it."""
+        """Return the index of a member's source. Raises Skipped if that source was not requested."""
         index = name.partition("/")[0]
         if not (index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(self.types)):
-            raise Skipped("nobody asked for it")
+            raise Skipped("it was not requested")
         return int(index)
 
     def check(self, index: int, path: str, kind: Kind) -> None:
-        """Skipped for a member that is not what the runner said of its source."""
-        told = self.types[index]
-        if told not in ("file", "directory"):
-            raise Skipped(f"the runner said that the source is {told[:40]!r}")
-        if (told == "file" and (path or kind != "file")) or (told == "directory" and not path and kind != "directory"):
-            raise Skipped(f"the runner said that the source is a {told}")
+        """Raise Skipped for a member that contradicts the type that the runner reported of its source."""
+        reported = self.types[index]
+        if reported not in ("file", "directory"):
+            raise Skipped(f"the runner reported that the source is {reported[:40]!r}")
+        if (reported == "file" and (path or kind != "file")) or (reported == "directory" and not path and kind != "directory"):
+            raise Skipped(f"the runner reported that the source is a {reported}")
 
     def name_of(self, member: Member) -> str:
-        """The source of a member, for people."""
+        """Return the path of a member's source, for messages."""
         with suppress(Skipped):
             return self.paths[self.index(member.name)]
         return "?"
 
     def wanted(self, member: Member) -> tuple[int, str]:
-        """Source of a member that is to be unpacked, and its path there ("" for the source itself). Raises Skipped."""
+        """Return the source of a member and its path below it ("" for the source itself). Raises Skipped."""
         index = self.index(member.name)
-        # Made plain here: engine.artifacts.place would never find a place for an entry with the path ".".
+        # Normalized here: engine.artifacts.place would never find a place for an entry with the path ".".
         path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
         self.check(index, path, member.kind)
-        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # its place is the top, which only a directory can be
+        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # its place is artifacts/ itself, which must be a directory
         return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 
 def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
-    """The paths of each artifact entry; logs have places of their own."""
+    """Return the paths of each artifact entry. Logs have fixed places."""
     found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
     for member in islice(members(fd, cut=cut), MAX_MEMBERS):
         with suppress(Skipped):
@@ -205,7 +208,7 @@ def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
 
 @dataclass
 class _Unpacking:
-    """One pass over a stream. places: by source, where its files go; incomplete: by source."""
+    """One pass over a stream. places: target directory of each source; incomplete: by source."""
 
     sources: _Sources
     places: Sequence[str]
@@ -218,7 +221,7 @@ class _Unpacking:
     reached: int = 0
 
     def run(self, fd: int, target: Path) -> None:
-        """Unpack what has room, and name what has not."""
+        """Unpack the members that fit the limits, and list those that do not."""
         self.incomplete = [Incomplete() for _ in self.sources.paths]
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
             for name in names:
@@ -246,7 +249,7 @@ class _Unpacking:
             self.pointers[place] = self.sent[member.name]
 
     def _cut_off(self, why: str) -> None:
-        """Name the sources that did not come whole: the last one that was reached, and all after it."""
+        """Mark the last source reached, and all after it, as incomplete."""
         for index in range(self.reached, len(self.incomplete)):
             if self.sources.types[index] in ("file", "directory"):
                 self.incomplete[index].whole_reason = f"cut off: {why}"
@@ -257,6 +260,6 @@ class _Unpacking:
 
 
 def _measure(directory: Path) -> tuple[int, int]:
-    """Number of regular files, and their bytes."""
+    """Return the number of regular files and their total bytes."""
     sizes = [entry.info.st_size for entry in walk(directory) if stat.S_ISREG(entry.info.st_mode)]
     return len(sizes), sum(sizes)

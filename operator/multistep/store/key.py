@@ -1,4 +1,4 @@
-"""Which trial results belong to."""
+"""The identity of the trial that results belong to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 @dataclass(frozen=True)
 class TrialKey:
-    """Which trial. StoreError when a part could not be the name or uid of an object."""
+    """Namespace, name and uid of a trial. Raises StoreError for a part that no object can have."""
 
     namespace: str
     name: str
@@ -23,11 +23,11 @@ class TrialKey:
 
     def __post_init__(self) -> None:
         if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and _UID.fullmatch(self.uid)):
-            raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not namespace, name and uid of an object")
+            raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not a valid NAMESPACE/NAME/UID of an object")
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """A trial's."""
+        """Return a trial's key."""
         return cls(trial.metadata.namespace, trial.metadata.name, trial.metadata.uid)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""How much of the results volume each trial has: read once per namespace from the trials' notes, then kept in memory.
+"""Counts how much of the results volume each trial uses: read once per namespace from the trials' notes, then in memory.
 
-Used by the event loop only, but for what reads and writes the notes.
+Only the event loop may use it, except for the functions that read and write the notes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Collection:
     part: Part
 
 
-Usage = Mapping[Collection | None, Amount]  # of one trial; None: what has no note
+Usage = Mapping[Collection | None, Amount]  # of one trial; None: collections without a note
 
 
 @dataclass
@@ -51,13 +51,13 @@ class Ledger:
         return namespace in self.trials
 
     def read(self, namespace: str, found: Mapping[str, Usage]) -> None:
-        """Take what is on the volume; what was collected meanwhile is newer."""
+        """Load the usage found on the volume, unless the namespace was loaded already: what is in memory is newer."""
         if namespace not in self.trials:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
     def room(self, namespace: str, trial: str, collection: Collection) -> Room:
-        """Return the room for a collection, which replaces a former one of the same name."""
+        """Return the room for a collection. It replaces an earlier one of the same attempt, step and part."""
         trials = self.trials[namespace]
         own = {each: amount for each, amount in trials.get(trial, {}).items() if each != collection}
         others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
@@ -79,19 +79,19 @@ class Ledger:
         usage[collection] = amount
 
     def free(self, namespace: str, trial: str) -> None:
-        """Count a trial no more, whose results were deleted."""
+        """Stop counting a trial whose results were deleted."""
         usage = self.trials.get(namespace, {}).pop(trial, {})
         self.bytes[namespace] -= sum(amount.bytes for amount in usage.values())
 
     def reserve(self, namespace: str, size: int) -> None:
-        """Count bytes of a download, or with a negative size no more."""
+        """Reserve bytes for a download; a negative size releases them."""
         self.reserved[namespace] += size
 
 
 class Admission:
-    """Lets the bytes of one download in, as long as its room and its namespace's limit hold them, and reserves them meanwhile.
+    """Admits the bytes of one download within its room and its namespace's limit, and reserves them until it is unpacked.
 
-    A download has headers beside contents, and brings the verdict first: both get in whatever the limits are.
+    Headers and the first bytes, which have the reward, are admitted whatever the limits are.
     """
 
     def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:
@@ -108,23 +108,23 @@ class Admission:
         if self._size + size > self._room.bytes + self._free:
             raise CollectionCut(f"it has more bytes than what is left of the {self._room.bytes_of}'s results limit")
         if self._size > ADMITTED_BYTES and self._ledger.left(self._namespace) < size:
-            raise CollectionCut("the trials of the namespace collect more at this moment than its results limit")
+            raise CollectionCut("the trials of the namespace together exceed its results limit at this moment")
         self._size += size
         self._ledger.reserve(self._namespace, size)
 
     def close(self) -> None:
-        """Give back what was reserved."""
+        """Release the reserved bytes."""
         self._ledger.reserve(self._namespace, -self._size)
 
 
 def no_limits(_volume_bytes: int) -> Limits:
-    """Return limits that nothing reaches."""
+    """Return limits so high that no collection reaches them."""
     most = Amount(_NO_LIMIT, MAX_MEMBERS)
     return Limits(most, Amount(_NO_LIMIT, _NO_LIMIT), Amount(_NO_LIMIT, _NO_LIMIT))
 
 
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
-    """Append a collection to the trial's note; of several lines about one the last counts."""
+    """Append a collection to the trial's note. The last line of a collection counts."""
     line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
     former = [each for each in to.noted(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
     if former[-1:] != [line.strip()]:

@@ -1,4 +1,4 @@
-"""What is in the object store of one trial: a line of JSON for each file, directory and link of its results."""
+"""The manifest of a trial in the object store: a line of JSON for each file, directory and link of its results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAME = "manifest.jsonl"
 VERSION = 1
 _FILES, _NAMED = "files", "named"
 _PLAIN = re.compile(r"(?:[\w.@+=,~ -]+/)*[\w.@+=,~ -]+")
-_MAX_PLAIN_BYTES = 700  # S3 takes names of 1024 bytes, of which prefix and trial have their share
+_MAX_PLAIN_BYTES = 700  # S3 accepts names of 1024 bytes, which include the prefix and the trial
 
 Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One of them, in the order of the tar. mode: permission bits; mtime: whole seconds since the epoch.
+    """A file, directory or link, in the order of the tar. mode: permission bits; mtime: whole seconds since the epoch.
 
     Of a file: size, sha256, object (its name in the store, relative to the trial's) and version (its ETag there, "" if unknown).
     """
@@ -39,21 +39,21 @@ class Line:
     version: str = ""
 
     def encode(self) -> bytes:
-        """The line. A name that is no UTF-8 survives (as lone surrogates)."""
+        """Return the line as JSON. A name that is not UTF-8 is kept as lone surrogates."""
         fields = {name: value for name, value in asdict(self).items() if value != "" or name in ("path",)}
         return json.dumps(fields).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> Line:
-        """The way back. Raises StoreError."""
+        """Parse a line. Raises StoreError."""
         try:
             return cls(**json.loads(data))
         except (ValueError, TypeError) as error:
-            raise StoreError(f"the manifest has a line that makes no sense: {error}") from None
+            raise StoreError(f"the manifest has an invalid line: {error}") from None
 
 
 def head(trial: Mapping[str, Any]) -> bytes:
-    """The first line: what this is."""
+    """Return the first line: version and trial."""
     return json.dumps({"version": VERSION, **trial}).encode() + b"\n"
 
 
@@ -68,7 +68,7 @@ def check_head(data: bytes) -> None:
 
 
 def object_name(path: str) -> str:
-    """Where a file's contents are: by its own path if every store and tool can take that, else by the path's digest."""
+    """Return the object of a file: named by its path if every store and tool accepts it, else by the path's digest."""
     plain = _PLAIN.fullmatch(path) and path.isprintable() and len(os.fsencode(path)) <= _MAX_PLAIN_BYTES
     if plain and not {"", ".", ".."} & set(path.split("/")):
         return f"{_FILES}/{path}"

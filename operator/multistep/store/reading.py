@@ -1,4 +1,4 @@
-"""Reads results: lists them, and gives files or parts of files. Blocking code."""
+"""Lists results, and reads files or parts of them. Blocking code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BATCH = 100
 
 @dataclass(frozen=True)
 class Found:
-    """One thing among a trial's results: path, and what stat tells of it. target: of a link."""
+    """A file, directory or link of a trial's results. info: by lstat; target: of a link."""
 
     path: str
     info: os.stat_result
@@ -46,7 +46,7 @@ def contents(top: Path, path: str) -> Generator[bytes, None, None]:
 
 
 def is_result(path: str) -> bool:
-    """Whether a path can be that of a result: none that leads elsewhere, and nothing that is hidden at the top."""
+    """Return whether a path can be that of a result: it stays below the top, and is not hidden there."""
     parts = path.split("/")
     return not ("" in parts or ".." in parts or parts[0].startswith("."))
 
@@ -60,7 +60,7 @@ def part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
         return None
     try:
         info = os.fstat(fd)
-        begin = offset if offset >= 0 else max(0, info.st_size + offset)
-        return b"".join(pread_all(fd, begin, limit)) if stat.S_ISREG(info.st_mode) else None
+        start = offset if offset >= 0 else max(0, info.st_size + offset)
+        return b"".join(pread_all(fd, start, limit)) if stat.S_ISREG(info.st_mode) else None
     finally:
         os.close(fd)

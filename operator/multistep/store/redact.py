@@ -17,12 +17,12 @@ from secrets import token_hex
 from .tree import Entry, pread_all, walk, write_all
 
 MARK = "[REDACTED]"
-_SAMPLE_BYTES = 8192  # a NUL in the beginning means: not text (Harbor 0.25)
+_SAMPLE_BYTES = 8192  # a NUL in them means that the file is not text (Harbor 0.25)
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
 
 
 class Redactor:
-    """Replaces a fixed set of values. Those that are part of the mark itself are left alone: they would never be gone."""
+    """Replaces a fixed set of values, except values contained in the mark: replacing those would insert them again."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {secret for secret in secrets if secret and secret not in MARK}
@@ -33,7 +33,7 @@ class Redactor:
         return bool(self._plain)
 
     def tree(self, top: Path) -> None:
-        """Redact all regular UTF-8 files below a directory, hidden ones at its top left out; mode and mtime stay."""
+        """Redact all regular UTF-8 files below a directory, except hidden names at its top. Keep mode and mtime."""
         if not self:
             return
         for entry in walk(top, hidden=False):
@@ -41,7 +41,7 @@ class Redactor:
                 self._file(top, entry)
 
     def text(self, chunks: Iterable[bytes], *, is_json: bool = False) -> Iterator[bytes]:
-        """A text in chunks of any size, redacted."""
+        """Yield a text redacted. chunks: of any size."""
         scrubber = _Scrubber(self._json if is_json else self._plain, is_json=is_json)
         for chunk in chunks:
             yield scrubber.feed(chunk)
@@ -73,7 +73,7 @@ class Redactor:
 
 
 class _Scrubber:
-    """One pass over a text. A match is acted on only when all of it could be there, so no chunk boundary hides one."""
+    """One pass over a text. Holds back enough bytes that no chunk boundary can split a match."""
 
     def __init__(self, values: list[bytes], *, is_json: bool) -> None:
         tokens = [re.escape(value) for value in values]
@@ -98,14 +98,14 @@ class _Scrubber:
 
     def _replacement(self, token: bytes) -> bytes:
         if self._is_json and (token in (b'"', b"\n") or (len(token) == 2 and token[:1] == b"\\")):
-            self._follow(token)
+            self._track_string(token)
             return token
         if self._is_json and token.isdigit() and not self._in_string:
             return token
         return MARK.encode()
 
-    def _follow(self, token: bytes) -> None:
-        """A string ends with its line at the latest, so a stray quote cannot shift later lines."""
+    def _track_string(self, token: bytes) -> None:
+        """Track whether the text is in a JSON string. A string ends with its line, so a stray quote affects one line only."""
         if token == b"\n":
             self._in_string = False
         elif token == b'"':
@@ -115,7 +115,7 @@ class _Scrubber:
 
 
 def _is_hit(fd: int, values: list[bytes]) -> bool:
-    """Whether the file is text and has one of the values in it."""
+    """Return whether the file is text that contains one of the values."""
     if b"\0" in os.pread(fd, _SAMPLE_BYTES, 0):
         return False
     decoder = codecs.getincrementaldecoder("utf-8")()

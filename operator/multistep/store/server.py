@@ -1,6 +1,6 @@
-"""Serves results over HTTP: one tar stream per trial, or parts of its files, for whoever can show its token.
+"""Serves results over HTTP: a tar stream per trial, or parts of its files, to readers with the trial's token.
 
-The trial's status tells the token, which is part of the address: access logs must not hold it.
+The token is part of the address, which the trial's status contains: access logs must not contain it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ..errors import StoreError
 from .shipping import Shipping
 from .volume import TrialKey, Volume
 
-MAX_DOWNLOADS = 8  # at once; more wait
-WRITE_TIMEOUT_SECONDS = 60.0  # for a reader to take one chunk; one that sleeps must not keep others waiting
+MAX_DOWNLOADS = 8  # concurrently; further ones are queued
+WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk; a stalled reader must not hold a slot
 
 MAX_PART_BYTES = 1024 * 1024
 
@@ -24,9 +24,9 @@ FILE_PATH = PATH + "/files/{path:.+}"
 
 
 def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None) -> None:
-    """Mount ``GET /results/NAMESPACE/NAME/UID/TOKEN``: 200 with a tar stream, or 404; 503 while the object store is away;
-    and below that ``/files/PATH``, with ``?offset=N&limit=N`` in bytes: at most limit (1 MiB) bytes of one file; a negative offset
-    counts from its end."""
+    """Add two routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
+    503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` below it returns at most limit bytes (up to
+    1 MiB) of one file; a negative offset counts from its end."""
     results = _Results(volume, shipping)
     app.router.add_get(PATH, results.get, allow_head=False)
     app.router.add_get(FILE_PATH, results.get_part, allow_head=False)
@@ -47,7 +47,7 @@ class _Results:
             try:
                 await self._send(place, key, response)
             except (StoreError, TimeoutError):
-                _cut(request)  # without the end of its body, so that nobody takes it for whole
+                _cut(request)  # without the end of the body, so that the reader detects it
                 return response
             await response.write_eof()
         return response
@@ -58,9 +58,9 @@ class _Results:
         try:
             offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", str(MAX_PART_BYTES)))
         except ValueError:
-            raise web.HTTPBadRequest(text="offset and limit are numbers of bytes") from None
+            raise web.HTTPBadRequest(text="offset and limit must be integers (bytes)") from None
         if not 1 <= limit <= MAX_PART_BYTES:
-            raise web.HTTPBadRequest(text=f"limit is from 1 to {MAX_PART_BYTES}")
+            raise web.HTTPBadRequest(text=f"limit must be from 1 to {MAX_PART_BYTES} bytes")
         try:
             part = await place.part(key, request.match_info["path"], offset=offset, limit=limit)
         except StoreError as error:
@@ -70,7 +70,7 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     def _allowed(self, request: web.Request) -> TrialKey:
-        """The trial that is asked for; 404 tells nothing of what there is."""
+        """Return the requested trial. Raises 404 for a missing trial and a wrong token alike, so that it reveals nothing."""
         shown = request.match_info
         try:
             key = TrialKey(shown["namespace"], shown["name"], shown["uid"])
@@ -81,7 +81,7 @@ class _Results:
         return key
 
     async def _place(self, key: TrialKey) -> Volume | Shipping:
-        """Where the results are as a whole: the object store, if it has their manifest."""
+        """Return the store with the complete results: the object store if it has the manifest, else the volume."""
         try:
             if self._shipping is not None and await self._shipping.exists(key):
                 return self._shipping

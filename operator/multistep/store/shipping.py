@@ -1,8 +1,8 @@
-"""Finished trials in an object store: PREFIX/NAMESPACE/NAME/UID/ has their files, and a manifest that is written last.
+"""Uploads finished trials to an object store: PREFIX/NAMESPACE/NAME/UID/ has the files, and a manifest, written last.
 
-Everything may be repeated after a crash: names follow from what is stored, and the volume has a note of what was sent.
-PREFIX/_trials/ has an empty object for each trial with anything in the store, made before all others and removed after them;
-PREFIX/_gone/ one for each whose trial is gone, whose time tells since when.
+Every operation is idempotent: object names are derived from the contents' paths, and a note on the volume lists the uploaded
+files. PREFIX/_trials/ has an empty object for each trial in the store, created before the trial's other objects and deleted
+after them. PREFIX/_gone/ has one for each trial that no longer exists; the object's time is when that was detected.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .volume import Spool, TrialKey, Volume
 
 T = TypeVar("T")
 
-TRIALS, GONE = "_trials", "_gone"  # no namespace can be called so
-_DIRECT = "sent"  # among a trial's objects: what its pods put there themselves
-_SENT = "sent"  # what the volume's note of what was sent is called
-_SMALL_BYTES = 1024 * 1024  # up to here a file is sent as one piece
+TRIALS, GONE = "_trials", "_gone"  # not valid names of a namespace
+_DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
+_SENT = "sent"  # name of the note on the volume that lists uploaded files
+_SMALL_BYTES = 1024 * 1024  # up to this size a file is uploaded in one request
 _SMALL_AT_ONCE = 8
 _LARGE_AT_ONCE = 1
 _DELETED_AT_ONCE = 500
@@ -39,7 +39,7 @@ _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile
 
 
 class Shipping:
-    """Brings what is on the volume to the bucket, and back to readers."""
+    """Uploads results from the volume to the bucket, and serves them from there."""
 
     def __init__(self, bucket: Bucket, volume: Volume) -> None:
         self._bucket = bucket
@@ -48,18 +48,20 @@ class Shipping:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     def url(self, key: TrialKey) -> str:
-        """Where the trial's objects are."""
+        """Return the URL of the trial's objects."""
         return f"{self._bucket.url}/{key}"
 
     async def ship(self, key: TrialKey) -> str:
-        """Have all results of a trial in the store and return where. May be called again; what is there is not sent again.
+        """Upload all results of a trial and return their URL. Idempotent: uploaded files are not uploaded again.
 
-        StoreError: the store is away, or has this trial's results from elsewhere: what is here now must not replace them.
+        Raises StoreError if the store is unavailable, or has results that this volume did not upload: those are not replaced.
         """
         former = await self._bucket.head(_manifest(key))
         sent = frozenset((await self._volume.noted(key, _SENT)).splitlines())
         if former is not None and not sent:
-            raise StoreError(f"{self.url(key)} has results of this trial already, and they are not those on the volume")
+            raise StoreError(
+                f"{self.url(key)} already has results of this trial that this volume did not upload; they are not replaced"
+            )
         await self._bucket.put(f"{TRIALS}/{key}", b"")
         pointers = await self._volume.pointers(key)
         async with self._volume.spool(key) as lines:
@@ -72,8 +74,8 @@ class Shipping:
         return self.url(key)
 
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
-        """In place of the one that was there before all this: a writer whose lease is over meets another's. (A large one goes
-        in parts, for which no store knows conditions.)"""
+        """Write the manifest if nobody replaced the former one: this fences a writer that lost the lease. (A large manifest
+        needs a multipart upload, for which stores support no condition.)"""
         async with aclosing(lines.chunks()) as chunks:
             if lines.size > PART_BYTES:
                 await self._bucket.put_stream(_manifest(key), chunks, lines.size)
@@ -82,7 +84,7 @@ class Shipping:
                 await self._bucket.put_if(_manifest(key), whole, former.version if former else None)
 
     async def _ship(self, key: TrialKey, found: Found, sent: frozenset[bytes], pointers: Mapping[str, Pointer]) -> Line | None:
-        """One file, directory or link."""
+        """Upload one file, and return the manifest's line of a file, directory or link."""
         line = _line(found)
         if line is None or line.kind != "file":
             return line
@@ -94,7 +96,7 @@ class Shipping:
     async def _ship_file(self, key: TrialKey, line: Line, sent: frozenset[bytes]) -> Line:
         if sent:
             line = replace(line, sha256=await self._digest(key, line))
-            if _sent(line) in sent and await self._is_there(key, line):
+            if _sent(line) in sent and await self._is_uploaded(key, line):
                 return line
         name = f"{key}/{line.object}"
         if line.size <= _SMALL_BYTES:
@@ -117,18 +119,18 @@ class Shipping:
                 pass
         return digest.sha256
 
-    async def _is_there(self, key: TrialKey, line: Line) -> bool:
+    async def _is_uploaded(self, key: TrialKey, line: Line) -> bool:
         there = await self._bucket.head(f"{key}/{line.object}")
         return there is not None and there.size == line.size
 
     # -- reading
 
     async def exists(self, key: TrialKey) -> bool:
-        """Whether all results of this trial are in the store."""
+        """Return whether all results of this trial are in the store."""
         return await self._bucket.head(_manifest(key)) is not None
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """The same tar stream that the volume gave. StoreError when an object is not what the manifest says."""
+        """Yield the same tar stream as the volume. Raises StoreError for an object that does not match the manifest."""
         async with aclosing(self._lines(key)) as lines:
             async for line in lines:
                 async with aclosing(self._member(key, Line.decode(line))) as pieces:
@@ -137,7 +139,7 @@ class Shipping:
         yield END
 
     async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Those of the manifest, but for its head, by way of the disk: whoever reads them may be slow."""
+        """Yield the manifest's lines after its head. They are spooled to disk first: the reader may be slow."""
         async with self._volume.spool(key) as spool:
             async with aclosing(self._bucket.get(_manifest(key))) as chunks:
                 async for chunk in chunks:
@@ -153,7 +155,7 @@ class Shipping:
 
     async def _member(self, key: TrialKey, line: Line) -> AsyncGenerator[bytes, None]:
         if line.version and (there := await self._bucket.head(f"{key}/{line.object}")) != _expected(key, line, there):
-            yield _remark(line, "it is not what was collected: somebody who knew the address that it was sent to changed it")
+            yield _remark(line, "it is not what was collected: somebody changed it, probably with the presigned upload URL")
             return
         yield header(line.path, _TYPES[line.kind], line.mode, line.mtime, size=line.size, target=line.target)
         if not line.size:
@@ -164,27 +166,27 @@ class Shipping:
             async for chunk in chunks:
                 yield chunk
         if (digest.size, digest.sha256) != (line.size, line.sha256) and not line.version:
-            raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest is another")
+            raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest differs")
         yield padding(line.size)
         if digest.sha256 != line.sha256:
-            yield _remark(line, f"the pod that sent it told another digest: {line.sha256}")
+            yield _remark(line, f"the pod that uploaded it reported another digest: {line.sha256}")
 
-    # -- what goes straight from pods
+    # -- direct uploads from pods
 
     @property
     def direct(self) -> bool:
-        """Whether requests can be signed for pods."""
+        """Whether the store supports presigned uploads by pods."""
         return self._bucket.can_sign
 
     async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
-        """An address that a pod may put one file to."""
+        """Return a presigned URL with which a pod can upload one file."""
         await self._bucket.put(f"{TRIALS}/{key}", b"")
         url = await self._bucket.sign_put(f"{key}/{_direct(attempt, step, number)}", URL_SECONDS)
         headers = {"x-ms-blob-type": "BlockBlob"} if self._bucket.url.startswith("az://") else {}
         return Invitation(url, headers, self._bucket.ca if url.startswith("https://") else "")
 
     async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
-        """What a pod says it sent, if it is there."""
+        """Return the object that a pod reports to have uploaded; None if it is missing or does not match the report."""
         name = _direct(attempt, step, sent.number)
         there = await self._bucket.head(f"{key}/{name}")
         if there is None or there.size != sent.file.size or there.version.strip('"') != sent.version.strip('"'):
@@ -192,18 +194,18 @@ class Shipping:
         return Pointer(name, there.size, sent.sha256, there.version)
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
-        """At most limit bytes of one file; None if it is not there. offset: a negative one counts from its end."""
+        """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
         if not is_result(path):
             return None
         own = await self._bucket.get_part(f"{key}/{manifest.object_name(path)}", offset, limit)
         if own is not None or (line := await self._sent_line(key, path)) is None:
             return own
         if (there := await self._bucket.head(f"{key}/{line.object}")) is None or there != _expected(key, line, there):
-            raise StoreError(f"{path!a} is not what was collected: somebody who knew the address that it was sent to changed it")
+            raise StoreError(f"{path!a} is not what was collected: somebody changed it, probably with the presigned upload URL")
         return await self._bucket.get_part(there.name, offset, limit)
 
     async def _sent_line(self, key: TrialKey, path: str) -> Line | None:
-        """What the manifest says of a file that a pod sent itself; most trials have none, and it is not read for them."""
+        """Return the manifest's line of a file that a pod uploaded. Trials without such files skip reading the manifest."""
         async with aclosing(self._bucket.list(f"{key}/{_DIRECT}")) as found:
             if await anext(found, None) is None:
                 return None
@@ -216,7 +218,7 @@ class Shipping:
     # -- retention
 
     async def trials(self) -> dict[TrialKey, float | None]:
-        """Every trial that has anything in the store, and since when its trial is known to be gone, by the store's clock."""
+        """Return every trial in the store, and since when it is marked as deleted (seconds since the epoch, store's clock)."""
         gone = {each.name.removeprefix(f"{GONE}/"): each.time async for each in self._bucket.list(GONE)}
         found: dict[TrialKey, float | None] = {}
         async for each in self._bucket.list(TRIALS):
@@ -224,26 +226,26 @@ class Shipping:
             try:
                 found[TrialKey(*parts)] = gone.get("/".join(parts))
             except (StoreError, TypeError):
-                continue  # somebody else's
+                continue  # not an object of ours
         return found
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
-        """Write down that the trial is gone since now; the store's own time of that is what is read back."""
+        """Mark the trial as deleted. The store's own time of the mark counts, not ``now``."""
         await self._bucket.put(f"{GONE}/{key}", f"{now}\n".encode())
 
     async def unmark(self, key: TrialKey) -> None:
-        """The trial is there after all."""
+        """Delete the mark: the trial exists."""
         await self._bucket.delete([f"{GONE}/{key}"])
 
     async def remove(self, key: TrialKey) -> None:
-        """Delete all that is stored of a trial: first the manifest, so that nobody reads half of it."""
+        """Delete all objects of a trial: the manifest first, so that no reader gets partial results."""
         await self._bucket.delete([_manifest(key)])
         await self.remove_below(key)
         await self._bucket.delete([f"{GONE}/{key}"])
         await self._bucket.delete([f"{TRIALS}/{key}"])
 
     async def remove_below(self, key: TrialKey, but: Callable[[Stored], bool] = lambda _: False) -> None:
-        """Delete a trial's objects, but for some."""
+        """Delete a trial's objects, except those for which ``but`` returns true."""
         names: list[str] = []
         async for each in self._bucket.list(str(key)):
             if not but(each):
@@ -257,7 +259,7 @@ class Shipping:
 
 @dataclass(frozen=True)
 class Invitation:
-    """To put one object. url: a secret; ca: PEM certificates by which the store is known, "" without TLS."""
+    """A presigned upload of one object. url: a secret; ca: PEM certificates that verify the store, "" without TLS."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str]
@@ -265,7 +267,7 @@ class Invitation:
 
 
 class _Digest:
-    """What passed through."""
+    """Size and SHA-256 of the chunks that passed through."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -283,7 +285,7 @@ class _Digest:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What each returns. When one fails the others come to their end first: what they do is not to be done again."""
+    """Return all results. If one fails, wait for the others before raising: their uploads need not be repeated then."""
     found: list[T] = []
     for each in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(each, BaseException):
@@ -305,18 +307,18 @@ def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
 
 
 def _remark(line: Line, text: str) -> bytes:
-    """A file beside the one that something is wrong with: the rest of the results is none the worse for it."""
+    """Return a file that describes a problem with the file beside it. The other results stay valid."""
     data = f"{line.path!a}: {text}\n".encode()
     return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + padding(len(data))
 
 
 def _sent(line: Line) -> bytes:
-    """A line of the note of what was sent: short, whatever the path."""
+    """Return a file's line in the note of uploaded files: a digest, so that its length does not depend on the path."""
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 
 def _line(found: Found) -> Line | None:
-    """A line of the manifest; None for what no archive has either."""
+    """Return the manifest's line; None for types that archives exclude, too."""
     info = found.info
     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):

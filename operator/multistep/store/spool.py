@@ -1,4 +1,4 @@
-"""Downloads on their way to the results volume."""
+"""Buffers downloads on the disk before they are unpacked."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LINES_BYTES = 64 * 1024
 
 
 class Spool:
-    """A download on its way to the volume: a nameless file, which is gone when it is closed or the operator dies.
+    """A download in a nameless file, which the kernel deletes when it is closed or the operator dies.
 
-    admit: called with the size of what comes next; raises to refuse it.
+    admit: called with the bytes of each write; raises to reject it.
     """
 
     def __init__(
@@ -33,40 +33,40 @@ class Spool:
         self.size = 0
 
     async def write(self, data: bytes) -> None:
-        """Append. StoreError past the limit or when the disk is full; CollectionCut when no room is left for it."""
+        """Append data. Raises StoreError beyond max_bytes or if the disk is full, CollectionCut beyond the results limits."""
         self._admit(len(data))
         self.size += len(data)
         if self._max_bytes is not None and self.size > self._max_bytes:
-            raise StoreError(f"{self._key}: what is to be collected has more than {self._max_bytes} bytes")
+            raise StoreError(f"{self._key}: the download has more than {self._max_bytes} bytes")
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes >= _BUFFER_BYTES:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what is held in memory."""
+        """Write the buffered data to the file."""
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
             await self._threads.run(self._append, held)
 
     def _append(self, held: Sequence[bytes]) -> None:
-        with as_store_error(f"{self._key}: writing what was collected"):
+        with as_store_error(f"{self._key}: writing the download"):
             self._file.writelines(held)
             self._file.flush()
 
     def fileno(self) -> int:
-        """Its file descriptor."""
+        """Return the file descriptor."""
         return self._file.fileno()
 
     async def lines(self) -> AsyncGenerator[list[bytes], None]:
-        """What was written, line by line and some hundred at once."""
+        """Yield the written lines in batches of about 64 KiB."""
         await self.flush()
         self._file.seek(0)
         while found := await self._threads.run(lambda: self._file.readlines(_LINES_BYTES)):
             yield found
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """What was written."""
+        """Yield the written data in chunks."""
         await self.flush()
         at = 0
         while chunk := await self._threads.run(os.pread, self.fileno(), _BUFFER_BYTES, at):

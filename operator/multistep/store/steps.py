@@ -1,4 +1,4 @@
-"""Where a step's collection is put among a trial's results, and what is kept beside it. Blocking code."""
+"""Stores a step's collection among a trial's results, with internal data about it. Blocking code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .directory import TrialDirectory
 from .keep import Kept, Members, Pointer, Received, keep
 from .ledger import Collection, write_note
 
-_MEMBERS, _POINTERS = "members", "pointers"  # what is kept of steps beside their results
+_MEMBERS, _POINTERS = "members", "pointers"  # names of internal data about steps
 
 
 class Step(Protocol):
-    """What is to be known of a step; an engine.plan.StepPlan is one. directory: None for a single-step task."""
+    """The attributes of a step that the store needs, as engine.plan.StepPlan has. directory: None for a single-step task."""
 
     @property
     def name(self) -> str: ...
@@ -44,7 +44,7 @@ def keep_step(
     sent: Mapping[str, Pointer],
     received: Received,
 ) -> Kept:
-    """Unpack a download into its place. fd: of the file that holds it."""
+    """Unpack a download into its place. fd: of the spooled file."""
     to.begin(attempt)
     with to.work() as work:
         kept = keep(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
@@ -65,7 +65,7 @@ def keep_step(
 
 
 def pointers(to: TrialDirectory) -> dict[str, Pointer]:
-    """Read which files went straight to the object store, by path in the results."""
+    """Return the files that pods uploaded directly to the object store, by path in the results."""
     current, found = to.attempt(), dict[str, Pointer]()
     for attempt in range(1, current + 1):
         top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
@@ -79,8 +79,8 @@ def _place(step: Step) -> str:
 
 
 def picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
-    """Return what is kept of one artifact entry as a tar stream. Raises StoreError if the step was not collected."""
+    """Return the retained files of one artifact entry as a tar stream. Raises StoreError if the step was not collected."""
     kept = to.kept(_MEMBERS, attempt).get(step.index)
     if kept is None:
-        raise StoreError(f"what was collected in step {step.name!r} is not here any more")
+        raise StoreError(f"the files collected in step {step.name!r} no longer exist")
     return picked_chunks(to.path / f"{_place(step)}artifacts", Members(**json.loads(kept)[entry]).names())

@@ -1,6 +1,6 @@
-"""Reads the tar stream that a runner sent (PAX), with a bound on everything that is held.
+"""Parses the tar stream (PAX) that a runner sent, in bounded memory.
 
-The stream comes out of a hostile container. The standard library's reader holds extended headers of any size.
+The stream comes from an untrusted container. The standard library's parser reads extended headers of any size into memory.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Literal
 from ..errors import StoreError
 
 BLOCK = 512
-MAX_MEMBERS = 200_000  # of one collection; their names are held in memory to find the artifacts' places
+MAX_MEMBERS = 200_000  # of one collection; their names are in memory while the artifacts are placed
 MAX_EXTENDED_BYTES = 64 * 1024  # of one extended header: two paths and some numbers
 _SIZE_LIMIT = 2**62
 
 Kind = Literal["file", "directory", "link", "other"]
 _KINDS: Mapping[bytes, Kind] = {b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"2": "link"}
-_HEADER_ONLY = frozenset(b"123456")  # no contents follow these, whatever their size field says
+_HEADER_ONLY = frozenset(b"123456")  # types without contents, whatever their size field contains
 _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member. target: of a link; mode: permission bits; mtime: seconds; offset, size: where its bytes are."""
+    """One member. target: of a link; mode: permission bits; mtime: seconds since the epoch; offset, size: of its contents."""
 
     name: str
     kind: Kind
@@ -37,9 +37,9 @@ class Member:
 
 
 def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
-    """The members of the tar in a file, in order. Raises StoreError when it is none.
+    """Yield the members of a tar file, in order. Raises StoreError for an invalid file.
 
-    cut: the file is known to end early; then the members that are whole are all there are.
+    cut: the file is known to end early; only its complete members are yielded.
     """
     length, position = os.fstat(fd).st_size, 0
     extended: dict[str, bytes] = {}
@@ -59,7 +59,7 @@ def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
 
 
 def _header(fd: int, position: int, length: int) -> bytes:
-    """A header block; nothing at the end."""
+    """Return a header block; b"" at the end of the archive."""
     block = os.pread(fd, BLOCK, position)
     if position >= length or not block.strip(b"\0"):
         return b""
@@ -90,13 +90,13 @@ def _extended(kind: bytes, data: bytes) -> dict[str, bytes]:
 
 
 def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Records ``LENGTH KEY=VALUE`` and a newline; a value may hold anything."""
+    """Parse records ``LENGTH KEY=VALUE`` with a newline at the end. A value may contain any bytes."""
     while data:
         digits, space, _ = data[:20].partition(b" ")
         size = _decimal(digits) if space else 0
         key, equals, value = data[len(digits) + 1 : size].partition(b"=")
         if not equals or not value.endswith(b"\n") or size > len(data):
-            raise _broken("an extended header makes no sense")
+            raise _broken("an extended header is malformed")
         yield key.decode(errors="replace"), value[:-1]
         data = data[size:]
 
@@ -125,7 +125,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes) -> int:
-    """Octal digits; or, with the first bit set, a binary number."""
+    """Parse octal digits or, if the first bit is set, a binary number."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         return value if value < _SIZE_LIMIT else _invalid_number(field)
@@ -144,7 +144,7 @@ def _decimal(text: bytes) -> int:
 
 
 def _time(read: Callable[[bytes], float], text: bytes) -> float:
-    """Seconds; 1970 for what a file cannot have: a time is no reason to refuse one."""
+    """Parse seconds since the epoch; return 0 for an invalid time, which is no reason to reject the file."""
     try:
         value = read(text)
     except (ValueError, StoreError):
@@ -153,8 +153,8 @@ def _time(read: Callable[[bytes], float], text: bytes) -> float:
 
 
 def _invalid_number(field: bytes) -> int:
-    raise _broken(f"{field[:40]!r} is no number")
+    raise _broken(f"{field[:40]!r} is not a number")
 
 
 def _broken(why: str) -> StoreError:
-    return StoreError(f"the tar stream of collected files makes no sense: {why}")
+    return StoreError(f"the tar stream of collected files is invalid: {why}")

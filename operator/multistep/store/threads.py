@@ -1,4 +1,4 @@
-"""The few threads in which a volume blocks, so that the event loop does not."""
+"""A small thread pool for a volume's blocking calls, which must not block the event loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class Threads:
-    """A bounded pool. number: the most threads."""
+    """A bounded thread pool. number: of threads, at most."""
 
     def __init__(self, number: int) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="store")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call it in a thread. When cancelled this waits for the call to end: it may use files that are closed next."""
+        """Call a function in a thread. If cancelled, wait for the call to end: it may use files that the caller closes next."""
         job = self._pool.submit(partial(function, *args, **kwargs))
         waiting = asyncio.wrap_future(job)
         try:
@@ -30,17 +30,17 @@ class Threads:
         except asyncio.CancelledError:
             if not job.cancel():
                 await asyncio.wait([waiting])
-                waiting.cancelled() or waiting.exception()  # looked at, else asyncio reports it as forgotten
+                waiting.cancelled() or waiting.exception()  # retrieved, or asyncio logs that it never was
             raise
 
     def close(self) -> None:
-        """Take no more work; what runs ends by itself."""
+        """Accept no more calls. Running calls continue to their end."""
         self._pool.shutdown(wait=False)
 
 
 @contextmanager
 def as_store_error(what: str) -> Iterator[None]:
-    """Turn an OSError into a StoreError that says what was being done."""
+    """Convert an OSError to a StoreError. what: the operation, for the message."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Directory trees that may hold anything: written, walked and deleted without ever following a link.
+"""Writes, walks and deletes untrusted directory trees. Links are never followed.
 
-Each step down is one open of one name, relative to the directory above and refusing links, so no name leads elsewhere.
+Each directory is opened by a single name, relative to its parent and with O_NOFOLLOW, so no path leads out of the tree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 from .tar import Member
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # relative; leaves room for what comes before it, here and where the results are copied to
+MAX_PATH_BYTES = 2048  # relative; leaves room for the prefix, here and where users copy the results
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,12 +24,12 @@ _UNWRITABLE_NAME = frozenset({ENAMETOOLONG, EILSEQ, EINVAL, ELOOP})
 
 
 class Skipped(Exception):
-    """A member that cannot or must not be written; its text says why."""
+    """A member cannot or must not be written. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a walk finds: path relative to the top, and how to open it. info: of the entry itself, links not followed."""
+    """An entry of a walk. path: relative to the top; parent, name: to open it; info: by lstat."""
 
     path: str
     parent: int
@@ -37,14 +37,14 @@ class Entry:
     info: os.stat_result
 
     def open(self) -> int:
-        """A file descriptor to read a regular file by."""
+        """Return a file descriptor to read a regular file."""
         return os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.parent)
 
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
-    """Everything below a directory, a directory before its contents; what vanishes meanwhile is left out.
+    """Yield every entry below a directory, a directory before its contents. Entries deleted during the walk are skipped.
 
-    hidden: with the top's own names that begin with a dot.
+    hidden: include names at the top that start with a dot.
     """
     levels = [_Level.open(os.open(top, _DIRECTORY), "")]
     try:
@@ -53,13 +53,13 @@ def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]
             if name is None:
                 levels.pop().close()
             elif hidden or len(levels) > 1 or not name.startswith("."):
-                yield from _visit(levels, name)
+                yield from _enter(levels, name)
     finally:
         for level in levels:
             level.close()
 
 
-def _visit(levels: list[_Level], name: str) -> Iterator[Entry]:
+def _enter(levels: list[_Level], name: str) -> Iterator[Entry]:
     level = levels[-1]
     try:
         entry = Entry(level.prefix + name, level.fd, name, os.stat(name, dir_fd=level.fd, follow_symlinks=False))
@@ -94,7 +94,7 @@ class _Level:
 
 
 def open_below(top: str | os.PathLike[str], path: str) -> int:
-    """A file descriptor of a regular file below a directory, by its path there; no link is followed."""
+    """Return a file descriptor of a regular file below a directory. path: relative; links are not followed."""
     *parents, name = path.split("/")
     fd = os.open(top, _DIRECTORY)
     for each in parents:
@@ -110,7 +110,7 @@ def open_below(top: str | os.PathLike[str], path: str) -> int:
 
 
 def pread_all(fd: int, offset: int, size: int) -> Iterator[bytes]:
-    """Bytes of a file in chunks; ends early when the file does."""
+    """Yield bytes of a file in chunks; stop early at its end."""
     while size > 0 and (chunk := os.pread(fd, min(size, CHUNK_BYTES), offset)):
         yield chunk
         offset += len(chunk)
@@ -118,28 +118,28 @@ def pread_all(fd: int, offset: int, size: int) -> Iterator[bytes]:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write it all, however little one call takes."""
+    """Write all data, in as many calls as needed."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 class TreeWriter:
-    """Writes members below a directory. The later of two with one path wins; what is in the way is deleted, never followed."""
+    """Writes members below a directory. The later of two members with the same path replaces the earlier one."""
 
     def __init__(self, top: str | os.PathLike[str]) -> None:
         self._top = os.open(top, _DIRECTORY)
-        self._parent: tuple[tuple[str, ...], int] | None = None  # the last one: members come directory by directory
+        self._parent: tuple[tuple[str, ...], int] | None = None  # cached: successive members are often in the same directory
 
     def __enter__(self) -> TreeWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._forget()
+        self._close_parent()
         os.close(self._top)
 
     def add(self, path: str, member: Member, source: int) -> None:
-        """Write one member at a relative path. source: the file that holds its bytes. Raises Skipped, or OSError."""
+        """Write one member at a relative path. source: file descriptor of its contents. Raises Skipped or OSError."""
         parts = safe_parts(path)
         if member.kind == "other":
             raise Skipped("neither a file nor a directory nor a symbolic link")
@@ -147,14 +147,14 @@ class TreeWriter:
             self._add(parts, member, source)
         except OSError as error:
             if error.errno in _UNWRITABLE_NAME:
-                raise Skipped(f"this volume cannot hold it: {error.strerror}") from None
+                raise Skipped(f"the volume does not support its name or target: {error.strerror}") from None
             raise
 
     def _add(self, parts: tuple[str, ...], member: Member, source: int) -> None:
         if member.kind == "directory":
             return self._directory(parts, member)
         if not parts:
-            raise Skipped("it is in place of a directory")
+            raise Skipped("its place must be a directory")
         parent, name = self._open_parent(parts[:-1]), parts[-1]
         if member.kind == "link":
             return self._replacing(parent, name, lambda: os.symlink(member.target, name, dir_fd=parent))
@@ -182,7 +182,7 @@ class TreeWriter:
     def _open_parent(self, parts: tuple[str, ...]) -> int:
         if self._parent is not None and self._parent[0] == parts:
             return self._parent[1]
-        self._forget()
+        self._close_parent()
         fd = os.dup(self._top)
         for part in parts:
             try:
@@ -198,21 +198,21 @@ class TreeWriter:
             return os.open(name, _DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             pass
-        except OSError as error:  # a link or a file is in the way
+        except OSError as error:  # a link or a file has the name
             if error.errno not in (ENOTDIR, ELOOP):
                 raise
             self._delete(parent, name)
         os.mkdir(name, 0o755, dir_fd=parent)
         return os.open(name, _DIRECTORY, dir_fd=parent)
 
-    def _forget(self) -> None:
+    def _close_parent(self) -> None:
         if self._parent is not None:
             os.close(self._parent[1])
             self._parent = None
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
-    """The names a path is made of, none for the top. Skipped for one that leads out of the tree, or is too long."""
+    """Return the names in a path, none for the top. Raises Skipped for a path that leads out of the tree or is too long."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise Skipped("its path leads out of the results")
@@ -226,12 +226,12 @@ def _write_file(parent: int, name: str, member: Member, source: int) -> None:
     try:
         for chunk in pread_all(source, member.offset, member.size):
             write_all(fd, chunk)
-        os.fchmod(fd, _kept_mode(member.mode))
+        os.fchmod(fd, _owner_mode(member.mode))
         os.utime(fd, (member.mtime, member.mtime))
     finally:
         os.close(fd)
 
 
-def _kept_mode(mode: int) -> int:
-    """Always readable and writable by the owner, who serves and deletes it; executable by them if by anyone."""
+def _owner_mode(mode: int) -> int:
+    """Return the mode, with read and write for the owner (the operator), and execute if anyone has it."""
     return mode | stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if mode & 0o111 else 0)

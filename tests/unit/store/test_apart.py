@@ -76,7 +76,7 @@ async def test_of_a_single_step_task_the_parts_are_at_the_top(volume: Volume) ->
 
 
 async def test_nothing_to_hand_over_is_an_error(volume: Volume) -> None:
-    with pytest.raises(StoreError, match="not here any more"):
+    with pytest.raises(StoreError, match="no longer exist"):
         await handed_over(volume, 0)
 
 

@@ -178,7 +178,7 @@ async def test_names_that_are_not_utf_8_are_kept(volume: Volume) -> None:
 async def test_a_runner_that_contradicts_itself_gets_nothing_kept(volume: Volume, kind: str, sent: bytes) -> None:
     collected = await keep(volume, tar(sent), (*TWO, kind), Step(artifacts=entries("/app/out")))
     assert collected.count == 0
-    assert "the runner said" in log(volume)
+    assert "the runner reported" in log(volume)
 
 
 async def test_types_must_be_of_all_sources(volume: Volume) -> None:

@@ -167,7 +167,7 @@ async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume,
         await put_if(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Bucket, "put_if", meanwhile)
-    with pytest.raises(StoreError, match="somebody else wrote it meanwhile"):
+    with pytest.raises(StoreError, match="another writer changed it concurrently"):
         await first.ship(KEY)
 
 
@@ -179,7 +179,7 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
     wanted = await tar_of(volume)
     await volume.remove(KEY)
     await volume.finish(KEY, {"result.json": b"poorer"})
-    with pytest.raises(StoreError, match="has results of this trial already"):
+    with pytest.raises(StoreError, match="already has results of this trial"):
         await shipped.ship(KEY)
     assert await tar_of(shipped) == wanted
 
@@ -252,7 +252,7 @@ async def test_a_pod_that_told_another_digest_is_found_out(s3: servers.S3, volum
     await shipped.ship(KEY)
     found = unpacked(await tar_of(shipped))
     assert found["steps/one/artifacts/large"] == data
-    assert b"told another digest" in found["steps/one/artifacts/large.remark.txt"]
+    assert b"reported another digest" in found["steps/one/artifacts/large.remark.txt"]
 
 
 def unpacked(data: bytes) -> dict[str, bytes]:
@@ -322,7 +322,7 @@ async def test_a_store_that_is_away_is_told_apart_from_results_that_are_not_ther
 
 @pytest.mark.parametrize("url", ["", "bucket", "file:///tmp", "s3://", "http://host/x", "S3://bucket"])
 def test_a_store_that_cannot_be_meant_is_refused_by_name(url: str) -> None:
-    with pytest.raises(StoreError, match=r"results_store = .* it has to be one of s3://NAME/PREFIX, gs://"):
+    with pytest.raises(StoreError, match=r"results_store = .* must be one of s3://NAME/PREFIX, gs://"):
         Bucket.open(url)
 
 

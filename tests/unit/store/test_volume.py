@@ -72,7 +72,7 @@ async def test_an_earlier_attempt_is_kept_on_record(volume: Volume) -> None:
 async def test_a_collection_begins_its_attempt_and_a_late_one_is_refused(volume: Volume) -> None:
     await keep(volume, tar(member("0/a", b"first")))
     await keep(volume, tar(member("0/a", b"third")), attempt=3)
-    with pytest.raises(StoreError, match="attempt 1 is over"):
+    with pytest.raises(StoreError, match="attempt 1 has finished"):
         await keep(volume, tar(member("0/a", b"late")))
     assert {"attempts/1/steps/one/agent/a", "steps/one/agent/a"} <= names(volume)
 
@@ -102,7 +102,7 @@ async def test_the_end_removes_what_crashes_left(volume: Volume) -> None:
 
 @pytest.mark.parametrize("files", [{"../x": b""}, {".attempt": b""}, {"steps/x": b""}])
 async def test_the_end_writes_no_other_files(volume: Volume, files: dict[str, bytes]) -> None:
-    with pytest.raises(StoreError, match="no file of a trial directory"):
+    with pytest.raises(StoreError, match="not the name of a file of a trial directory"):
         await volume.finish(KEY, files)
 
 
