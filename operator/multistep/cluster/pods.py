@@ -18,7 +18,7 @@ from ..engine.decisions import PodFacts
 from ..engine.network import Network
 from ..errors import InvalidSpec
 from ..settings import Settings
-from . import kueue
+from . import container_status, kueue
 from .shard import LABEL_SHARD
 
 CONTAINER = "main"
@@ -123,70 +123,6 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     return pod
 
 
-def network_policy(request: PodRequest) -> dict[str, Any] | None:
-    """Return the NetworkPolicy of one pod, under the pod's name; None where the cluster enforces none.
-
-    Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
-    policies admit traffic from the pod's node. Egress is limited only if the task asks for it.
-    """
-    if not request.settings.network_policy_enforced:
-        return None
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {
-            "name": request.name,
-            "namespace": request.trial.metadata.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: label_value(request.trial.metadata.name)},
-            "ownerReferences": [owner_reference(request.trial)],
-        },
-        "spec": {
-            "podSelector": {"matchLabels": _own_labels(request.trial, request.name)},
-            "ingress": [],
-            **_egress(request.network),
-        },
-    }
-
-
-def _egress(network: Network | None) -> dict[str, Any]:
-    if network is None:
-        return {"policyTypes": ["Ingress"]}
-    to = [{"ipBlock": {"cidr": cidr}} for cidr in network.allowed]
-    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # a rule without peers would allow all
-
-
-def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
-    """Return the budget's name. It contains the trial's uid, so that the operator can delete it without reading it first."""
-    return f"{pod_name}-{trial.metadata.uid}"
-
-
-def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
-    """Return the PodDisruptionBudget that makes a drain wait for one pod; None if drains may evict pods of trials.
-
-    It also protects a pod that is not ready (a result waits to be fetched): the default of unhealthyPodEvictionPolicy.
-    """
-    if request.settings.drain != "Wait":
-        return None
-    trial = request.trial
-    own = _own_labels(trial, request.name)
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {
-            "name": disruption_budget_name(trial, request.name),
-            "namespace": trial.metadata.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: own[LABEL_TRIAL]},
-            "ownerReferences": [owner_reference(trial)],
-        },
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": own}},
-    }
-
-
-def _own_labels(trial: MultiStepTrial, name: str) -> dict[str, str]:
-    """Return labels that select one pod."""
-    return {LABEL_TRIAL: label_value(trial.metadata.name), LABEL_POD: name}
-
-
 def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:
     """Return whether the object's controller is this trial, by uid."""
     return _owner_uid(obj["metadata"]) == trial.metadata.uid
@@ -218,8 +154,12 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
     main, restarted = whole.get("state") or {}, bool(whole.get("restartCount"))
     waiting = main.get("waiting") or {}
     if not waiting.get("message") and waiting.get("reason") in (None, "PodInitializing", "ContainerCreating"):
-        waiting = _waiting_init(status) or waiting
-    ended = (_before_restart(whole) if restarted else main.get("terminated")) or _failed_init(status) or {}
+        waiting = container_status.waiting_init(status) or waiting
+    ended = (
+        (container_status.before_restart(whole) if restarted else main.get("terminated"))
+        or container_status.failed_init(status)
+        or {}
+    )
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
     disruption, queue = conditions.get("DisruptionTarget") or {}, kueue.queue(metadata)
@@ -248,7 +188,7 @@ def facts(pod: Mapping[str, Any]) -> PodFacts:
         running="running" in main,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         terminated=bool(ended),
-        init_failed=_ended_init(status) is not None,
+        init_failed=container_status.ended_init(status) is not None,
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
         exit_message=(ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
@@ -427,40 +367,9 @@ def _status(statuses: list[dict[str, Any]] | None) -> dict[str, Any]:
     return next((each for each in statuses or [] if each["name"] == CONTAINER), {})
 
 
-def _before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the container before a restart ended."""
-    return (status.get("lastState") or {}).get("terminated") or {"exitCode": None, "reason": "Restarted"}
-
-
 def _memory_limit(spec: Mapping[str, Any]) -> str:
     main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
     return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
-
-
-def _waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return why an init container waits: its image may be the missing one."""
-    for each in status.get("initContainerStatuses") or []:
-        waiting = (each.get("state") or {}).get("waiting")
-        if waiting and waiting.get("reason") != "PodInitializing":
-            return dict(waiting)
-    return None
-
-
-def _failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    if status.get("phase") != "Failed":
-        return None
-    if (ended := _ended_init(status)) is not None:
-        return ended
-    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
-
-
-def _ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how a failed init container ended."""
-    for each in status.get("initContainerStatuses") or []:
-        ended = (each.get("state") or {}).get("terminated")
-        if ended and ended.get("exitCode"):
-            return dict(ended)
-    return None
 
 
 def _owner_uid(metadata: Mapping[str, Any]) -> str:

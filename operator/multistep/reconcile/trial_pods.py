@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ..api.trial import MultiStepTrial
-from ..cluster import pods
+from ..cluster import pod_policies, pods
 from ..cluster.edge import Cluster, Object
 from ..engine.decisions import PodFacts, Wait
 from ..errors import ClusterError, Conflict, InvalidSpec, NotFound
@@ -75,16 +75,18 @@ class TrialPods:
         """Delete the pods' disruption budgets, so that node drains no longer wait."""
         if self._guarded:
             for name in names:
-                await self._cluster.delete_disruption_budget(trial.metadata.namespace, pods.disruption_budget_name(trial, name))
+                await self._cluster.delete_disruption_budget(
+                    trial.metadata.namespace, pod_policies.disruption_budget_name(trial, name)
+                )
 
     async def _guard(self, request: pods.PodRequest) -> None:
-        if (budget := pods.disruption_budget(request)) is not None:
+        if (budget := pod_policies.disruption_budget(request)) is not None:
             with suppress(Conflict):  # created before a crash
                 await self._cluster.create(budget)
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
         """Create the pod's NetworkPolicy before the pod. Return False if another object owns one of that name."""
-        policy = pods.network_policy(request)
+        policy = pod_policies.network_policy(request)
         if policy is None:
             return True
         try:

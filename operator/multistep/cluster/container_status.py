@@ -1,0 +1,38 @@
+"""Reads the statuses of a pod's containers, as the API server sends them. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the container before a restart ended."""
+    return (status.get("lastState") or {}).get("terminated") or {"exitCode": None, "reason": "Restarted"}
+
+
+def waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return why an init container waits: its image may be the missing one."""
+    for each in status.get("initContainerStatuses") or []:
+        waiting = (each.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") != "PodInitializing":
+            return dict(waiting)
+    return None
+
+
+def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how a failed pod ended before its main container started; None if the pod has not failed."""
+    if status.get("phase") != "Failed":
+        return None
+    if (ended := ended_init(status)) is not None:
+        return ended
+    return {"exitCode": None, "reason": status.get("reason") or "PodFailed"}
+
+
+def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how a failed init container ended."""
+    for each in status.get("initContainerStatuses") or []:
+        ended = (each.get("state") or {}).get("terminated")
+        if ended and ended.get("exitCode"):
+            return dict(ended)
+    return None
