@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import random
@@ -203,6 +204,12 @@ def _text(log: Path) -> str:
 
 
 _taken: list[socket.socket] = []
+
+
+@atexit.register
+def _release() -> None:
+    for each in _taken:
+        each.close()
 
 
 def _port(place: Place) -> int:

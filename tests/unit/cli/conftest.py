@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The command line runs on asyncio's own loop, which Ctrl-C interrupts in another way than uvloop."""
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Handle SIGINT as in a terminal. Whoever starts the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
