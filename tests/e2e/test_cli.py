@@ -113,12 +113,12 @@ async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: 
 async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Given, tmp_path: Path) -> None:
     """Of a setup: the status has no output of agents, which may print keys."""
     setup = "#!/bin/sh\nprintf 'Traceback:\\n  line 1\\nValueError: no\\n'; exit 3\n"
-    texts = {"task.toml": "[[steps]]\nname = 'a'\n", "steps/a/instruction.md": "do it", "steps/a/workdir/setup.sh": setup}
-    for name, text in {**texts, "steps/a/tests/test.sh": "#!/bin/sh\n"}.items():
+    config = "[environment]\ndocker_image = 'debian:bookworm-slim'\n[[steps]]\nname = 'a'\n"
+    texts = {"instruction.md": "do it", "workdir/setup.sh": setup, "tests/test.sh": "#!/bin/sh\n"}
+    for name, text in {"task.toml": config, **{f"steps/a/{name}": text for name, text in texts.items()}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    options = ("--agent", "nop", "--image", "debian:bookworm-slim", "-n", given.namespace)
-    code, out, err = await multistep("run", str(tmp_path), "--name", "raises", *options)
+    code, out, err = await multistep("run", str(tmp_path), "--name", "raises", "--agent", "nop", "-n", given.namespace)
     assert code == 1, err
     assert "setup.sh exited with status 3:\n  Traceback:\n    line 1\n  ValueError: no\n" in out
     assert (out + err).count("Traceback") == 1
