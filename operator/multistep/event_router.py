@@ -55,7 +55,7 @@ class EventRouter:
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":
-            for sweep in self._sweeps.book.doubt(key[0]):
+            for sweep in self._sweeps.book.invalidate(key[0]):
                 self.enqueue_sweep(sweep, BATCH_SECONDS)
         return self.enqueue(key)
 

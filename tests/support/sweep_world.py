@@ -159,7 +159,7 @@ class SweepWorld:
                 self._time_passes(seconds)
             if self.events in ("dropped", "delayed") and self.now - resynced >= RESYNC_SECONDS:
                 resynced = self.now
-                self.sweeps.book.doubt(KEY[0])
+                self.sweeps.book.invalidate(KEY[0])
                 self._deliver_late()
         raise AssertionError(f"never over: {self.why}, {self.status.trials}, {self.errors[-3:]}")
 

@@ -180,7 +180,7 @@ async def test_readiness_says_what_was_looked_at(operator: Operator) -> None:
 async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch told of 2 changes"
+    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
     operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
     operator.app.lease._answered_at -= 100
     operator.app.lease.last_error = "connection refused"
@@ -188,7 +188,7 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
     assert code == 503
     api, watches, results, lease, _, last = told.splitlines()
     assert api == "[-] api: the API server did not answer: connection refused"
-    assert watches == "[-] watches: again and again, no watch told of 2 changes"
+    assert watches == "[-] watches: again and again, no watch reported 2 changes"
     assert results.startswith("[-] results: results directory")
     assert (lease[:4], last) == ("[+] ", "not ok")
 
@@ -196,9 +196,9 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
 async def test_one_missed_event_leaves_the_replica_ready(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER - 1, "no watch told of 2 changes"
+    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER - 1, "no watch reported 2 changes"
     code, text = await operator.ask("/readyz")
-    assert (code, text.splitlines()[1]) == (200, "[+] watches: no watch told of 2 changes")
+    assert (code, text.splitlines()[1]) == (200, "[+] watches: no watch reported 2 changes")
 
 
 async def test_the_results_check_does_not_queue_behind_unpacking(operator: Operator) -> None:
@@ -229,10 +229,10 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
 
 async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
     await operator.start()
-    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch told of 2 changes"
+    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
     code, told = await operator.ask("/healthz")
     assert code == 503
-    assert "[-] watches: again and again, no watch told of 2 changes" in told
+    assert "[-] watches: again and again, no watch reported 2 changes" in told
 
 
 async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(

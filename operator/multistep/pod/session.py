@@ -83,7 +83,7 @@ class Session:
         self._moved = moved
         self._frames = FrameReader()
         self._turn = asyncio.Lock()
-        self._held: list[bytes] = []  # encoded acknowledgements, sent with the next request
+        self._pending_acks: list[bytes] = []  # encoded acknowledgements, sent with the next request
         self._lost = ""  # why the session is unusable; "" while it is usable
 
     async def __aenter__(self) -> Self:
@@ -116,11 +116,11 @@ class Session:
 
     async def start(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
         """Start a command as a phase. spec: the request without ``op``. Return at once, or after wait_seconds as ``wait`` does."""
-        return await self._begin("start", spec, wait_seconds)
+        return await self._start("start", spec, wait_seconds)
 
     async def healthcheck(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
         """Retry a command until it succeeds. spec: the request without ``op``. Return as ``start`` does."""
-        return await self._begin("healthcheck", spec, wait_seconds)
+        return await self._start("healthcheck", spec, wait_seconds)
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
         """Return the record as soon as it is done, or its current state after timeout_seconds."""
@@ -133,7 +133,7 @@ class Session:
 
     def ack(self, id: str) -> None:
         """Acknowledge a result, together with the next request or at close."""
-        self._held.append(encode_json(MESSAGE, {"op": "ack", "id": id}))
+        self._pending_acks.append(encode_json(MESSAGE, {"op": "ack", "id": id}))
 
     def seen(self, record: Record) -> Record:
         """Return the record, and acknowledge an unacknowledged result: that makes the pod ready again."""
@@ -192,7 +192,7 @@ class Session:
 
     async def close(self) -> None:
         """Close the session, after pending acknowledgements if possible; never raises for a broken stream."""
-        if self._held and not self._lost:
+        if self._pending_acks and not self._lost:
             with suppress(PodError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                     await self._ask()
@@ -224,12 +224,12 @@ class Session:
                 raise
             self._lost = ""
 
-    async def _begin(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
+    async def _start(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
         """Start and wait in one write: most phases finish at once, and each round trip to the pod is slow."""
-        begin = {**spec, "op": op}
+        start = {**spec, "op": op}
         if wait_seconds is None:
-            return answers.record(await self._ask(begin), spec["id"], op)
-        answer = await self._ask(begin, answers.wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
+            return answers.record(await self._ask(start), spec["id"], op)
+        answer = await self._ask(start, answers.wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
         return answers.record(answer, spec["id"], op)
 
     async def _ask_record(self, op: str, spec: Mapping[str, Any]) -> Record:
@@ -242,11 +242,11 @@ class Session:
     async def _request(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
         """Send pending acknowledgements and requests in one write. Return the last answer; drop the others, as they may be large.
         A refusal is raised after all answers; a refused acknowledgement is a protocol violation."""
-        frames, held = [_frame(each) for each in requests], self._held
-        self._held = []
-        await self._send(b"".join([*held, *frames]))
-        for _ in held:
-            await self._ack_taken()
+        frames, pending = [_frame(each) for each in requests], self._pending_acks
+        self._pending_acks = []
+        await self._send(b"".join([*pending, *frames]))
+        for _ in pending:
+            await self._receive_ack_answer()
         answer: dict[str, Any] = {}
         refusal: _Refusal | None = None
         for _ in frames:
@@ -258,7 +258,7 @@ class Session:
             raise refusal
         return answer
 
-    async def _ack_taken(self) -> None:
+    async def _receive_ack_answer(self) -> None:
         try:
             await self._answer()
         except _Refusal as refusal:
@@ -285,11 +285,11 @@ class Session:
         except (StreamLost, asyncio.CancelledError):
             raise
         except Exception as error:
-            await self._give_up_body(error)
+            await self._abort_body(error)
             raise
         await self._send(encode_json(END, {"size": size, "sha256": digest.hexdigest()}))
 
-    async def _give_up_body(self, error: Exception) -> None:
+    async def _abort_body(self, error: Exception) -> None:
         """Abort the body, so that the runner discards the received part."""
         with suppress(StreamLost):
             await self._send(encode_json(END, {"size": 0, "sha256": "", "error": str(error)[:1000]}))
@@ -356,18 +356,18 @@ class _Refusal(Exception):
 
 async def _pieces(chunks: Body) -> AsyncIterator[bytes]:
     """Split or join the chunks into pieces of UPLOAD_CHUNK_BYTES: a tar writer yields many chunks of 512 bytes."""
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     async for chunk in _chunks(chunks):
         for start in range(0, len(chunk), UPLOAD_CHUNK_BYTES):
             piece = chunk[start : start + UPLOAD_CHUNK_BYTES]
             if size + len(piece) > UPLOAD_CHUNK_BYTES:
-                yield b"".join(held)
-                held, size = [], 0
-            held.append(piece)
+                yield b"".join(pending)
+                pending, size = [], 0
+            pending.append(piece)
             size += len(piece)
-    if held:
-        yield b"".join(held)
+    if pending:
+        yield b"".join(pending)
 
 
 async def _chunks(chunks: Body) -> AsyncIterator[bytes]:

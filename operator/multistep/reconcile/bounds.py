@@ -21,7 +21,7 @@ STARTING_SECONDS = 60.0  # a pod that takes longer waits for its own cause (imag
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Slots:
     """places: number of slots; shared: whether they count for the limit, or for the key's namespace only."""
 
     places: int
@@ -29,7 +29,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Request:
     """places: number of slots; since: time of the event loop."""
 
     places: int
@@ -46,11 +46,11 @@ class Bound:
         self.limit = limit
         self._most_each = max(1, limit if most_each is None else most_each)
         self._wake = wake
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, _Slots] = {}
         self._shared = 0
         self._by_namespace: Counter[str] = Counter()
-        self._wanted: dict[Key, _Wanted] = {}
-        self._lines = (Turns(), Turns())
+        self._wanted: dict[Key, _Request] = {}
+        self._queues = (Turns(), Turns())
 
     @property
     def held(self) -> int:
@@ -68,8 +68,8 @@ class Bound:
         After False the caller must end its reconcile without another await: that end releases slots granted meanwhile.
         """
         if key not in self._held and key not in self._wanted:
-            self._wanted[key] = _Wanted(min(places, self.limit), _now())
-            self._lines[not first].add(key)
+            self._wanted[key] = _Request(min(places, self.limit), _now())
+            self._queues[not first].add(key)
             self._serve(asking=key)
         return key in self._held
 
@@ -80,7 +80,7 @@ class Bound:
 
     def hold(self, key: Key, *, shared: bool) -> None:
         """Count one slot as held, even beyond the limit."""
-        self._change(key, _Held(1, shared))
+        self._change(key, _Slots(1, shared))
         self._serve()
 
     def free(self, key: Key) -> None:
@@ -88,7 +88,7 @@ class Bound:
         self._change(key, None)
         self._serve()
 
-    def _change(self, key: Key, held: _Held | None) -> None:
+    def _change(self, key: Key, held: _Slots | None) -> None:
         for each, sign in ((self._held.pop(key, None), -1), (held, 1)):
             if each is not None:
                 self._by_namespace[key[0]] += sign * each.places
@@ -101,19 +101,19 @@ class Bound:
     def _serve(self, *, asking: Key | None = None) -> None:
         """Give free slots to queued keys in turn."""
         while (key := self._next()) is not None:
-            self._change(key, _Held(self._wanted.pop(key).places))
+            self._change(key, _Slots(self._wanted.pop(key).places))
             if key != asking:
                 self._wake(key)
 
     def _next(self) -> Key | None:
-        for line in self._lines:
-            may = [each for each in line.namespaces if self._by_namespace[each] < self._most_each]
-            if not may:
+        for queue in self._queues:
+            eligible = [each for each in queue.namespaces if self._by_namespace[each] < self._most_each]
+            if not eligible:
                 continue
-            namespace = min(may, key=self._by_namespace.__getitem__)
-            if self._shared + self._wanted[line.first(namespace)].places > self.limit:
+            namespace = min(eligible, key=self._by_namespace.__getitem__)
+            if self._shared + self._wanted[queue.first(namespace)].places > self.limit:
                 return None  # a later key that needs fewer slots must not overtake
-            return line.take(namespace)
+            return queue.take(namespace)
         return None
 
 

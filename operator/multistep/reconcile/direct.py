@@ -34,7 +34,7 @@ class Direct:
     least_bytes: int
     linger_seconds: float
 
-    async def go_on(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
+    async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
         """Send files until all are sent, or one takes longer than linger_seconds: then the result has a running record."""
         while (reached := direct.reached(gathering.collect, records)).next is not None:
             record = session.seen(await self._advance(session, gathering, reached))
@@ -51,10 +51,10 @@ class Direct:
                 return await self._send(session, gathering, send)
             case Survey(id):
                 found = await session.survey(gathering.collect.sources, min_bytes=self.least_bytes, limit=direct.MOST_FILES)
-                return await session.note(id, {"files": [each.to_json() for each in found if self._may_go(gathering, each)]})
+                return await session.note(id, {"files": [each.to_json() for each in found if self._is_sendable(gathering, each)]})
         raise AssertionError("nothing is next")
 
-    def _may_go(self, gathering: Gathering, file: Large) -> bool:
+    def _is_sendable(self, gathering: Gathering, file: Large) -> bool:
         return file.size <= direct.MOST_BYTES and (file.binary or not gathering.secret)
 
     async def _send(self, session: Session, gathering: Gathering, send: Send) -> Record:
@@ -77,14 +77,14 @@ class Direct:
         for sent in reached.sent:
             pointer = await self.shipping.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
             if pointer is None:
-                await self._tell(gathering, f"{sent.file.member}: the store does not have it as the pod sent it")
+                await self._log(gathering, f"{sent.file.member}: the store does not have it as the pod sent it")
             else:
                 found[sent.file.member] = pointer
         if reached.failure:
-            await self._tell(gathering, reached.failure)
+            await self._log(gathering, reached.failure)
         return found
 
-    async def _tell(self, gathering: Gathering, why: str) -> None:
+    async def _log(self, gathering: Gathering, why: str) -> None:
         line = f"{gathering.collect.id}: a large file came through the operator, not directly to the store: {why}"
         await self.volume.append_log(gathering.key, line)
 

@@ -36,7 +36,7 @@ from .direct import Direct, Gathering, marked_as_sent
 
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of a collection's missing files in its record, which has 64 KiB
-HURRIED_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
+BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
 
 Report = Callable[[Journal, str], Awaitable[None]]
 Dismiss = Callable[[StepPlan], Awaitable[None]]
@@ -59,7 +59,7 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class Left:
+class DriveResult:
     """The result of a drive. image_user: the image's user, if the pod must be recreated as root.
 
     verifier: the step whose verifier pod must be created or recreated. between_steps: the suspended trial paused between steps.
@@ -72,7 +72,7 @@ class Left:
 
 
 @dataclass
-class _Ride:
+class _Drive:
     """The state of one drive. sessions: the open ones; under_way: ids of records that were running when the sessions opened;
     workdir: of the verifier's environment."""
 
@@ -115,10 +115,10 @@ class Driver:
         metrics: Metrics,
         shipping: Shipping | None = None,
         *,
-        hurried: Callable[[], bool] = lambda: False,
+        sessions_queued: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
-        self._hurried = hurried
+        self._sessions_queued = sessions_queued
         self._direct = None
         if shipping is not None and shipping.direct and settings.results_direct_bytes is not None:
             self._direct = Direct(shipping, volume, settings.results_direct_bytes, settings.linger_seconds)
@@ -126,7 +126,7 @@ class Driver:
         self._settings = settings
         self._metrics = metrics
 
-    async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
+    async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout: a pod that sends or takes a byte now and then holds no exec slot for ever.
@@ -138,136 +138,136 @@ class Driver:
         except TimeoutError:
             raise StreamLost(f"exec session in pod {pods.agent.name} ended at its timeout of {limit:g} s") from None
 
-    async def _drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> Left:
+    async def _drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         async with AsyncExitStack() as stack:
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
-            if _must_be_root(trial, hello, trial.status.image_user):
-                return Left(image_user=_user(hello))
+            if _needs_root(trial, hello, trial.status.image_user):
+                return DriveResult(image_user=_user(hello))
             if missing := missing_records(trial.status, trial.status.attempt or 1, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
-            ride = _Ride(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
+            drive = _Drive(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             # A verifier's records are trusted from its own pod and from the store only: an agent may control the agent's pod.
-            ride.take(session, (each for each in hello.records if not in_verifier(each.id)))
+            drive.take(session, (each for each in hello.records if not in_verifier(each.id)))
             if loaded.plan.separate:
-                kept = [Record.from_json(each) for each in await self._volume.records(ride.key, scope.attempt)]
-                ride.records |= {each.id: each for each in kept}
-            return await self._ride(ride)
+                kept = [Record.from_json(each) for each in await self._volume.records(drive.key, scope.attempt)]
+                drive.records |= {each.id: each for each in kept}
+            return await self._run_script(drive)
 
     @asynccontextmanager
     async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[tuple[Session, Hello]]:
         self._metrics.execs.inc()
-        began = time.monotonic()
+        started = time.monotonic()
         stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, pods.CONTAINER, pods.RUNNER_CALL)
         with self._metrics.execs_open.track_inprogress():
             limit = self._settings.answer_timeout_seconds
             async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
                 hello = await session.hello()
-                self._metrics.exec_seconds.observe(time.monotonic() - began)
+                self._metrics.exec_seconds.observe(time.monotonic() - started)
                 yield session, hello
 
-    async def _ride(self, ride: _Ride) -> Left:
+    async def _run_script(self, drive: _Drive) -> DriveResult:
         # Report a number of steps once: a status write costs the API server more than the rest of a short session.
-        now, script = ride.trial.status, Replay(ride.scope, ride.agent)
-        steps_told = -1 if now.phase == "Suspended" or ride.trial.spec.suspend else len(now.steps)
-        if changed := changed_rewards(now, script.go_on(ride.records).journal.steps):
-            raise ContradictoryRecords(f"pod {ride.pods.agent.name}: {changed}")
-        while (progress := script.go_on(ride.records)).next is not None:
-            prepares = prestarts(ride.trial) and not progress.journal.steps
-            if progress.between_steps and ride.trial.spec.suspend and not prepares:
-                return Left(progress.journal, between_steps=True)
-            if len(progress.journal.steps) != steps_told:
-                await ride.hooks.report(progress.journal, ride.isolation)
-                steps_told = len(progress.journal.steps)
-            if progress.next.where not in ride.sessions:
-                if (left := await self._visit_verifier(ride, progress.journal)) is not None:
+        now, script = drive.trial.status, Replay(drive.scope, drive.agent)
+        steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
+        if changed := changed_rewards(now, script.go_on(drive.records).journal.steps):
+            raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
+        while (progress := script.go_on(drive.records)).next is not None:
+            prestarting = prestarts(drive.trial) and not progress.journal.steps
+            if progress.between_steps and drive.trial.spec.suspend and not prestarting:
+                return DriveResult(progress.journal, between_steps=True)
+            if len(progress.journal.steps) != steps_reported:
+                await drive.hooks.report(progress.journal, drive.isolation)
+                steps_reported = len(progress.journal.steps)
+            if progress.next.where not in drive.sessions:
+                if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
                     return left
                 continue
-            record = await self._advance_or_tell(ride, progress)
-            ride.records[record.id] = record
+            record = await self._advance_or_report(drive, progress)
+            drive.records[record.id] = record
             if not record.done:
-                progress = script.go_on(ride.records)
-                await ride.hooks.report(progress.journal, ride.isolation)
+                progress = script.go_on(drive.records)
+                await drive.hooks.report(progress.journal, drive.isolation)
                 break
-        return Left(progress.journal)
+        return DriveResult(progress.journal)
 
-    async def _visit_verifier(self, ride: _Ride, journal: Journal) -> Left | None:
+    async def _open_verifier_session(self, drive: _Drive, journal: Journal) -> DriveResult | None:
         """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
-        step, pod = ride.step(len(journal.steps) - 1), ride.pods.verifier
-        if pod is None or pod.name not in pods.verifier_pod_names(ride.trial, step.index):
-            return Left(journal, verifier=step)
-        session, hello = await ride.stack.enter_async_context(self._session(ride.trial, pod))
-        named = ride.trial.status.verifier
-        if _must_be_root(ride.trial, hello, named.image_user if named else None):
-            return Left(journal, image_user=_user(hello), verifier=step)
-        ride.take(session, (each for each in hello.records if in_verifier(each.id)))
-        ride.sessions["verifier"], ride.workdir = session, hello.workdir
+        step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
+        if pod is None or pod.name not in pods.verifier_pod_names(drive.trial, step.index):
+            return DriveResult(journal, verifier=step)
+        session, hello = await drive.stack.enter_async_context(self._session(drive.trial, pod))
+        named = drive.trial.status.verifier
+        if _needs_root(drive.trial, hello, named.image_user if named else None):
+            return DriveResult(journal, image_user=_user(hello), verifier=step)
+        drive.take(session, (each for each in hello.records if in_verifier(each.id)))
+        drive.sessions["verifier"], drive.workdir = session, hello.workdir
         return None
 
-    async def _advance_or_tell(self, ride: _Ride, progress: Progress) -> Record:
+    async def _advance_or_report(self, drive: _Drive, progress: Progress) -> Record:
         """Advance; if the session breaks, report the current phase first, as the pod's records may be lost."""
         try:
-            return await self._advance(ride, progress)
+            return await self._advance(drive, progress)
         except PodError:
-            await ride.hooks.report(progress.journal, ride.isolation)
+            await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
-    async def _advance(self, ride: _Ride, progress: Progress) -> Record:
+    async def _advance(self, drive: _Drive, progress: Progress) -> Record:
         """Perform the next operation, or wait shortly for the running one."""
         assert progress.next is not None
-        session = ride.sessions[progress.next.where]
+        session = drive.sessions[progress.next.where]
         if progress.running is None:
-            record = await self._perform(ride, session, progress.next)
+            record = await self._perform(drive, session, progress.next)
         else:
-            record = await session.wait(progress.running.id, self._patience(ride, progress.running.id))
+            record = await session.wait(progress.running.id, self._wait_seconds(drive, progress.running.id))
         return session.seen(record)
 
-    def _patience(self, ride: _Ride, id: str) -> float:
+    def _wait_seconds(self, drive: _Drive, id: str) -> float:
         """Return the seconds to wait for a running phase; 0 if it ran before the session opened, as it may run for hours."""
-        if id in ride.under_way:
+        if id in drive.under_way:
             return 0.0
         linger = self._settings.linger_seconds
-        return min(linger, HURRIED_SECONDS) if self._hurried() else linger
+        return min(linger, BUSY_WAIT_SECONDS) if self._sessions_queued() else linger
 
-    async def _perform(self, ride: _Ride, session: Session, operation: Operation) -> Record:
+    async def _perform(self, drive: _Drive, session: Session, operation: Operation) -> Record:
         match operation:
             case Collect():
-                return await self._collect(ride, session, operation)
+                return await self._collect(drive, session, operation)
             case Environment():
-                image_id = ride.pods.verifier.image_id if ride.pods.verifier else ""
-                return await session.note(operation.id, {"workdir": ride.workdir, **({"imageID": image_id} if image_id else {})})
+                image_id = drive.pods.verifier.image_id if drive.pods.verifier else ""
+                return await session.note(operation.id, {"workdir": drive.workdir, **({"imageID": image_id} if image_id else {})})
             case Transfer():
-                step = ride.step(operation.step)
-                chunks = self._volume.collected(ride.key, attempt=ride.scope.attempt, step=step, entry=operation.entry)
+                step = drive.step(operation.step)
+                chunks = self._volume.collected(drive.key, attempt=drive.scope.attempt, step=step, entry=operation.entry)
                 return await upload(session, operation.id, operation.target, chunks)
             case Release():
-                return await self._release(ride, session, operation)
-        return await perform(session, operation, ride.loaded.task.content, self._patience(ride, operation.id))
+                return await self._release(drive, session, operation)
+        return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
-    async def _collect(self, ride: _Ride, session: Session, operation: Collect) -> Record:
+    async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
         """Store the files, then note it at the runner. Idempotent: a repeated collection replaces the first."""
-        step, attempt = ride.step(operation.step), ride.scope.attempt
+        step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
-        if self._direct is not None and self._may_send(ride, operation):
-            gathering = Gathering(ride.key, attempt, operation, _has_secrets(ride.loaded))
-            reached = await self._direct.go_on(session, gathering, ride.records)
+        if self._direct is not None and self._may_send(drive, operation):
+            gathering = Gathering(drive.key, attempt, operation, _has_secrets(drive.loaded))
+            reached = await self._direct.run(session, gathering, drive.records)
             if reached.running is not None:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        room = await self._volume.room(ride.key, attempt=attempt, step=step, part=operation.part)
-        left_out = await self._left_out(ride, session, sources, room)
+        room = await self._volume.room(drive.key, attempt=attempt, step=step, part=operation.part)
+        left_out = await self._left_out(drive, session, sources, room)
         asked = marked_as_sent(sources, {**sent, **left_out})
-        async with self._volume.spool(ride.key, room=room) as spool:
+        async with self._volume.spool(drive.key, room=room) as spool:
             found = await session.download(asked, spool.write, timeout_seconds=self._settings.results_collect_seconds)
             received = Received(found.changed, found.unreadable, left_out, found.cut, room)
             kept = await self._volume.keep_step(
-                ride.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
+                drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )
         if found.cut:
-            session = await self._reopen(ride, operation.where)
+            session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
         seconds = round(time.monotonic() - start, 3)  # the record's own times are those of the note
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
@@ -275,38 +275,38 @@ class Driver:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
 
-    async def _left_out(self, ride: _Ride, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
+    async def _left_out(self, drive: _Drive, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
         """Return the files too large for the free space, by name in the download, with the reason; they are not downloaded."""
-        if ride.protocol < SURVEY_PROTOCOL:
+        if drive.protocol < SURVEY_PROTOCOL:
             return {}
         files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
         here = [each for each in files if each.path not in sources[each.source].sent]
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
-    async def _reopen(self, ride: _Ride, where: Place) -> Session:
+    async def _reopen(self, drive: _Drive, where: Place) -> Session:
         """Replace a session whose download was cut off by a new one."""
-        pod = ride.pods.verifier if where == "verifier" else ride.pods.agent
+        pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
         assert pod is not None
-        await ride.sessions[where].close()
-        session, _ = await ride.stack.enter_async_context(self._session(ride.trial, pod))
-        ride.sessions[where] = session
+        await drive.sessions[where].close()
+        session, _ = await drive.stack.enter_async_context(self._session(drive.trial, pod))
+        drive.sessions[where] = session
         return session
 
-    def _may_send(self, ride: _Ride, operation: Collect) -> bool:
+    def _may_send(self, drive: _Drive, operation: Collect) -> bool:
         """Return whether the pod may send files to the object store: not files that a separate verifier needs from the volume, and
         not from a pod with a limited network."""
-        return ride.protocol >= 2 and operation.part == "all" and ride.loaded.plan.network is None
+        return drive.protocol >= 2 and operation.part == "all" and drive.loaded.plan.network is None
 
-    async def _release(self, ride: _Ride, session: Session, operation: Release) -> Record:
+    async def _release(self, drive: _Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which hold the verdict; then delete its pod."""
-        step = ride.step(operation.step)
-        prefix = f"{ride.scope.attempt}/{step.name}/"
-        records = [each.to_json() for id, each in ride.records.items() if in_verifier(id) and id.startswith(prefix)]
-        await self._volume.keep_records(ride.key, attempt=ride.scope.attempt, step=step, records=records)
-        if (visited := ride.sessions.pop("verifier", None)) is not None:
-            await visited.close()
-        await ride.hooks.dismiss(step)
-        ride.pods = Pods(ride.pods.agent)
+        step = drive.step(operation.step)
+        prefix = f"{drive.scope.attempt}/{step.name}/"
+        records = [each.to_json() for id, each in drive.records.items() if in_verifier(id) and id.startswith(prefix)]
+        await self._volume.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        if (verifier := drive.sessions.pop("verifier", None)) is not None:
+            await verifier.close()
+        await drive.hooks.dismiss(step)
+        drive.pods = Pods(drive.pods.agent)
         return await session.note(operation.id, {})
 
 
@@ -324,7 +324,7 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
     )
 
 
-def _must_be_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
+def _needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
     """Return whether the pod must be recreated as root: the runner creates /logs and /tests and switches users. A user set in the
     pod template is respected."""
     return hello.user.uid != 0 and image_user is None and not pods.chooses_user(trial)

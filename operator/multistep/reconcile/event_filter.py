@@ -15,7 +15,7 @@ from ..engine.decisions import PodFacts
 from .turns import Key
 
 Body = Mapping[str, Any]
-_OVER = ("Complete", "Failed")
+_FINISHED = ("Complete", "Failed")
 Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
@@ -45,12 +45,12 @@ class EventFilter:
 
     def __init__(self) -> None:
         self._seen: dict[Name, Seen] = {}
-        self._told: set[Name] | None = None
+        self._collected: set[Name] | None = None
 
     def trial(self, body: Body, type: str | None) -> Key | None:
         """Return the trial if it needs a reconcile: new, deleted, or its spec changed. type: of the event; None for a list."""
-        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
-        return self._heard("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
+        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
+        return self._record("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def over(self, key: Key) -> bool:
         """Return whether a trial has finished: then its pods' events need no reconcile, as its last one cleaned them up."""
@@ -59,15 +59,15 @@ class EventFilter:
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
         """Return the sweep if it needs a reconcile: new, deleted, or its spec changed."""
-        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _OVER
-        return self._heard("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
+        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
+        return self._record("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def pod(self, body: Body, type: str | None) -> PodEvent | None:
         """Return the pod's event if it needs a reconcile."""
         key, facts, metadata = pods.trial_of(body), pods.facts(body), body["metadata"]
         seen = self._seen.get(("pod", metadata["namespace"], metadata["name"]))
         before = seen.facts if seen is not None and isinstance(seen.facts, PodFacts) else None
-        return PodEvent(key, facts, before) if key and self._heard("pod", metadata, key, facts, type) else None
+        return PodEvent(key, facts, before) if key and self._record("pod", metadata, key, facts, type) else None
 
     def known(self) -> dict[Name, Seen]:
         """Return a copy of the last observed states."""
@@ -76,11 +76,11 @@ class EventFilter:
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
         """Collect the names of all events in the context: an object created and deleted in it leaves no other trace."""
-        self._told = told = set[Name]()
+        self._collected = collected = set[Name]()
         try:
-            yield told
+            yield collected
         finally:
-            self._told = None
+            self._collected = None
 
     def note(self, name: Name, seen: Seen | None) -> None:
         """Record a state that a list reported; None: the object was deleted."""
@@ -89,12 +89,12 @@ class EventFilter:
         else:
             self._seen[name] = seen
 
-    def _heard(
+    def _record(
         self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None, *, over: bool = False
     ) -> Key | None:
         name = (kind, metadata["namespace"], metadata["name"])
-        if self._told is not None:
-            self._told.add(name)
+        if self._collected is not None:
+            self._collected.add(name)
         before = self._seen.get(name)
         self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, over))
         matters = type in (None, "DELETED") or before is None or before.facts != facts

@@ -55,7 +55,7 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     if new.phase == "Suspended" and (old.phase != "Suspended" or len(new.attempts) > len(old.attempts)):
         return [Transition("Suspended", _phase_changed(new).message)]
     if old.phase == "Suspended" and new.phase in ("Pending", "Running"):
-        return [Transition("Resumed", f"attempt {new.attempt} goes on" if new.pod_uid else f"attempt {new.attempt} begins")]
+        return [Transition("Resumed", f"attempt {new.attempt} continues" if new.pod_uid else f"attempt {new.attempt} starts")]
     return []
 
 

@@ -34,7 +34,7 @@ _SWEEP = "sweep/"  # prefix of sweeps' keys; no object's name has a slash
 
 
 @dataclass
-class _Flight:
+class _Fetch:
     """A running fetch. starter: whose slot it holds; waiting: keys to requeue at its end, by UID."""
 
     starter: Key
@@ -64,8 +64,8 @@ class Fetches:
         self._wake = wake
         self._wake_sweep: Wake = lambda _: None
         self._bound = Bound(settings.task_fetches, self._requeue, most_each=settings.task_fetches - 1)
-        self._flights: dict[str, _Flight] = {}
-        self._told: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: request id and outcome
+        self._running: dict[str, _Fetch] = {}
+        self._outcomes: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: request id and outcome
         self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
         self._cache: Cache | None = None
 
@@ -93,41 +93,41 @@ class Fetches:
 
     def ask_for(self, key: Key, uid: str, request: Request, *, begun: bool) -> Fetched:
         """As ask, for a trial or sweep. key: of the concurrency limit."""
-        about, outcome = self._told.pop(uid, (None, None))
+        about, outcome = self._outcomes.pop(uid, (None, None))
         if about == request.id and isinstance(outcome, Fetched):
             return outcome
         if about == request.id and isinstance(outcome, SourceError):
-            raise _borne(outcome) if begun else outcome
-        self._begin(uid, key, request)
+            raise _tolerated(outcome) if begun else outcome
+        self._join_or_start(uid, key, request)
         text = f"the task is being fetched from {request.location.partition('?')[0]}"
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
 
     def settle(self, key: Key) -> None:
         """Release an unused slot at the end of a reconcile."""
-        if not any(flight.starter == key for flight in self._flights.values()):
+        if not any(running.starter == key for running in self._running.values()):
             self._bound.free(key)
 
     async def stop(self) -> None:
         """Cancel all running fetches."""
-        tasks = [flight.task for flight in self._flights.values()]
+        tasks = [running.task for running in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, uid: str, key: Key, request: Request) -> None:
+    def _join_or_start(self, uid: str, key: Key, request: Request) -> None:
         """Join a running fetch of the request, or start one if a slot is free. Raises SourceError during the back-off."""
-        if (flight := self._flights.get(request.id)) is not None:
-            flight.waiting[uid] = key
+        if (running := self._running.get(request.id)) is not None:
+            running.waiting[uid] = key
             return
         failed = self._failures.get(request.id)
         if failed is not None and (left := failed.until - _now()) > 0:
             raise SourceError(str(failed.error), transient=True, reason=failed.error.reason, retry_seconds=left)
-        if any(flight.starter == key for flight in self._flights.values()) or not self._bound.ask(key):
+        if any(running.starter == key for running in self._running.values()) or not self._bound.ask(key):
             return
-        task = asyncio.create_task(self._fly(request), name=f"fetching for {key[0]}/{key[1]}")
-        self._flights[request.id] = _Flight(key, task, {uid: key})
+        task = asyncio.create_task(self._fetch(request), name=f"fetching for {key[0]}/{key[1]}")
+        self._running[request.id] = _Fetch(key, task, {uid: key})
 
-    async def _fly(self, request: Request) -> None:
+    async def _fetch(self, request: Request) -> None:
         outcome: Outcome = SourceError("the operator stopped while it fetched the task", transient=True)
         try:
             outcome = await self._run(request, self._rules, self.cache.directory)
@@ -143,22 +143,22 @@ class Fetches:
             logger.exception("fetching a task")
             outcome = SourceError(f"the task could not be fetched: {type(error).__name__}", transient=True)
         finally:
-            self._landed(request.id, outcome)
+            self._finished(request.id, outcome)
 
-    def _landed(self, request: str, outcome: Outcome) -> None:
-        flight = self._flights.pop(request)
+    def _finished(self, request: str, outcome: Outcome) -> None:
+        running = self._running.pop(request)
         former = self._failures.pop(request, None)
         if isinstance(outcome, SourceError) and outcome.transient:
             pause = min(LAST_PAUSE_SECONDS, former.pause * 2 if former else FIRST_PAUSE_SECONDS)
             self._failures[request] = _Failure(outcome, _now() + pause, pause)
             outcome = SourceError(str(outcome), transient=True, reason=outcome.reason, retry_seconds=pause)
-        for uid in flight.waiting:
-            self._told[uid] = request, outcome
-        for remembered in (self._told, self._failures):
+        for uid in running.waiting:
+            self._outcomes[uid] = request, outcome
+        for remembered in (self._outcomes, self._failures):
             while len(remembered) > _REMEMBERED:
                 remembered.popitem(last=False)
-        self._bound.free(flight.starter)
-        for key in flight.waiting.values():
+        self._bound.free(running.starter)
+        for key in running.waiting.values():
             self._requeue(key)
 
     def _requeue(self, key: Key) -> None:
@@ -202,7 +202,7 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
-def _borne(error: SourceError) -> SourceError:
+def _tolerated(error: SourceError) -> SourceError:
     """Return the error as transient if a Secret was denied: an admin may fix it, and the running trial must not be lost."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)

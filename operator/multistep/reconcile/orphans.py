@@ -28,7 +28,7 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..store.shipping import Shipping
 from ..store.volume import TrialKey, Volume
-from .trial_reconcile import salvaged
+from .salvage import salvaged
 
 T = TypeVar("T")
 FIRST_SECONDS = 15.0  # the first round starts at most this long after the operator
@@ -67,16 +67,16 @@ class OrphanRemoval:
 
     async def once(self) -> None:
         """Run one round; a failed part is retried in the next one."""
-        parts = (self._look_at_pods, self._look_at_results, self._tidy_volume)
+        parts = (self._check_pods, self._check_results, self._tidy_volume)
         await self._each(parts, lambda part: part(), "removing orphans")
 
-    async def _look_at_pods(self) -> None:
+    async def _check_pods(self) -> None:
         seen: set[str] = set()
         for namespace in self._shard.places:
             found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.OURS))
             versions = await self._trials(namespace)
-            look = partial(self._look_at_pod, versions)
-            await self._each(found, look, f"orphaned pods of {namespace or 'all namespaces'}")
+            check = partial(self._check_pod, versions)
+            await self._each(found, check, f"orphaned pods of {namespace or 'all namespaces'}")
             seen |= {each["uid"] for each in found}
         for gone in self._wanted.keys() - seen:
             del self._wanted[gone]
@@ -86,7 +86,7 @@ class OrphanRemoval:
         listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
         return {each["uid"]: each["resourceVersion"] for each in listed}
 
-    async def _look_at_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
+    async def _check_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
         found = {"metadata": metadata}
         pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
         if not pods.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
@@ -100,14 +100,14 @@ class OrphanRemoval:
             namespace = metadata["namespace"]
             await self.cluster.delete_pod(namespace, pod.name, uid=pod.uid)
             with about(namespace=namespace, trial=owner[1] if owner else None):
-                self._removed("pod", f"{namespace}/{pod.name}", why)
+                self._report_deleted("pod", f"{namespace}/{pod.name}", why)
         elif trial is not None:
             self._wanted[pod.uid] = trial.metadata.resource_version
 
-    async def _look_at_results(self) -> None:
-        await self._each(self._places, self._look_at_place, "orphaned results")
+    async def _check_results(self) -> None:
+        await self._each(self._places, self._check_store, "orphaned results")
 
-    async def _look_at_place(self, place: Place) -> None:
+    async def _check_store(self, place: Place) -> None:
         watched = set(self.settings.namespaces)
         found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
         if not found:
@@ -116,22 +116,22 @@ class OrphanRemoval:
         for namespace in self._shard.places:
             alive |= (await self._trials(namespace)).keys()
         await self._each(
-            found.items(), lambda each: self._look_at_trial_results(place, *each, alive=each[0].uid in alive), "orphaned results"
+            found.items(), lambda each: self._check_trial_results(place, *each, alive=each[0].uid in alive), "orphaned results"
         )
 
-    async def _look_at_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+    async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
         if keep is not None:  # the trial's last reconcile may still write
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
-            there = await self._trial(key.namespace, key.name)
-            if there is not None and there.metadata.uid == key.uid:
+            current = await self._trial(key.namespace, key.name)
+            if current is not None and current.metadata.uid == key.uid:
                 return  # the list was stale
         with about(namespace=key.namespace, trial=key.name, uid=key.uid):
-            await self._do(place, key, fate, now, keep)
+            await self._apply(place, key, fate, now, keep)
 
-    async def _do(self, place: Place, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
+    async def _apply(self, place: Place, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
         match fate:
             case "MarkGone":
                 await place.mark_gone(key, now)
@@ -139,7 +139,7 @@ class OrphanRemoval:
                 await place.unmark(key)
             case "Remove":
                 await place.remove(key)
-                self._removed("results", str(key), f"its trial was deleted more than {keep} s ago")
+                self._report_deleted("results", str(key), f"its trial was deleted more than {keep} s ago")
 
     async def _tidy_volume(self) -> None:
         removed = await self.volume.tidy(self.clock() - self.settings.orphans_grace_seconds)
@@ -165,7 +165,7 @@ class OrphanRemoval:
     def _shard(self) -> Shard:
         return Shard(self.settings.shard, self.settings.namespaces)
 
-    def _removed(self, kind: str, name: str, why: str) -> None:
+    def _report_deleted(self, kind: str, name: str, why: str) -> None:
         logger.info("deleted %s %s: %s", kind, name, why)
         self.metrics.orphans_deleted.labels(kind).inc()
 

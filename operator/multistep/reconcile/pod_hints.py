@@ -16,24 +16,24 @@ class PodHint:
     """Of the pod with this UID. quiet_until: no exec session is needed before this time (seconds since the epoch) unless the pod
     changes, as a phase runs in it; violation: as in Situation.
 
-    unready_until: the same for a pod that is not ready though no result waits; in_vain: sessions in a row that found none."""
+    unready_until: the same for a pod that is not ready though no result waits; empty_sessions: sessions in a row without one."""
 
     uid: str
     quiet_until: float = 0.0
     violation: ProtocolViolation | None = None
     unready_until: float = 0.0
-    in_vain: int = 0
+    empty_sessions: int = 0
 
-    def phase_runs(self, now: float, poll: float, *, ready: bool, in_vain: bool) -> float:
+    def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """A session left a running phase. Returns the seconds after which the pod is to be reconciled; poll: at the latest.
 
         A pod that is not ready is asked again soon: somebody may flood the port of its probe, and then no event reports the
-        result. in_vain: the session was opened because the pod was not ready, and found nothing; each of them doubles the pause.
+        result. found_nothing: the session, opened because the pod was not ready, found no result; each one doubles the pause.
         """
         self.quiet_until = now + poll
-        self.in_vain = self.in_vain + 1 if in_vain else 0
-        pause = min(poll, MAX_UNREADY_SECONDS, UNREADY_SECONDS * 2.0**self.in_vain)
-        self.unready_until = now + pause if in_vain else 0.0
+        self.empty_sessions = self.empty_sessions + 1 if found_nothing else 0
+        pause = min(poll, MAX_UNREADY_SECONDS, UNREADY_SECONDS * 2.0**self.empty_sessions)
+        self.unready_until = now + pause if found_nothing else 0.0
         return poll if ready else pause
 
 

@@ -26,7 +26,7 @@ ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller
 
 
 @dataclass
-class _Line:
+class _Queue:
     """keys: queued trials, in order. refusal: the last rejection's message; refusals: in a row; due: time of the next retry."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
@@ -47,7 +47,7 @@ class Quotas:
 
     def __init__(self, wake: Callable[[Key], None], clock: Callable[[], float]) -> None:
         self._wake, self._clock = wake, clock
-        self._lines: dict[Kind, _Line] = {}
+        self._queues: dict[Kind, _Queue] = {}
         self._kinds: dict[Key, Kind] = {}
         self._asked: set[Key] = set()
 
@@ -62,34 +62,34 @@ class Quotas:
         if self._kinds.get(key, kind) != kind:
             self._leave(key)  # its pod is of another kind than before
         self._asked.add(key)
-        if kind not in self._lines:
+        if kind not in self._queues:
             return True
-        line = self._join(key, kind, first=first)
-        return line.first == key and line.due <= self._clock()
+        queue = self._join(key, kind, first=first)
+        return queue.first == key and queue.due <= self._clock()
 
     def tried(self, key: Key, pod: Mapping[str, Any], refusal: str, *, first: bool) -> None:
         """Record a request for a pod. refusal: the quota's rejection; if "", the next key may retry."""
         if not refusal:
             self._leave(key)
             return
-        line = self._join(key, (key[0], _counted(pod)), first=first)
-        line.refusal = refusal
-        if line.first == key:
-            line.refusals += 1
-            line.due = self._clock() + BACKOFF.seconds(line.refusals)
+        queue = self._join(key, (key[0], _counted(pod)), first=first)
+        queue.refusal = refusal
+        if queue.first == key:
+            queue.refusals += 1
+            queue.due = self._clock() + BACKOFF.seconds(queue.refusals)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._kinds
 
     def refusal(self, key: Key) -> str:
         """Return the last rejection in a queued key's queue."""
-        told = self._lines[self._kinds[key]].refusal
-        return told[max(0, told.find(EXCEEDED)) :]  # the text before it names another pod
+        text = self._queues[self._kinds[key]].refusal
+        return text[max(0, text.find(EXCEEDED)) :]  # the text before it names another pod
 
     def pause(self, key: Key) -> float | None:
         """Return the seconds until a queued key may retry; None: it is requeued then."""
-        line = self._lines[self._kinds[key]]
-        return max(0.0, line.due - self._clock()) if line.first == key else None
+        queue = self._queues[self._kinds[key]]
+        return max(0.0, queue.due - self._clock()) if queue.first == key else None
 
     def settle(self, key: Key) -> None:
         """Drop the key at the end of a reconcile that asked for no pod."""
@@ -100,38 +100,38 @@ class Quotas:
     def went(self, namespace: str) -> None:
         """Retry soon: a pod of the namespace was deleted or finished, so the quota may have room."""
         due = self._clock() + ROOM_SECONDS
-        for kind, line in self._lines.items():
+        for kind, queue in self._queues.items():
             if kind[0] == namespace:
-                line.refusals = 0
-                if line.due > due:
-                    line.due = due
+                queue.refusals = 0
+                if queue.due > due:
+                    queue.due = due
                     asyncio.get_running_loop().call_later(ROOM_SECONDS, self._wake_first, kind)
 
     def _wake_first(self, kind: Kind) -> None:
-        if (line := self._lines.get(kind)) is not None:
-            self._wake(line.first)
+        if (queue := self._queues.get(kind)) is not None:
+            self._wake(queue.first)
 
-    def _join(self, key: Key, kind: Kind, *, first: bool) -> _Line:
-        line = self._lines.setdefault(kind, _Line())
-        if key not in line.keys:
-            line.keys[key] = None
+    def _join(self, key: Key, kind: Kind, *, first: bool) -> _Queue:
+        queue = self._queues.setdefault(kind, _Queue())
+        if key not in queue.keys:
+            queue.keys[key] = None
             if first:
-                line.keys.move_to_end(key, last=False)
+                queue.keys.move_to_end(key, last=False)
         self._kinds[key] = kind
-        return line
+        return queue
 
     def _leave(self, key: Key) -> None:
         kind = self._kinds.pop(key, None)
         if kind is None:
             return
-        line = self._lines[kind]
-        was_first = line.first == key
-        del line.keys[key]
-        if not line.keys:
-            del self._lines[kind]
+        queue = self._queues[kind]
+        was_first = queue.first == key
+        del queue.keys[key]
+        if not queue.keys:
+            del self._queues[kind]
         elif was_first:
-            line.refusals, line.due = 0, self._clock()
-            self._wake(line.first)
+            queue.refusals, queue.due = 0, self._clock()
+            self._wake(queue.first)
 
 
 def _counted(pod: Mapping[str, Any]) -> str:

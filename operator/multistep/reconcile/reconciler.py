@@ -69,7 +69,12 @@ class Reconciler:
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, policies_enforced=enforced),
             driver=Driver(
-                self.cluster, self.volume, self.settings, self.metrics, self.shipping, hurried=lambda: self.execs.waiting > 0
+                self.cluster,
+                self.volume,
+                self.settings,
+                self.metrics,
+                self.shipping,
+                sessions_queued=lambda: self.execs.waiting > 0,
             ),
             finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,

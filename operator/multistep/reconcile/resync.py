@@ -79,11 +79,11 @@ class Resync:
     async def compare(self) -> None:
         """Requeue trials and sweeps of which, or of whose pods, a watch missed a change, and every sweep that is not finished."""
         before = self._event_filter.known()
-        with self._event_filter.listening() as told:
+        with self._event_filter.listening() as reported:
             listed = await self._listed()
             await self._sleep(GRACE_SECONDS)
-        changed = [name for name, seen in listed.items() if name not in told and _version(before, name) != seen.version]
-        gone = [name for name in before.keys() - listed.keys() if name not in told]
+        changed = [name for name, seen in listed.items() if name not in reported and _version(before, name) != seen.version]
+        gone = [name for name in before.keys() - listed.keys() if name not in reported]
         if older := [name for name in listed if is_older(listed[name].version, _version(before, name))]:
             logger.warning(
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
@@ -98,7 +98,7 @@ class Resync:
 
     def _conclude(self, changed: Sequence[Name]) -> None:
         self._findings = self._findings + 1 if changed else 0
-        self.finding = f"no watch told of {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
+        self.finding = f"no watch reported {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
         for kind, _, _ in changed:
             self._metrics.missed_watch_events.labels(kind).inc()
         if changed:

@@ -20,7 +20,7 @@ from .versions import is_older
 class Page:
     """The cached trials of one sweep.
 
-    trials: by name. made: how many numbers are known to be created. whole: all trials were listed. heard: names in watch events
+    trials: by name. made: how many numbers are known to be created. whole: all trials were listed. observed: names in watch events
     since the current reconcile started. over: the sweep has finished, so the page records nothing more. plan: with the spec's
     generation. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of
     the sweep.
@@ -30,7 +30,7 @@ class Page:
     trials: dict[str, TrialFacts] = field(default_factory=dict)
     made: int = 0
     whole: bool = False
-    heard: set[str] = field(default_factory=set)
+    observed: set[str] = field(default_factory=set)
     over: bool = False
     plan: tuple[int, Plan] | None = None
     written: float | None = None
@@ -38,11 +38,11 @@ class Page:
 
     def begin(self) -> None:
         """Start a reconcile: from now on, watch events are newer than responses to its requests."""
-        self.heard.clear()
+        self.observed.clear()
 
-    def hear(self, name: str, found: TrialFacts | None) -> bool:
+    def observe(self, name: str, found: TrialFacts | None) -> bool:
         """Record a trial's watch event; None: it was deleted. Return whether the facts changed."""
-        self.heard.add(name)
+        self.observed.add(name)
         before = self.trials.get(name)
         if found is None:
             self.trials.pop(name, None)
@@ -52,7 +52,7 @@ class Page:
 
     def read(self, trial: Mapping[str, Any]) -> None:
         """Record a trial from a response, unless a watch event is newer: it may have been deleted since."""
-        if (name := trial["metadata"]["name"]) not in self.heard:
+        if (name := trial["metadata"]["name"]) not in self.observed:
             self.trials[name] = facts(trial)
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], uid: str) -> None:
@@ -62,14 +62,14 @@ class Page:
             if (owner := owner_of(each)) is not None and owner[1] == uid:
                 listed.add(each["metadata"]["name"])
                 self.read(each)
-        for name in self.trials.keys() - listed - self.heard:
+        for name in self.trials.keys() - listed - self.observed:
             del self.trials[name]
         self.whole = True
 
     def close(self) -> None:
         """Drop the trials of a finished sweep: its status has the results."""
         self.trials.clear()
-        self.heard.clear()
+        self.observed.clear()
         self.plan, self.over = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
@@ -99,7 +99,7 @@ class Book:
             page = self._pages[uid] = Page((metadata["namespace"], sweep))
         if page.over:
             return None
-        return page.key if page.hear(metadata["name"], None if gone else facts(trial)) else None
+        return page.key if page.observe(metadata["name"], None if gone else facts(trial)) else None
 
     def page(self, key: Key, uid: str, version: str, *, over: bool) -> Page:
         """Return the page of a sweep that was just read. version, over: the sweep's. A page with a later version, or one of a
@@ -121,9 +121,9 @@ class Book:
         for uid in [uid for uid, page in self._pages.items() if page.key == key]:
             del self._pages[uid]
 
-    def doubt(self, namespace: str) -> list[Key]:
+    def invalidate(self, namespace: str) -> list[Key]:
         """Have the next reconcile list the trials again, as the watch missed an event. Return the sweeps to reconcile."""
-        doubted = [page for page in self._pages.values() if page.key[0] == namespace and page.whole and not page.over]
-        for page in doubted:
+        stale = [page for page in self._pages.values() if page.key[0] == namespace and page.whole and not page.over]
+        for page in stale:
             page.whole = False
-        return [page.key for page in doubted]
+        return [page.key for page in stale]

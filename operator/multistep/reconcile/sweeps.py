@@ -30,7 +30,7 @@ from .sweep_book import Book, Page
 from .sweep_events import transitions
 from .sweep_tasks import SweepTasks
 from .turns import Key
-from .writer import tell
+from .writer import emit_events
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Sweeps:
         over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
         page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
         try:
-            return await _Look(self, found, page).run()
+            return await _SweepReconcile(self, found, page).run()
         except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
             return SOON_SECONDS
         finally:
@@ -83,7 +83,7 @@ class Sweeps:
         self.book.drop(key)
 
 
-class _Look:
+class _SweepReconcile:
     """One reconcile of one sweep."""
 
     def __init__(self, sweeps: Sweeps, found: Object, page: Page) -> None:
@@ -111,7 +111,7 @@ class _Look:
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
         if self._sweep.status.start_time is None:
             await self._write(sweep_status.begun(self._sweep, plan, self._s.clock(), tasks))
-        return await self._go_on(plan)
+        return await self._create_and_count(plan)
 
     def _parsed(self) -> TrialSweep:
         """Return the sweep. Its spec is parsed once per generation, as it may have a thousand tasks."""
@@ -140,7 +140,7 @@ class _Look:
         await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
         return error.retry_seconds
 
-    async def _go_on(self, plan: Plan) -> float | None:
+    async def _create_and_count(self, plan: Plan) -> float | None:
         metadata = self._sweep.metadata
         self._page.begin()
         if not self._page.whole:
@@ -150,14 +150,14 @@ class _Look:
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
         await self._change(plan, due.resume, {"suspend": None}, None)
         await self._change(plan, due.stop, {"stop": True})
-        trouble = await self._make(plan, due.make, due.early)
+        trouble = await self._create(plan, due.make, due.early)
         reached = self._decide(plan, trouble)
         if is_finished(reached.status):
             return await self._end(reached.status)
         if reached.make and trouble is None:
             await self._write(reached.status)
             return 0.0
-        waits = await self._write_in_time(reached.status)
+        waits = await self._write_throttled(reached.status)
         return min(
             (each for each in (waits, reached.seconds, TROUBLE_SECONDS if trouble else None) if each is not None), default=None
         )
@@ -169,7 +169,7 @@ class _Look:
 
     # -- trials
 
-    async def _make(self, plan: Plan, numbers: Iterable[int], early: int) -> Trouble | None:
+    async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> Trouble | None:
         """Create trials one after the other; the first number whose trial cannot be created stops all later ones.
 
         early: from this number on, the trials are prepared ahead of need and wait for their turn.
@@ -183,7 +183,7 @@ class _Look:
                     raise
                 made = await self._cluster.get_trial(self._sweep.metadata.namespace, plan.names[number])
                 if (owner := owner_of(made)) is None or owner[1] != self._sweep.metadata.uid:
-                    return Trouble(NAME_TAKEN, _taken(plan.names[number]))
+                    return Trouble(NAME_TAKEN, _name_taken(plan.names[number]))
             except (NotFound, Unavailable):
                 raise
             except ClusterError as error:  # a quota, a policy, or an invalid trial spec
@@ -226,7 +226,7 @@ class _Look:
         await self._write(status)
         return await self._clean_up()
 
-    async def _write_in_time(self, status: SweepStatus) -> float | None:
+    async def _write_throttled(self, status: SweepStatus) -> float | None:
         """Write the status, but changed counts at most every STATUS_SECONDS. Return the seconds until counts may be written."""
         last, now = self._page.written, self._s.clock()
         wait = 0.0 if last is None else last + STATUS_SECONDS - now
@@ -252,10 +252,10 @@ class _Look:
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
         self._sweep = self._sweep.model_copy(update={"status": new, "metadata": fresh})
         self._s.metrics.sweeps.saw((metadata.namespace, metadata.name), new.phase)
-        await tell(self._cluster, self._object, transitions(old, new))
+        await emit_events(self._cluster, self._object, transitions(old, new))
 
 
-def _taken(name: str) -> str:
+def _name_taken(name: str) -> str:
     return f"trial {name} exists, but this sweep did not create it; delete it, so that the sweep can create its own"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -43,11 +42,12 @@ from ..sources.trial import Loaded, TrialLoader
 from ..store import harbor
 from ..store.volume import TrialKey, Volume
 from .bounds import Bound, PodStarts
-from .driver import Driver, Hooks, Left, Pods
+from .driver import Driver, DriveResult, Hooks, Pods
 from .events import task_warnings
 from .finisher import Finisher
 from .pod_hints import PodHint, PodHints
 from .quotas import Quotas
+from .salvage import salvaged
 from .tally import Tally
 from .trial_pods import QUOTA_EXCEEDED, TrialPods, former, named_verifiers
 from .turns import Key
@@ -90,24 +90,24 @@ class TrialReconcile:
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
-        self._unborn = False  # the status named the pod just now: skip the read; creating a pod that exists is a Conflict
-        self._whole = True  # whether the whole trial could be parsed
+        self._just_named = False  # the status named the pod just now: skip the read; creating a pod that exists is a Conflict
+        self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def run(self) -> float | None:
         """Decide and act until the trial has to wait. Return the seconds until the next reconcile; None: at the next event."""
         if self._object["metadata"].get("deletionTimestamp"):
             return None  # garbage collection deletes the objects that it owns
         try:
-            self._writer = self._write_to(parse_trial(self._object))
+            self._writer = self._new_writer(parse_trial(self._object))
         except InvalidSpec as error:
-            return await self._refuse(error)
+            return await self._fail_unreadable(error)
         try:
-            return await self._go_on()
+            return await self._run_until_wait()
         except StoreError as error:
-            await self._tell_store_failed(error)
+            await self._report_store_failure(error)
             raise
 
-    async def _go_on(self) -> float | None:
+    async def _run_until_wait(self) -> float | None:
         while True:
             seconds = await self._step()
             if seconds != 0:
@@ -135,7 +135,7 @@ class TrialReconcile:
         message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
         return await self._wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here", seconds=None)
 
-    async def _tell_store_failed(self, error: StoreError) -> None:
+    async def _report_store_failure(self, error: StoreError) -> None:
         """Report that the results cannot be written, for example as the volume is full. The queue retries the reconcile, which is
         idempotent: the pod keeps its files and records."""
         self._t.metrics.store_failures.inc()
@@ -152,19 +152,19 @@ class TrialReconcile:
             return SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age)
         return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
 
-    async def _refuse(self, error: InvalidSpec) -> float | None:
+    async def _fail_unreadable(self, error: InvalidSpec) -> float | None:
         """Fail a trial that cannot be parsed. A finished one is cleaned up by those fields that can be parsed."""
-        self._writer, self._whole = self._write_to(salvaged(self._object)), False
+        self._writer, self._fully_parsed = self._new_writer(salvaged(self._object)), False
         if not is_finished(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
-        return await self._go_on()
+        return await self._run_until_wait()
 
     async def _observe(self) -> Situation:
         trial = self._trial
         if not is_finished(trial.status) and not lifecycle.is_held(trial):
             self._loaded = await self._t.loader.load(trial)
-        self._pod = None if self._unborn else await self._t.pods.get(trial, trial.status.pod_name)
-        self._unborn = False
+        self._pod = None if self._just_named else await self._t.pods.get(trial, trial.status.pod_name)
+        self._just_named = False
         named = trial.status.verifier
         self._verifier = await self._t.pods.get(trial, named.pod_name if named else None)
         attempt = trial.status.attempt or 1
@@ -183,8 +183,8 @@ class TrialReconcile:
     async def _act(self, decision: decisions.Decision) -> float | None:
         match decision:
             case decisions.Begin():
-                seconds = await self._begin(decision.attempt, decision.pod_name, image_user=None)
-                await self._writer.tell(task_warnings(self._loaded_now.task, self._trial.spec))
+                seconds = await self._start_attempt(decision.attempt, decision.pod_name, image_user=None)
+                await self._writer.emit(task_warnings(self._loaded_now.task, self._trial.spec))
                 return seconds
             case decisions.CreatePod():
                 return await self._create_pod()
@@ -197,14 +197,14 @@ class TrialReconcile:
             case decisions.Wait():
                 return await self._wait(decision.reason, decision.message, seconds=decision.seconds, held=decision.held)
             case decisions.Hold():
-                await self._hold()
+                await self._suspend()
                 return None
             case decisions.Resume():
                 return await self._resume()
             case decisions.LoseAttempt():
-                return await self._lose(decision)
+                return await self._end_failed_attempt(decision)
             case decisions.PhaseDied():
-                return await self._phase_died(decision)
+                return await self._finish_killed_phase(decision)
             case decisions.Fail():
                 return await self._fail(decision.reason, decision.message, exception=decision.exception)
             case decisions.CleanUp():
@@ -212,14 +212,14 @@ class TrialReconcile:
             case decisions.Drive():
                 return await self._drive()
 
-    async def _begin(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
+    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
         loaded, now = self._loaded_now, self._t.clock()
         new = status.begun(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
         await self._write(new)
-        self._unborn = attempt == 1 and image_user is None
+        self._just_named = attempt == 1 and image_user is None
         return 0
 
-    async def _its_turn(self, manifest: Object, *, first: bool) -> bool:
+    async def _may_create_pod(self, manifest: Object, *, first: bool) -> bool:
         """Return whether the trial may create a pod now; if not, it is queued. first: queue before trials that had no pod yet."""
         starts, quotas = self._t.starts, self._t.quotas
         if not quotas.may_try(self._key, manifest, first=first):
@@ -231,14 +231,14 @@ class TrialReconcile:
             await self._wait("Queued", f"the limit of starting pods is reached ({starts.limit})", seconds=None)
         return starts.ask(self._key, first=first)
 
-    def _until_turn(self) -> float | None:
+    def _queued_seconds(self) -> float | None:
         """Return the seconds until a queued trial retries, or reports that it is queued. None: it is requeued at its turn."""
         if self._key in self._t.quotas:
-            return self._sooner(self._t.quotas.pause(self._key))
+            return self._until_deadline(self._t.quotas.pause(self._key))
         left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
-        return self._sooner(left if left > 0 else None)
+        return self._until_deadline(left if left > 0 else None)
 
-    async def _make(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
+    async def _create(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
         """Create a pod as TrialPods.create does, and pass the result to the quota's queue."""
         refusal, quotas = "", self._t.quotas
         try:
@@ -258,14 +258,14 @@ class TrialReconcile:
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
         manifest = pods.manifest(request)
-        if not await self._its_turn(manifest, first=first):
-            return self._until_turn()
+        if not await self._may_create_pod(manifest, first=first):
+            return self._queued_seconds()
         await self._t.volume.begin_attempt(TrialKey.of(trial), trial.status.attempt or 1)
-        match await self._make(request, manifest, first=first):
+        match await self._create(request, manifest, first=first):
             case None:
                 return 0  # the pod exists: the next decision checks its owner
             case decisions.Wait() as refused:
-                return await self._not_allowed(refused, lifecycle.attempt_start(trial))
+                return await self._wait_after_rejection(refused, lifecycle.attempt_start(trial))
             case made:
                 self._pod = made
                 return await self._adopt()
@@ -274,13 +274,13 @@ class TrialReconcile:
         """Write the pod's UID to the status before the first exec session. Verifier pods of earlier attempts are deleted by now."""
         assert self._pod is not None
         message = lifecycle.starting_message(self._trial.status.attempt, self._pod.name)
-        told = status.waiting(self._trial, "Pending", lifecycle.POD_STARTING, message, self._t.clock())
-        await self._write(told.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
+        waiting = status.waiting(self._trial, "Pending", lifecycle.POD_STARTING, message, self._t.clock())
+        await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
         return 0
 
     # -- the pod of a step's separate verifier
 
-    async def _want_verifier(self, step: StepPlan, left: Left) -> float:
+    async def _request_verifier(self, step: StepPlan, left: DriveResult) -> float:
         """Write the verifier pod's name and the progress to the status, before the pod is created. No session stays open."""
         assert left.journal is not None
         environment = step.verifier.environment if step.verifier else None
@@ -301,13 +301,13 @@ class TrialReconcile:
             verifier=named, own_image=environment.own_image, network=environment.network,
         )  # fmt: skip
         manifest = pods.manifest(request)
-        if not await self._its_turn(manifest, first=True):
-            return self._until_turn()
-        match await self._make(request, manifest, first=True):
+        if not await self._may_create_pod(manifest, first=True):
+            return self._queued_seconds()
+        match await self._create(request, manifest, first=True):
             case None:
                 return 0
             case decisions.Wait() as refused:
-                return await self._not_allowed(refused, named.start_time)
+                return await self._wait_after_rejection(refused, named.start_time)
             case made:
                 self._verifier = made
                 return await self._adopt_verifier()
@@ -319,7 +319,7 @@ class TrialReconcile:
         await self._write(self._trial.status.model_copy(update={"verifier": adopted}))
         return 0
 
-    async def _dismiss_verifier(self, step: StepPlan) -> None:
+    async def _release_verifier(self, step: StepPlan) -> None:
         """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
         if self._trial.status.verifier is not None:
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
@@ -329,16 +329,16 @@ class TrialReconcile:
 
     # -- waiting, failed attempts, the end
 
-    async def _not_allowed(self, refused: decisions.Wait, since: datetime | None) -> float | None:
+    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None) -> float | None:
         return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
 
     async def _wait(self, reason: str, message: str, *, seconds: float | None, held: bool = False) -> float | None:
         phase = self._trial.status.phase
         shown: Phase = "Running" if phase == "Running" else "Pending"
         await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), held=held))
-        return self._sooner(seconds)
+        return self._until_deadline(seconds)
 
-    async def _hold(self) -> None:
+    async def _suspend(self) -> None:
         """Suspend the trial until an event. A released pod still exists if an operator died before it deleted the pod."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
@@ -347,15 +347,15 @@ class TrialReconcile:
     async def _resume(self) -> float:
         now = self._trial.status
         assert now.attempt is not None and now.pod_name is not None
-        return await self._begin(now.attempt, now.pod_name, image_user=now.image_user)
+        return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
-    def _sooner(self, seconds: float | None) -> float | None:
+    def _until_deadline(self, seconds: float | None) -> float | None:
         """Return the seconds, capped by the trial's next deadline."""
         deadline = lifecycle.next_deadline(self._trial, self._t.clock())
         times = [each for each in (seconds, deadline) if each is not None]
         return max(SOON_SECONDS, min(times)) if times else None
 
-    async def _lose(self, loss: decisions.LoseAttempt) -> float | None:
+    async def _end_failed_attempt(self, loss: decisions.LoseAttempt) -> float | None:
         """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
         trial, now = self._trial, self._t.clock()
         self._forget_pod()
@@ -370,7 +370,7 @@ class TrialReconcile:
         self._writer.trial = trial.model_copy(update={"status": lost})
         return await self._fail(loss.reason, f"{loss.message}; this was attempt {counted} of {retries + 1}", before=trial.status)
 
-    async def _phase_died(self, death: decisions.PhaseDied) -> float | None:
+    async def _finish_killed_phase(self, death: decisions.PhaseDied) -> float | None:
         """Finish a trial whose container a phase ended. The runner's records are lost, so the status is the source."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
         if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
@@ -393,53 +393,53 @@ class TrialReconcile:
         paused = quiet if ready else min(quiet, hint.unready_until - self._t.clock())
         if paused > 0:
             await self._write(status.retold(self._trial, self._t.clock()))
-            return self._sooner(paused)
-        agent, there = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
-        hooks = Hooks(self._write_reached, self._dismiss_verifier)
+            return self._until_deadline(paused)
+        agent, both_pods = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
+        hooks = Hooks(self._write_progress, self._release_verifier)
         if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
-            return self._sooner(None)
+            return self._until_deadline(None)
         before = self._trial.status.steps
         hint.quiet_until = 0.0  # if this session fails, the retry must not wait for the poll
         try:
-            left = await self._visit(self._t.driver.drive(self._trial, self._loaded_now, agent, there, hooks), hint)
+            left = await self._run_session(self._t.driver.drive(self._trial, self._loaded_now, agent, both_pods, hooks), hint)
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         finally:
             self._t.execs.free(self._key)
         if left.verifier is not None:
-            return await self._want_verifier(left.verifier, left)
+            return await self._request_verifier(left.verifier, left)
         if left.image_user is not None:
             name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
-            return await self._begin(self._trial.status.attempt or 1, name, image_user=left.image_user)
+            return await self._start_attempt(self._trial.status.attempt or 1, name, image_user=left.image_user)
         if left.journal is not None and left.between_steps:
             await self._write(status.paused(self._trial, left.journal, self._t.clock()))
             return 0
         if left.journal is not None and left.journal.finished:
             return await self._finish(left.journal)
-        in_vain = not ready and quiet > 0 and self._trial.status.steps == before
-        return self._sooner(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, in_vain=in_vain))
+        found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
+        return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
 
     def _until_poll(self) -> float:
         """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
         steps = self._trial.status.steps
-        began = steps[-1].start_time if steps else None
-        taken = self._t.clock() - began.timestamp() if began else 0.0
+        started = steps[-1].start_time if steps else None
+        taken = self._t.clock() - started.timestamp() if started else 0.0
         least = self._t.settings.poll_seconds
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
-    async def _visit(self, visit: Awaitable[Left], hint: PodHint) -> Left:
+    async def _run_session(self, session: Awaitable[DriveResult], hint: PodHint) -> DriveResult:
         """Await exec sessions, and record in the hint a failure that the container caused. A broken stream does not prove one, nor
         does a runner of another release."""
         try:
-            left = await visit
+            left = await session
         except PodError as error:
-            if (reason := _blames_container(error)) is not None:
+            if (reason := _violation_reason(error)) is not None:
                 hint.violation = ProtocolViolation.after(hint.violation, str(error), self._t.clock(), reason)
             raise
         hint.violation = None
         return left
 
-    async def _write_reached(self, journal: Journal, isolation: str) -> None:
+    async def _write_progress(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
 
     async def _write_running(self, journal: Journal, **changes: Any) -> None:
@@ -499,7 +499,7 @@ class TrialReconcile:
         if due.trial_in == 0:
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
-        if self._whole and trial.status.observed_generation != trial.metadata.generation:
+        if self._fully_parsed and trial.status.observed_generation != trial.metadata.generation:
             await self._write(status.noted(trial))  # kstatus waits for this generation
         return due.next
 
@@ -512,7 +512,7 @@ class TrialReconcile:
             new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
         await self._writer.write(new, before=before)
 
-    def _write_to(self, trial: MultiStepTrial) -> TrialWriter:
+    def _new_writer(self, trial: MultiStepTrial) -> TrialWriter:
         self._t.tally.saw(trial)
         also_about(uid=trial.metadata.uid, attempt=trial.status.attempt, step=trial.status.current_step)
         return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
@@ -535,7 +535,7 @@ class TrialReconcile:
         return self._loaded_now.plan
 
 
-def _blames_container(error: PodError) -> ViolationReason | None:
+def _violation_reason(error: PodError) -> ViolationReason | None:
     """Return the reason with which the trial fails if this error repeats. None: the infrastructure may have caused it."""
     match error:
         case ExecKilled():
@@ -553,26 +553,3 @@ def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironm
     if not verifiers or verifiers[0] is None or verifiers[0].environment is None:
         raise InvalidSpec(f"status.verifier names a pod, but the step status.currentStep = {step!r} has no separate verifier")
     return verifiers[0].environment
-
-
-def salvaged(trial: Object) -> MultiStepTrial:
-    """Return the trial with those fields of spec and status that can be parsed on their own, without its task."""
-    spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
-    return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
-
-
-_NO_TASK: Object = {"inline": {"config": {}}}
-
-
-def _parsed(trial: Object, **parts: Object) -> MultiStepTrial:
-    spec = {"task": _NO_TASK, **parts.get("spec", {})}
-    return parse_trial({**trial, "status": {}, **parts, "spec": spec})
-
-
-def _readable(parse: Callable[[Object], object], fields: object) -> Object:
-    found: Object = {}
-    for name, value in fields.items() if isinstance(fields, Mapping) else ():
-        with suppress(InvalidSpec):
-            parse({name: value})
-            found[name] = value
-    return found

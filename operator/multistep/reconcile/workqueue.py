@@ -67,7 +67,7 @@ class WorkQueue:
     def start(self) -> None:
         """Start the workers in the running event loop."""
         self._started = True
-        self._begin_work()
+        self._start_work()
 
     async def stop(self, *, within_seconds: float = 0.0) -> None:
         """Start no more work; give running work so many seconds to finish, then cancel it.
@@ -93,7 +93,7 @@ class WorkQueue:
         else:
             self._since.setdefault(key, asyncio.get_running_loop().time())
             self._ready.add(key)
-            self._begin_work()
+            self._start_work()
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Requeue the key after so many seconds; this replaces an earlier timer of the key."""
@@ -113,7 +113,7 @@ class WorkQueue:
         """Number of keys that wait for a worker."""
         return len(self._ready)
 
-    def _begin_work(self) -> None:
+    def _start_work(self) -> None:
         """Start work on queued keys while workers are free."""
         while self._started and not self._stopped and self._ready and len(self._busy) < self._workers:
             key = self._ready.take()
@@ -129,7 +129,7 @@ class WorkQueue:
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
-            self._begin_work()
+            self._start_work()
 
     async def _once(self, key: Key) -> None:
         try:

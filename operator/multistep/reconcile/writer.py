@@ -40,7 +40,7 @@ class TrialWriter:
             self.trial = self.trial.model_copy(update={"status": new})
             self._tally.saw(self.trial)
             also_about(attempt=new.attempt, step=new.current_step)
-            await self.tell(transitions(old, new))
+            await self.emit(transitions(old, new))
 
     async def require_current(self) -> None:
         """Raise Conflict if the trial changed since it was read, by a write without changes. Results have no version: without this,
@@ -56,17 +56,17 @@ class TrialWriter:
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
         self.trial = self.trial.model_copy(update={"metadata": fresh})
 
-    async def tell(self, told: Sequence[Transition]) -> None:
+    async def emit(self, found: Sequence[Transition]) -> None:
         """Emit Events of the trial."""
-        await tell(self._cluster, self._object, told)
+        await emit_events(self._cluster, self._object, found)
 
 
-async def tell(cluster: Cluster, about: Object, told: Sequence[Transition]) -> None:
+async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transition]) -> None:
     """Log transitions and emit them as Events, best effort: nothing depends on them."""
-    for each in told:
+    for each in found:
         logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
     results = await asyncio.gather(
-        *(cluster.create_event(about, reason=each.reason, message=each.message, type=each.type) for each in told),
+        *(cluster.create_event(about, reason=each.reason, message=each.message, type=each.type) for each in found),
         return_exceptions=True,
     )
     for error in results:

@@ -47,7 +47,7 @@ async def test_a_paused_trial_ends_its_step_and_then_waits_with_its_pod() -> Non
     await world.run()
     assert (world.condition[0], rewards(world), len(world.cluster.runners)) == ("Complete", REWARDS, 1)
     assert set(world.runner.starts.values()) == {1}
-    assert events(world, "Suspended", "Resumed") == [("Suspended", paused), ("Resumed", "attempt 1 goes on")]
+    assert events(world, "Suspended", "Resumed") == [("Suspended", paused), ("Resumed", "attempt 1 continues")]
 
 
 async def test_what_a_paused_trial_has_is_as_it_was_when_it_goes_on() -> None:
@@ -140,7 +140,7 @@ async def test_a_released_trial_loses_its_pod_at_once_and_begins_anew() -> None:
     world.change_trial(suspend=False)
     await world.run()
     assert (world.condition[0], rewards(world), world.status.attempt) == ("Complete", REWARDS, 2)
-    assert events(world, "Suspended", "Resumed") == [("Suspended", released), ("Resumed", "attempt 2 begins")]
+    assert events(world, "Suspended", "Resumed") == [("Suspended", released), ("Resumed", "attempt 2 starts")]
     assert [sorted(runner.starts) for runner in world.cluster.runners.values()][1][0].startswith("2/")
 
 

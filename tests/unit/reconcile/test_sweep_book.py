@@ -58,8 +58,8 @@ async def test_a_list_tells_of_all_but_what_was_heard_meanwhile() -> None:
         "t1": "Running", "t2": "Running", "t3": "Pending", "t9": "Pending",
     }  # fmt: skip
     assert page.whole
-    assert book.doubt("elsewhere") == [] and book.doubt("default") == [KEY] and not page.whole
-    assert book.doubt("default") == []
+    assert book.invalidate("elsewhere") == [] and book.invalidate("default") == [KEY] and not page.whole
+    assert book.invalidate("default") == []
 
 
 async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:
@@ -67,7 +67,7 @@ async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:
     book.saw(trial(0))
     page = book.page(KEY, "u", "", over=False)
     page.close()
-    assert book.saw(trial(1)) is None and page.trials == {} and book.doubt("default") == []
+    assert book.saw(trial(1)) is None and page.trials == {} and book.invalidate("default") == []
 
 
 async def test_a_namesake_begins_with_an_empty_page() -> None:

@@ -149,7 +149,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
         if there := world.live:
             world.end(there[chance.randrange(len(there))])
             if chance.random() < 0.2:
-                old.book.doubt(KEY[0])  # its watch is late
+                old.book.invalidate(KEY[0])  # its watch is late
         elif world.why[0] == "Complete":
             break
     assert_each_once(world)
