@@ -31,8 +31,9 @@ from .pod_hints import PodHints
 from .quotas import Quotas
 from .reads import Reads
 from .tally import Tally
+from .trial_context import SOON_SECONDS, Tools
 from .trial_pods import TrialPods
-from .trial_reconcile import SOON_SECONDS, Tools, TrialReconcile
+from .trial_reconcile import TrialReconcile
 from .turns import Key
 
 STARTING_NEWS_SECONDS = 1.0  # after a pod became schedulable or unstuck: it most often runs soon, so one reconcile does

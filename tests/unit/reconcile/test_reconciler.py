@@ -16,7 +16,8 @@ from multistep.cluster.edge import Cluster, Object
 from multistep.engine.room import Room
 from multistep.engine.status_size import to_json
 from multistep.errors import CollectionCut
-from multistep.reconcile.trial_reconcile import SOON_SECONDS, TASK_GRACE_SECONDS
+from multistep.reconcile.trial_context import SOON_SECONDS
+from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
 from multistep.store.volume import TrialKey, Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream

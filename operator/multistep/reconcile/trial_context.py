@@ -1,0 +1,138 @@
+"""What the parts of a trial's reconcile share: the trial, its pods, its task, and the writing of its status."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..api.trial import MultiStepTrial
+from ..api.trial_status import TrialStatus
+from ..cluster.edge import Cluster, Object
+from ..engine import decisions, lifecycle, status
+from ..engine.decisions import PodFacts
+from ..engine.journal import Journal
+from ..engine.plan import TrialPlan
+from ..engine.redaction import redacted
+from ..engine.status_conditions import Phase
+from ..loglines import also_about
+from ..metrics import Metrics
+from ..settings import Settings
+from ..sources.trial import Loaded, TrialLoader
+from ..store import harbor
+from ..store.volume import Volume
+from .bounds import Bound, PodStarts
+from .driver import Driver
+from .finisher import Finisher
+from .pod_hints import PodHints
+from .quotas import Quotas
+from .tally import Tally
+from .trial_pods import TrialPods
+from .turns import Key
+from .writer import TrialWriter
+
+SOON_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a reconcile needs. hints: of pods, by trial; clock: seconds since the epoch."""
+
+    cluster: Cluster
+    pods: TrialPods
+    loader: TrialLoader
+    driver: Driver
+    finisher: Finisher
+    volume: Volume
+    settings: Settings
+    metrics: Metrics
+    tally: Tally
+    clock: Callable[[], float]
+    hints: PodHints
+    starts: PodStarts
+    quotas: Quotas
+    execs: Bound
+
+
+class TrialContext(ABC):
+    """The state of one reconcile of one trial."""
+
+    def __init__(self, tools: Tools, found: Object) -> None:
+        self._t = tools
+        self._object = found
+        self._writer: TrialWriter
+        self._pod: PodFacts | None = None
+        self._verifier: PodFacts | None = None
+        self._loaded: Loaded | None = None
+        self._just_named = False  # the status named the pod just now: skip the read; creating a pod that exists is a Conflict
+        self._fully_parsed = True  # whether the whole trial could be parsed
+
+    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
+        loaded, now = self._loaded_now, self._t.clock()
+        new = status.begun(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
+        await self._write(new)
+        self._just_named = attempt == 1 and image_user is None
+        return 0
+
+    async def _wait(self, reason: str, message: str, *, seconds: float | None, held: bool = False) -> float | None:
+        phase = self._trial.status.phase
+        shown: Phase = "Running" if phase == "Running" else "Pending"
+        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), held=held))
+        return self._until_deadline(seconds)
+
+    def _until_deadline(self, seconds: float | None) -> float | None:
+        """Return the seconds, capped by the trial's next deadline."""
+        deadline = lifecycle.next_deadline(self._trial, self._t.clock())
+        times = [each for each in (seconds, deadline) if each is not None]
+        return max(SOON_SECONDS, min(times)) if times else None
+
+    async def _write_running(self, journal: Journal, **changes: Any) -> None:
+        first, pod = self._trial.status.node_name is None, self._pod
+        where = {"node_name": pod.node if pod else None, **self._container_fields()}
+        await self._write(status.running(self._trial, journal, self._t.clock(), **where, **changes))
+        if first and pod is not None:
+            self._t.tally.pod_ran(self._trial, pod)
+
+    def _container_fields(self) -> dict[str, str]:
+        """Return the status fields imageID and containerID of the agent's pod, if the kubelet reported them. The first container's
+        ID stays: another ID is a restart."""
+        pod = self._pod
+        image = {"image_id": pod.image_id} if pod is not None and pod.image_id else {}
+        first = pod is not None and pod.container_id and self._trial.status.container_id is None
+        return {**image, "container_id": pod.container_id} if pod is not None and first else image
+
+    def _forget_pod(self) -> None:
+        """Drop the hints: the trial needs its pod no longer."""
+        self._t.hints.forget(self._key)
+
+    async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        if self._loaded is not None:
+            new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
+        await self._writer.write(new, before=before)
+
+    def _new_writer(self, trial: MultiStepTrial) -> TrialWriter:
+        self._t.tally.saw(trial)
+        also_about(uid=trial.metadata.uid, attempt=trial.status.attempt, step=trial.status.current_step)
+        return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
+
+    @property
+    def _trial(self) -> MultiStepTrial:
+        return self._writer.trial
+
+    @property
+    def _key(self) -> Key:
+        return self._trial.metadata.namespace, self._trial.metadata.name
+
+    @property
+    def _loaded_now(self) -> Loaded:
+        assert self._loaded is not None  # loaded before each decision about an unfinished trial
+        return self._loaded
+
+    @property
+    def _plan(self) -> TrialPlan:
+        return self._loaded_now.plan
+
+    @abstractmethod
+    async def _act(self, decision: decisions.Decision) -> float | None:
+        """Perform a decision. Return the seconds until the next reconcile; 0: continue at once; None: at the next event."""

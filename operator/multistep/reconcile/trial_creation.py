@@ -1,0 +1,143 @@
+"""Creates the pods of a trial and of its verifiers, within limits and quotas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from ..cluster import pods
+from ..cluster.edge import Object
+from ..engine import decisions, lifecycle, status
+from ..engine.decisions import PodFacts
+from ..engine.plan import StepPlan, TrialPlan
+from ..engine.verifier_environment import VerifierEnvironment
+from ..errors import (
+    InvalidSpec,
+)
+from ..store.volume import TrialKey
+from .driver import DriveResult
+from .trial_context import TrialContext
+from .trial_pods import QUOTA_EXCEEDED, former
+
+REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
+
+
+class TrialCreation(TrialContext):
+    """Creates and adopts pods."""
+
+    async def _may_create_pod(self, manifest: Object, *, first: bool) -> bool:
+        """Return whether the trial may create a pod now; if not, it is queued. first: queue before trials that had no pod yet."""
+        starts, quotas = self._t.starts, self._t.quotas
+        if not quotas.may_try(self._key, manifest, first=first):
+            if not any(each.reason == QUOTA_EXCEEDED for each in self._trial.status.conditions):  # reported once, not at each retry
+                message = f"{manifest['metadata']['name']} is queued behind an equal pod; {quotas.refusal(self._key)}"
+                await self._wait(QUOTA_EXCEEDED, message, seconds=None)
+            return False
+        if not starts.ask(self._key, first=first) and starts.waited(self._key) >= REPORT_WAIT_SECONDS:
+            await self._wait("Queued", f"the limit of starting pods is reached ({starts.limit})", seconds=None)
+        return starts.ask(self._key, first=first)
+
+    def _queued_seconds(self) -> float | None:
+        """Return the seconds until a queued trial retries, or reports that it is queued. None: it is requeued at its turn."""
+        if self._key in self._t.quotas:
+            return self._until_deadline(self._t.quotas.pause(self._key))
+        left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
+        return self._until_deadline(left if left > 0 else None)
+
+    async def _create(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
+        """Create a pod as TrialPods.create does, and pass the result to the quota's queue."""
+        refusal, quotas = "", self._t.quotas
+        try:
+            made = await self._t.pods.create(request, manifest)
+            if isinstance(made, decisions.Wait) and made.reason == QUOTA_EXCEEDED:
+                refusal = made.message
+        finally:
+            quotas.tried(self._key, manifest, refusal, first=first)
+        if isinstance(made, PodFacts):
+            self._t.starts.saw(self._key, made)
+        return replace(made, seconds=quotas.pause(self._key)) if refusal and isinstance(made, decisions.Wait) else made
+
+    async def _create_pod(self) -> float | None:
+        earlier = former(self._trial)
+        await self._t.pods.remove(self._trial, earlier)
+        loaded, trial, first = self._loaded_now, self._trial, bool(earlier)
+        plan, environment = loaded.plan, loaded.task.config.environment
+        request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
+        manifest = pods.manifest(request)
+        if not await self._may_create_pod(manifest, first=first):
+            return self._queued_seconds()
+        await self._t.volume.begin_attempt(TrialKey.of(trial), trial.status.attempt or 1)
+        match await self._create(request, manifest, first=first):
+            case None:
+                return 0  # the pod exists: the next decision checks its owner
+            case decisions.Wait() as refused:
+                return await self._wait_after_rejection(refused, lifecycle.attempt_start(trial))
+            case made:
+                self._pod = made
+                return await self._adopt()
+
+    async def _adopt(self) -> float:
+        """Write the pod's UID to the status before the first exec session. Verifier pods of earlier attempts are deleted by now."""
+        assert self._pod is not None
+        message = lifecycle.starting_message(self._trial.status.attempt, self._pod.name)
+        waiting = status.waiting(self._trial, "Pending", lifecycle.POD_STARTING, message, self._t.clock())
+        await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
+        return 0
+
+    async def _request_verifier(self, step: StepPlan, left: DriveResult) -> float:
+        """Write the verifier pod's name and the progress to the status, before the pod is created. No session stays open."""
+        assert left.journal is not None
+        environment = step.verifier.environment if step.verifier else None
+        same_image = environment is not None and not environment.own_image
+        user = left.image_user or (self._trial.status.image_user if same_image else None)
+        name = pods.verifier_pod_names(self._trial, step.index)[user is not None]
+        await self._write_running(left.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
+        return 0
+
+    async def _create_verifier_pod(self) -> float | None:
+        named, plan = self._trial.status.verifier, self._plan
+        assert named is not None
+        environment = _verifier_environment(plan, self._trial.status.current_step)
+        if named.image_user is not None:  # delete the pod created before the image's user was known
+            await self._t.pods.remove(self._trial, [named.pod_name.removesuffix("-root")])
+        request = pods.PodRequest(
+            self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
+            verifier=named, own_image=environment.own_image, network=environment.network,
+        )  # fmt: skip
+        manifest = pods.manifest(request)
+        if not await self._may_create_pod(manifest, first=True):
+            return self._queued_seconds()
+        match await self._create(request, manifest, first=True):
+            case None:
+                return 0
+            case decisions.Wait() as refused:
+                return await self._wait_after_rejection(refused, named.start_time)
+            case made:
+                self._verifier = made
+                return await self._adopt_verifier()
+
+    async def _adopt_verifier(self) -> float:
+        named = self._trial.status.verifier
+        assert self._verifier is not None and named is not None
+        adopted = named.model_copy(update={"pod_uid": self._verifier.uid})
+        await self._write(self._trial.status.model_copy(update={"verifier": adopted}))
+        return 0
+
+    async def _release_verifier(self, step: StepPlan) -> None:
+        """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
+        if self._trial.status.verifier is not None:
+            await self._write(self._trial.status.model_copy(update={"verifier": None}))
+        else:  # a stale read may lack a verifier that the current status names, and the release happens only once
+            await self._writer.require_current()
+        await self._t.pods.remove(self._trial, pods.verifier_pod_names(self._trial, step.index))
+
+    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None) -> float | None:
+        return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
+
+
+def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
+    """Return the environment of a step's separate verifier. Raises InvalidSpec if the step has none: the status was edited."""
+    verifiers = [each.verifier for each in plan.steps if each.name == step]
+    if not verifiers or verifiers[0] is None or verifiers[0].environment is None:
+        raise InvalidSpec(f"status.verifier names a pod, but the step status.currentStep = {step!r} has no separate verifier")
+    return verifiers[0].environment

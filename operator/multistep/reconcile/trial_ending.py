@@ -1,0 +1,91 @@
+"""Ends attempts and trials: results, final status, cleanup."""
+
+from __future__ import annotations
+
+from ..api.trial_status import TrialStatus
+from ..cluster import pods
+from ..engine import decisions, lifecycle, status
+from ..engine.journal import Journal
+from ..engine.rewards import StepException
+from ..engine.script import aggregate, lift
+from .trial_context import TrialContext
+from .trial_pods import named_verifiers
+
+
+class TrialEnding(TrialContext):
+    """Finishes, fails and cleans up a trial."""
+
+    async def _end_failed_attempt(self, loss: decisions.LoseAttempt) -> float | None:
+        """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
+        trial, now = self._trial, self._t.clock()
+        self._forget_pod()
+        lost = status.lost(trial, loss.reason, loss.message, now)
+        number = (trial.status.attempt or 1) + 1
+        retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(lost.attempts)
+        if counted <= retries:
+            again = trial.model_copy(update={"status": lost})
+            name = pods.pod_name(trial.metadata.name, number, as_root=lost.image_user is not None)
+            await self._write(status.begun(again, number, name, self._plan.task_name, lost.image_user, now))
+            return 0
+        self._writer.trial = trial.model_copy(update={"status": lost})
+        return await self._fail(loss.reason, f"{loss.message}; this was attempt {counted} of {retries + 1}", before=trial.status)
+
+    async def _finish_killed_phase(self, death: decisions.PhaseDied) -> float | None:
+        """Finish a trial whose container a phase ended. The runner's records are lost, so the status is the source."""
+        journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
+        if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
+            journal.exception = StepException(death.type, death.message)
+        elif journal.steps:
+            last = journal.steps[-1]
+            last.fail(StepException(death.type, death.message, death.phase or last.phase))
+            last.completed_at = self._t.clock()
+        aggregate(self._plan, journal)
+        if self._plan.single:
+            lift(journal)
+        return await self._finish(journal)
+
+    async def _finish(self, journal: Journal) -> float | None:
+        """Write the results, then the status: the results of a Complete trial exist."""
+        await self._writer.require_current()
+        known = self._trial.status.model_copy(update=self._container_fields())
+        self._writer.trial = self._trial.model_copy(update={"status": known})
+        kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
+        if journal.broken and journal.exception is not None:
+            reason = "EnvironmentFailed"
+            new = status.failed(
+                self._trial, reason, journal.exception.message, self._t.clock(),
+                exception=journal.exception.type, journal=journal, results=kept.uri,
+            )  # fmt: skip
+        else:
+            new = status.complete(self._trial, journal, kept.uri, self._t.clock())
+        await self._end(new.model_copy(update={"results_store": kept.store}))
+        return 0
+
+    async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
+        new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
+        if self._loaded is not None and new.attempt is not None:
+            await self._writer.require_current()
+            kept = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
+            new = new.model_copy(update={"results": kept.uri, "results_store": kept.store})
+        await self._end(new, before=before)
+        return 0
+
+    async def _end(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        """Write the final status; first delete the pods' disruption budgets, as a retained pod must not block a drain."""
+        names = [self._trial.status.pod_name] if self._trial.status.pod_name else []
+        await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
+        await self._write(new, before=before)
+
+    async def _clean_up(self, due: decisions.CleanUp) -> float | None:
+        trial = self._trial
+        self._t.loader.forget(trial.metadata.uid)
+        self._forget_pod()
+        if due.pod_in == 0:
+            await self._t.pods.remove_all(trial)
+        await self._t.finisher.clear(trial)
+        if due.trial_in == 0:
+            await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
+            return None
+        if self._fully_parsed and trial.status.observed_generation != trial.metadata.generation:
+            await self._write(status.noted(trial))  # kstatus waits for this generation
+        return due.next
