@@ -99,7 +99,7 @@ class Round:
 TITLES: Final = (
     "trials at once",
     "admitted/s",
-    "at work/s",
+    "working/s",
     "finished/s",
     "operator CPU ms/trial",
     "writes/trial",
