@@ -1,11 +1,11 @@
-"""What the Makefile does: sets everything up, builds, deploys and checks. Standard library only, as nothing is installed yet.
+"""Targets of the Makefile: set up, build, deploy and check. Standard library only, because it runs before any install.
 
-cli         the targets, each a list of stages
-stages      one line per stage with its seconds
+cli         targets by name
+stages      progress lines with the duration of each stage in seconds
 python_env  .venv from locked packages       tools  Go, Helm, a C compiler
-peers       programs of others, for tests
-image       the operator's image             deployment  the chart in the cluster
+peers       third-party programs for tests
+image       the operator's image             deployment  installation of the chart in the cluster
 generate    files generated from code; the only part that needs `.venv`
-lanes       runs of pytest            outcomes  of their tests, flaky  those run again, history  of the last runs, report
-checks      lint and tests                   trials  demo, run and the programs that need a deployed operator
+lanes       runs of pytest    outcomes  their tests    flaky  repeated tests    history  last runs    report  summary
+checks      lint and tests                   trials  demo, run, and programs that need a deployed operator
 """

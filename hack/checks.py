@@ -1,4 +1,4 @@
-"""Checks and tests, from the quickest to the slowest."""
+"""Checks and tests, from the fastest to the slowest."""
 
 import json
 import os
@@ -22,11 +22,11 @@ _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "localkube", "hack", "tests")
 _CORE = ("tests/unit/engine", "tests/unit/api")
-_SIDE_BY_SIDE_BYTES = 4 << 30  # of free memory; with less, the compilers of the Go tests run before pytest and not beside it
+_SIDE_BY_SIDE_BYTES = 4 << 30  # free memory below which the Go tests run before pytest instead of in parallel
 
 
 def lint() -> None:
-    """All that can be said without running anything of ours."""
+    """Run the static checks."""
     with stage("ruff"):
         _python_program("ruff", "check", ".")
         _python_program("ruff", "format", "--check", ".")
@@ -36,7 +36,7 @@ def lint() -> None:
         capture([str(VENV / "bin" / "lint-imports"), "--cache-dir", str(CACHE / "import-linter")], cwd=ROOT)
     with stage("gofmt and go vet"):
         _gofmt()
-        # Not for localkube/kube: it would compile all of Kubernetes once more.
+        # Not for localkube/kube: go vet would compile all of Kubernetes again.
         _run([str(go()), "vet", "./..."], cwd=ROOT / "runner", env=go_environment())
     with stage("CRDs and chart"):
         _crds_are_current()
@@ -44,11 +44,11 @@ def lint() -> None:
 
 
 def unit() -> None:
-    """Tests that need no cluster."""
+    """Run the tests that need no cluster."""
     helm()
     image.ensure_runner()
     c_compiler()
-    with stage("Go tests; Python tests, those of the core with every branch of it"), ThreadPoolExecutor(1) as thread:
+    with stage("Go tests and Python tests (100 % branch coverage of the core)"), ThreadPoolExecutor(1) as thread:
         go_tests = thread.submit(_go_tests)
         if load.free_bytes() < _SIDE_BY_SIDE_BYTES:
             go_tests.result()
@@ -59,12 +59,12 @@ def unit() -> None:
 
 def _go_tests() -> None:
     _go_test(ROOT / "runner", "./...")
-    # Not the tests in containers: there, the detector's own threads and signals are what they see.
+    # Without the tests in containers: they would observe the race detector's threads and signals.
     _go_test(ROOT / "runner", "-race", "./internal/...")
 
 
 def _python_tests(env: dict[str, str]) -> list[Ended]:
-    """On all cores. worksteal: a few of them take as long as hundreds of others."""
+    """Run on all cores. Uses worksteal because test durations differ widely."""
     cores = ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE)]
@@ -73,7 +73,7 @@ def _python_tests(env: dict[str, str]) -> list[Ended]:
 
 
 def everything() -> None:
-    """`make test`: the totals of the end-to-end tests come last."""
+    """Run `make test`. The end-to-end tests are last, so their totals end the output."""
     lint()
     unit()
     end_to_end.run()
@@ -83,10 +83,10 @@ def generate() -> None:
     """Generate the CRDs, the chart's copies and the tables of the references in docs/ from the models."""
     python_env.ensure()
     _write_crds(_CRDS, _CHART_CRDS)
-    say("wrote the CRDs, and the chart's copies")
+    say("wrote the CRDs and the chart's copies")
     for writer in ("reference", "metrics_page", "cli_page", "chart"):
         capture([str(VENV / "bin" / "python"), "-m", f"hack.generate.{writer}"], cwd=ROOT)
-    say("wrote the tables of the references in docs/, and the chart's schema")
+    say("wrote the reference tables in docs/ and the chart's schema")
 
 
 def _write_crds(*directories: Path) -> None:
@@ -99,20 +99,20 @@ def _crds_are_current() -> None:
         wanted = {file.name: file.read_text() for file in Path(directory).iterdir()}
     for place in (_CRDS, _CHART_CRDS):
         if {file.name: file.read_text() for file in place.iterdir()} != wanted:
-            raise Failure(f"{place.relative_to(ROOT)} is not what the models say; run: make generate")
+            raise Failure(f"{place.relative_to(ROOT)} is out of date with the models; run: make generate")
 
 
 def _gofmt() -> None:
     files = [str(file) for file in files_below(*_GO) if file.suffix == ".go"]
-    badly = capture([str(go().with_name("gofmt")), "-l", *files])
-    if badly:
-        raise Failure(f"not formatted (gofmt -w FILE):\n{badly}")
+    unformatted = capture([str(go().with_name("gofmt")), "-l", *files])
+    if unformatted:
+        raise Failure(f"not formatted (gofmt -w FILE):\n{unformatted}")
 
 
 def _go_test(module: Path, *arguments: str) -> None:
-    """Show what failed; a skipped test is a failure, too."""
+    """Run Go tests. A skipped test counts as failed."""
     command = [str(go()), "test", "-json", *arguments]
-    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # as we ship it, where possible
+    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # as in releases; only the race detector needs cgo
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     ends = Counter(event["Action"] for event in events if event.get("Test") and event["Action"] in ("pass", "fail", "skip"))

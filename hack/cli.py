@@ -1,4 +1,4 @@
-"""The targets of the Makefile."""
+"""Targets of the Makefile by name."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""The operator in the cluster, installed by its chart."""
+"""Install the operator in the cluster with its chart."""
 
 import json
 import os
@@ -21,7 +21,7 @@ NAMESPACE = "multistep-system"
 RELEASE = "multistep"
 CHART = ROOT / "charts" / "multistep"
 _READY_SECONDS = 180
-# All labels: the tests tell their trials apart by namespace.
+# All labels, because the tests distinguish their trials by namespace.
 _VARIABLES = [
     {"name": "MULTISTEP_METRICS_LABELS", "value": json.dumps(["namespace", "agent"])},
     {"name": "MULTISTEP_METRICS_LABEL_SETS", "value": "5000"},
@@ -30,7 +30,7 @@ _VARIABLES = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is up, and how to talk to it. variables: those that chose it, and all others."""
+    """A running cluster and its clients. variables: the environment variables with which it was chosen."""
 
     target: targets.Target
     kubectl: str
@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for programs that work with the cluster: our programs, kubectl, helm and go are on the PATH."""
+        """Environment variables for programs that use the cluster, with multistep, kubectl, helm and go on the PATH."""
         programs = [VENV / "bin" / "multistep", Path(self.kubectl), helm(), go()]
         directories = [str(each.parent) for each in programs if each.is_absolute()]
         path = os.pathsep.join([*directories, self.variables.get("PATH", "")])
@@ -50,7 +50,7 @@ class Cluster:
             **self.variables,
             "PATH": path,
             "KUBECONFIG": str(self.kubeconfig),
-            "MULTISTEP_RUNNER": str(image.ensure_runner()),  # `multistep build` puts it into the images that it makes
+            "MULTISTEP_RUNNER": str(image.ensure_runner()),  # `multistep build` copies it into the images that it builds
         }
 
     def run_kubectl(self, *arguments: str) -> str:
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Start the cluster that CLUSTER names, or use the one that runs. variables: of the environment."""
+    """Start the cluster that CLUSTER names unless it runs, and return it. variables: environment variables."""
     config = load_config(variables)
     target = targets.choose(config, variables)
     with stage("cluster"):
@@ -68,7 +68,7 @@ def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def stop_clusters() -> None:
-    """`make cluster-down`: also the second one, if tests have made it."""
+    """Stop the cluster, and the second one if tests have created it (`make cluster-down`)."""
     target = targets.choose(load_config())
     target.down()
     second = load_config(second_cluster(os.environ))
@@ -77,7 +77,7 @@ def stop_clusters() -> None:
 
 
 def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """The cluster with the operator of this checkout in it, ready. variables: of the environment."""
+    """Install this checkout's operator, wait until it is ready, and return the cluster. variables: environment variables."""
     cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
         name = image.ensure(cluster.target)
@@ -90,7 +90,7 @@ def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def stop_operator(cluster: Cluster) -> bool:
-    """Scale the operator in the cluster to nothing; False if there is none."""
+    """Scale the operator's Deployment to 0; return False if it does not exist."""
     if not succeeds(_kubectl(cluster, "get", "deployment", RELEASE)):
         return False
     capture(_kubectl(cluster, "scale", "deployment", RELEASE, "--replicas=0"))
@@ -99,12 +99,12 @@ def stop_operator(cluster: Cluster) -> bool:
 
 
 def apply_crds(cluster: Cluster) -> None:
-    """The CRDs alone, for an operator that runs elsewhere."""
+    """Apply the CRDs without the chart, for an operator outside of the cluster."""
     cluster.run_kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
 
 
 def ensure_namespace(cluster: Cluster) -> None:
-    """The namespace that the operator's lease is in."""
+    """Create the namespace of the operator's lease if it does not exist."""
     if not succeeds(_kubectl(cluster, "get", "namespace", NAMESPACE)):
         cluster.run_kubectl("create", "namespace", NAMESPACE)
 
@@ -117,7 +117,7 @@ def _install(cluster: Cluster, program: str, name: str) -> None:
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}"]
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
-    # The CRD may have been applied by hand (`make run`, `kubectl apply -f crds/`).
+    # The CRDs may have been applied by hand (`make run`, `kubectl apply -f crds/`).
     try:
         capture([*command, *values, *waiting, "--take-ownership"], env=cluster.environment)
     except CommandFailed as error:
@@ -125,18 +125,18 @@ def _install(cluster: Cluster, program: str, name: str) -> None:
 
 
 def _clear_interrupted(cluster: Cluster, program: str) -> None:
-    """Helm refuses to go on where it was interrupted (we hold the lock: nobody is at it).
+    """Uninstall a release that an interrupted helm left pending, because helm refuses to upgrade it.
 
-    The CRD, the trials and the results stay.
+    The caller holds the deploy lock, so no helm is running. The CRDs, trials and results are retained.
     """
     listed = capture([program, "list", "--all", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
     if any(each["name"] == RELEASE and each["status"].startswith("pending") for each in json.loads(listed)):
-        say("an earlier helm was interrupted: installing anew")
+        say("an earlier helm was interrupted: reinstalling")
         capture([program, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"], env=cluster.environment)
 
 
 def _why_not_ready(cluster: Cluster) -> str:
-    """What a person would ask for next."""
+    """Return the pods, Events and logs that show why the operator is not ready."""
     questions = (
         ("get", "pods", "-o", "wide"),
         ("get", "events", "--sort-by=.lastTimestamp"),

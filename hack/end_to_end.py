@@ -1,8 +1,8 @@
-"""The end-to-end tests, on one cluster or two, as many side by side as disturb each other not.
+"""Run the end-to-end tests on one or two clusters, in parallel where possible.
 
-Tests with the mark `alone` have a cluster to themselves: they stop or change what other tests use, or count what is in all of it.
-A test that fails is run once more when all others have finished (hack.flaky).
-Tests with the mark `long` are left to `make test-long`, those with the mark `measures` to `make bench`.
+Tests with the mark `alone` have a cluster for themselves: they stop or change what other tests use, or count its objects.
+A failed test is repeated once when all others have finished (hack.flaky).
+Tests with the mark `long` run in `make test-long`, those with the mark `measures` in `make bench`.
 """
 
 import os
@@ -26,12 +26,12 @@ from localkube.config import load_config, second_cluster
 
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
 _EACH_RUN = "not long and not measures"
-_CASES_AT_ONCE = 2  # of the conformance run, for each worker of pytest-xdist: they wait even more
-_FIRST = "tests/e2e/test_nodes.py"  # a node gets all images of its cluster: in the second one, and early, these are few
+_CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; they are idle most of the time
+_FIRST = "tests/e2e/test_nodes.py"  # first: each new node loads all images of its cluster, and early there are few
 
 
 def run() -> None:
-    """Against the operator in the cluster, as its image and chart have it."""
+    """Deploy the operator and run the end-to-end tests against it."""
     first = deployment.deploy()
     say(f"stages so far:\n{summary()}")
     with stage("end-to-end tests"):
@@ -41,7 +41,7 @@ def run() -> None:
 
 
 def run_long() -> None:
-    """The tests that `make test` leaves out, one after another; the totals are those of both."""
+    """Run the tests that `make test` omits, sequentially. The totals include those of the last `make test`."""
     env = environment(deployment.deploy().environment)
     with stage("long end-to-end tests"):
         ended = [execute(Run("long", ["tests/e2e", "-m", "long", "-v"], env))]
@@ -50,7 +50,7 @@ def run_long() -> None:
 
 
 class _Stage:
-    """Two clusters where they are ours to make; elsewhere all is done in one, what needs it alone afterwards."""
+    """Runs the tests on two local clusters, or on the current one; there, tests marked `alone` run last."""
 
     def __init__(self, first: deployment.Cluster) -> None:
         self._first = first
@@ -61,7 +61,7 @@ class _Stage:
         self._alone = deque(_files_of_tests_alone(environment(first.environment)))
         self._ended: list[Ended] = []
         self.again: list[Again] = []
-        self._keeping = threading.Lock()
+        self._lock = threading.Lock()
 
     def ended(self) -> list[Ended]:
         clusters = [self._on_first, *([self._on_second] if self._ours else [])]
@@ -80,31 +80,31 @@ class _Stage:
         runs = [Run("conformance", ["tests/conformance"], env | cases), Run("side by side", ["tests/e2e", *side_by_side], env)]
         with ThreadPoolExecutor(len(runs)) as threads:
             list(threads.map(self._execute, runs))
-        self._those_alone(env)
+        self._run_alone(env)
 
     def _on_second(self) -> None:
-        self._those_alone(environment(deployment.deploy(second_cluster(os.environ)).environment))
+        self._run_alone(environment(deployment.deploy(second_cluster(os.environ)).environment))
 
-    def _those_alone(self, env: Mapping[str, str]) -> None:
-        """One after another, as long as the other cluster has not taken them."""
+    def _run_alone(self, env: Mapping[str, str]) -> None:
+        """Run files of tests marked `alone` sequentially, from the queue that both clusters share."""
         while file := self._next():
             name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
             self._execute(Run(name, [file, "-m", f"alone and {_EACH_RUN}", "-v"], env))
 
     def _prove_rights(self) -> None:
-        """By the audit logs of what was done: other clusters keep theirs to themselves."""
+        """Check the operator's RBAC rights against the audit logs, which only local clusters expose."""
         logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
         asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
         self._execute(Run("rights", ["tests/rights", "-v"], environment(self._first.environment) | asked))
 
     def _next(self) -> str:
-        with suppress(IndexError):  # nothing is left
+        with suppress(IndexError):  # the queue is empty
             return self._alone.popleft()
         return ""
 
     def _execute(self, run: Run) -> None:
         ended = execute(run)
-        with self._keeping:
+        with self._lock:
             self._ended.append(ended)
 
 
@@ -115,5 +115,5 @@ def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
 
 
 def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """The longest first, by earlier runs: no cluster waits for the other one's last long file. New files may be long."""
+    """Sort files by earlier durations, longest first, so that no cluster is idle at the end. New files count as long."""
     return sorted(files, key=lambda file: (file != _FIRST, -seconds.get(file, float("inf"))))

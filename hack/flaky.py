@@ -1,17 +1,17 @@
-"""A cluster test that failed is run once more, alone: one that passes then is FLAKY, and only a few may be."""
+"""Repeat failed cluster tests once, alone. A test that then passes is flaky; more than a few flaky tests fail the run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hack.lanes import Ended, Run
 
-MOST_FLAKY = 3  # more fail the run
-MOST_AGAIN = 10  # with more failures something is broken that all of them need: the rest is not run again
+MOST_FLAKY = 3  # more flaky tests fail the run
+MOST_AGAIN = 10  # more failures have a common cause, so the rest is not repeated
 
 
 @dataclass(frozen=True)
 class Again:
-    """The second run of a test. first: its output when it failed, in the run of that name."""
+    """The second run of a test. name: the run in which it failed first. first: its output there."""
 
     test: str
     name: str
@@ -24,27 +24,27 @@ class Again:
 
 
 def run_again(ended: Iterable[Ended], env: Mapping[str, str], execute: Callable[[Run], Ended]) -> list[Again]:
-    """Run each test that failed once more, one after another; nothing else may run on the cluster meanwhile."""
+    """Repeat each failed test once, sequentially. The cluster must be idle otherwise."""
     failed = [(each.run.name, test, output) for each in ended for test, output in each.outcomes.failed.items()]
     return [
-        Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: what it printed though it passed
+        Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: also show the output of a passed test
         for name, test, output in failed[:MOST_AGAIN]
     ]
 
 
 def flaky_tests(again: Iterable[Again]) -> dict[str, Again]:
-    """Those that passed the second time, by test."""
+    """Return the repeated tests that passed, by test id."""
     return {each.test: each for each in again if each.is_flaky}
 
 
 def is_forgiven(ended: Ended, flaky: Mapping[str, Again]) -> bool:
-    """Whether a run of pytest failed for nothing but tests that are flaky."""
+    """Return whether flaky tests are the only failures of a pytest run."""
     failed = ended.outcomes.failed
     return ended.code == 1 and ended.outcomes.is_decided_by_tests and bool(failed) and failed.keys() <= flaky.keys()
 
 
 def described(again: Sequence[Again]) -> Iterator[str]:
-    """Both outputs of each test that was run again."""
+    """Yield both outputs of each repeated test."""
     for each in again:
         word = "FLAKY" if each.is_flaky else "FAILED TWICE"
         yield f"\n{word} {each.test}: failed in the run '{each.name}'" + (", then passed alone" if each.is_flaky else ", and alone")

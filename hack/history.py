@@ -1,4 +1,4 @@
-"""Which tests failed in the last runs on this machine, kept in the cache."""
+"""History of test failures on this machine, stored in the cache."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 class TestRun:
     """One run of a target.
 
-    failed: "failed" or "flaky" by the test's id; totals: as pytest counts, with "flaky"; seconds: by file of tests.
+    failed: "failed" or "flaky", by test id. totals: pytest's counts and "flaky". seconds: duration by test file.
     """
 
     started: str
@@ -31,7 +31,7 @@ class TestRun:
 
 @dataclass(frozen=True)
 class History:
-    """The last runs. continued: what is added belongs to the newest run of this checkout, though another process began it."""
+    """The last runs. continued: add to the newest run of this checkout, although another process started it."""
 
     file: Path = FILE
     checkout: str = str(ROOT)
@@ -39,7 +39,7 @@ class History:
     continued: bool = False
 
     def add(self, failed: Mapping[str, str], totals: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> TestRun:
-        """Add a stage's outcome to the run of this process; return the whole run."""
+        """Add the outcome of a stage to the run of this process; return the whole run."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(self.file.with_suffix(".lock")):
             runs = self.runs()
@@ -53,14 +53,14 @@ class History:
         return mine
 
     def runs(self) -> list[TestRun]:
-        """Oldest first. A file that is damaged is none."""
+        """Return the runs, oldest first; none if the file is missing or damaged."""
         try:
             return [TestRun(**each) for each in json.loads(self.file.read_text())]
         except (FileNotFoundError, ValueError, TypeError):
             return []
 
     def seconds(self) -> dict[str, float]:
-        """How long each file of tests took when it ran last."""
+        """Return the last duration in seconds of each test file."""
         found: dict[str, float] = {}
         for run in self.runs():
             found |= run.seconds
@@ -76,7 +76,7 @@ class History:
 
 
 def table(runs: Sequence[TestRun]) -> list[str]:
-    """Lines: each test that failed in the last runs, how often, and when last; most failures first."""
+    """Return table lines of the tests that failed in the last runs, most failures first."""
     failures = Counter(test for run in runs for test in run.failed)
     if not failures:
         return [f"    no test failed in the last {len(runs)} runs"]

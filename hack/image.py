@@ -1,4 +1,4 @@
-"""The operator's image, named by a digest of what it is made of, so that it is built and loaded only when it changed."""
+"""Build and load the operator's image. Its tag is a digest of its inputs, so only changes cause a build."""
 
 import os
 import shutil
@@ -20,41 +20,41 @@ _KEPT_IMAGES = 3
 
 
 def repository() -> str:
-    """Where the image's name points; set IMAGE_REPOSITORY for a cluster that pulls from a registry."""
+    """Return the image's repository; IMAGE_REPOSITORY sets it for a cluster that pulls from a registry."""
     return os.environ.get("IMAGE_REPOSITORY") or _LOCAL_REPOSITORY
 
 
 def tag() -> str:
-    """Changes with anything that goes into the image."""
+    """Return the image's tag, which changes with every input of the image."""
     inputs = files_below(*(ROOT / name for name in _INPUTS), ROOT / "localkube" / "python.Dockerfile")
     return f"dev-{digest_of(inputs, _runner_digest())}"
 
 
 def ensure(target: targets.Target) -> str:
-    """Build the image if need be, and return its name."""
+    """Build the image unless it exists, and return its name."""
     name = f"{repository()}:{tag()}"
     ensure_runner()
-    if not _is_there(target, name):
+    if not _exists(target, name):
         with stage(f"image {name}"):
             target.build(Build(name, ROOT, ROOT / "Dockerfile", ("RUNNER=prebuilt",)))
-            _also_named_dev(target, name)
-            _forget_old(target)
+            _tag_dev(target, name)
+            _delete_old(target)
     return name
 
 
 def deliver(target: targets.Target, name: str) -> None:
-    """Bring the image to the cluster's nodes, or where they pull it from."""
+    """Load the image on the cluster's nodes, or push it to the registry from which they pull."""
     with stage("image into the cluster"):
         if not isinstance(target, targets.Current):
             target.load(name)
         elif repository() == _LOCAL_REPOSITORY:
-            raise Failure("CLUSTER=current: say where its nodes pull from: IMAGE_REPOSITORY=registry.example/multistep-operator")
+            raise Failure("CLUSTER=current needs a registry: set IMAGE_REPOSITORY=registry.example/multistep-operator")
         else:
             stream(["docker", "push", name])
 
 
 def ensure_runner() -> Path:
-    """runner/bin/runner, as it is made of the sources that are there now."""
+    """Build runner/bin/runner from the current sources unless it is up to date, and return its path."""
     built = cached("runner", _runner_digest(), _build_runner) / "runner"
     binary = _RUNNER / "bin" / "runner"
     if not binary.exists() or not _same(built, binary):
@@ -66,7 +66,7 @@ def ensure_runner() -> Path:
 
 
 def version() -> str:
-    """Multistep's."""
+    """Return Multistep's version."""
     text = (ROOT / "operator" / "multistep" / "__init__.py").read_text()
     return text.partition('__version__ = "')[2].partition('"')[0]
 
@@ -86,20 +86,20 @@ def _same(one: Path, other: Path) -> bool:
     return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
 
 
-def _is_there(target: targets.Target, name: str) -> bool:
+def _exists(target: targets.Target, name: str) -> bool:
     if isinstance(target, targets.Local):
         return succeeds(["buildah", "inspect", "--type", "image", name])
     return succeeds(["docker", "image", "inspect", name])
 
 
-def _also_named_dev(target: targets.Target, name: str) -> None:
-    """The name that settings.py has by default."""
+def _tag_dev(target: targets.Target, name: str) -> None:
+    """Add the tag `dev`, which is the default in settings.py."""
     tool = "buildah" if isinstance(target, targets.Local) else "docker"
     capture([tool, "tag", name, f"{repository()}:dev"])
 
 
-def _forget_old(target: targets.Target) -> None:
-    """Keep the last few; buildah lists the newest first."""
+def _delete_old(target: targets.Target) -> None:
+    """Delete all but the newest images; buildah lists the newest first."""
     if not isinstance(target, targets.Local):
         return
     listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository()}"])
@@ -109,5 +109,5 @@ def _forget_old(target: targets.Target) -> None:
 
 
 def main() -> None:
-    """`make image`: the name on stdout, for scripts."""
+    """Build the image and print its name on stdout, for scripts (`make image`)."""
     print(ensure(targets.choose(load_config())))

@@ -1,4 +1,4 @@
-"""Runs of pytest side by side: each line is shown as it comes, with its run's name before it (hack.report: how they ended)."""
+"""Run several pytest processes in parallel and show their output line by line, prefixed with the run's name."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from hack.outcomes import Outcomes
 from hack.places import ROOT, VENV
 
 PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
-_HEADING = re.compile(r"=+ (?!test session starts)\S.* =+")  # of the failures, or of the totals where all is well
+_HEADING = re.compile(r"=+ (?!test session starts)\S.* =+")  # heading of the failures, or the totals if no test failed
 _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}
 NAME_WIDTH = 14
@@ -24,7 +24,7 @@ _screen = threading.Lock()
 
 @dataclass(frozen=True)
 class Run:
-    """One process of pytest. name: of at most 14 letters."""
+    """One pytest process. name: at most 14 characters."""
 
     name: str
     arguments: Sequence[str]
@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """code: of the process. words: what it said in the end, failures first, the line of totals last."""
+    """A finished run. code: exit code. words: lines of the summary, failures first, totals last."""
 
     run: Run
     code: int
@@ -42,14 +42,14 @@ class Ended:
 
     @property
     def totals(self) -> Counter[str]:
-        """The counts of its line of totals, without what was deselected."""
+        """Return the counts of the line of totals, without deselected tests."""
         last = self.words[-1].strip("= ").partition(" in ")[0] if self.words else ""
         found = {what: int(number) for number, what in _TOTAL.findall(last)}
         return Counter({_SINGULAR.get(what, what): number for what, number in found.items() if what != "deselected"})
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those variables, what tests want to know of this checkout, and the programs that they work with."""
+    """Return the variables plus those that tests need: this checkout's image and namespace, and PATH with the peer programs."""
     return {
         **variables,
         "PATH": peers.path(variables),
@@ -60,7 +60,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def execute(run: Run) -> Ended:
-    """Run it to its end; its progress is shown meanwhile. May be called by several threads at once."""
+    """Run pytest until it exits and show its progress. Thread-safe."""
     with TemporaryDirectory() as directory:
         file = Path(directory) / "outcomes"
         code, words = _follow(run, [*PYTEST, f"--outcomes={file}", *run.arguments])
@@ -71,7 +71,7 @@ def execute(run: Run) -> Ended:
 
 
 def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str]]:
-    """The exit code, and the lines from the first heading of the summary on."""
+    """Return the exit code and the lines from the summary's first heading on."""
     words: list[str] = []
     with subprocess.Popen(
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"

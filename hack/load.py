@@ -1,4 +1,4 @@
-"""What the machine has left: cores that nobody else uses, for tests of the cluster side by side, and memory."""
+"""Measure the machine's idle cores and available memory, to choose the number of parallel tests."""
 
 import math
 import os
@@ -6,24 +6,24 @@ import time
 from pathlib import Path
 
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
-_PER_CORE = 2  # these tests wait most of their time
+_PER_CORE = 2  # workers per idle core; cluster tests are idle most of the time
 _LEAST, _MOST = 2, 8
 _SAMPLE_SECONDS = 2.0
 
 
 def workers() -> int:
-    """Workers of pytest-xdist for tests of the cluster, on this machine, now."""
+    """Return the number of pytest-xdist workers for cluster tests, from the current load."""
     cores = len(os.sched_getaffinity(0))
     return workers_for(cores, busy_cores(cores))
 
 
 def workers_for(cores: int, busy: float) -> int:
-    """Two for each core that is free, at least 2 and at most 8."""
+    """Return two workers per idle core, at least 2 and at most 8."""
     return min(_MOST, max(_LEAST, math.ceil(_PER_CORE * (cores - busy))))
 
 
 def busy_cores(cores: int) -> float:
-    """How many cores work at this moment. Not the load average: it still counts what our own unit tests did a minute ago."""
+    """Return the number of busy cores. The load average would still include the unit tests that just finished."""
     if not _STAT.exists():
         return os.getloadavg()[0]
     before = _ticks(_STAT.read_text())
@@ -33,7 +33,7 @@ def busy_cores(cores: int) -> float:
 
 
 def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """The part of the time between two samples (idle and all ticks) that was not idle."""
+    """Return the share of busy time between two samples of (idle ticks, all ticks)."""
     idle, total = after[0] - before[0], after[1] - before[1]
     return 1 - idle / total if total > 0 else 0.0
 
@@ -44,6 +44,6 @@ def _ticks(stat: str) -> tuple[int, int]:
 
 
 def free_bytes() -> int:
-    """Memory that programs can still have; nothing where the machine does not say it."""
+    """Return the available memory in bytes; 0 if the machine does not report it."""
     lines = _MEMORY.read_text().splitlines() if _MEMORY.exists() else []
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

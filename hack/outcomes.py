@@ -1,4 +1,4 @@
-"""The outcomes of tests, as the plugin hack.pytest_outcomes writes them."""
+"""Read test outcomes that the plugin hack.pytest_outcomes wrote."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends the group of a test to
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one phase of a test. outcome: passed, failed or skipped; output: of a phase that did not pass."""
+    """Outcome of one phase of a test. outcome: passed, failed or skipped. output: set if the phase did not pass."""
 
     test: str
     phase: str
@@ -23,13 +23,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Of one run of pytest."""
+    """Outcomes of one pytest run."""
 
     all: tuple[Outcome, ...] = ()
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The output of each test that failed, by its id."""
+        """Return the output of each failed test, by test id."""
         found: dict[str, list[str]] = defaultdict(list)
         for each in self._that("failed"):
             found[each.test].append(f"-- {each.phase}\n{each.output}")
@@ -37,19 +37,19 @@ class Outcomes:
 
     @property
     def is_decided_by_tests(self) -> bool:
-        """Whether nothing went wrong but tests: no test was skipped, each file was collected."""
+        """Return whether failed tests are the only problem: no test was skipped, and every file was collected."""
         return not any(self._that("skipped")) and not any(each.phase == "collect" for each in self._that("failed"))
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The seconds of each test, with its fixtures."""
+        """Return the duration in seconds of each test with its fixtures."""
         found: dict[str, float] = defaultdict(float)
         for each in self.all:
             found[each.test] += each.seconds
         return dict(found)
 
     def words_of(self, tests: Iterable[str]) -> Counter[str]:
-        """How pytest counts the failures of these tests in its line of totals."""
+        """Count the failures of these tests as pytest's line of totals does."""
         chosen = set(tests)
         return Counter("failed" if each.phase == "call" else "error" for each in self._that("failed") if each.test in chosen)
 
@@ -58,7 +58,7 @@ class Outcomes:
 
 
 def read(file: Path) -> Outcomes:
-    """The outcomes in a file; none if pytest did not even write it."""
+    """Return the outcomes in a file; none if the file is missing."""
     if not file.exists():
         return Outcomes()
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]

@@ -1,6 +1,6 @@
-"""Programs of others that the tests work with, in the cache and on the tests' PATH.
+"""Install third-party programs for the tests in the cache and add them to the tests' PATH.
 
-Debian's packages are unpacked, not installed: installing them would start their services.
+Debian packages are unpacked, not installed, because an installation would start their services.
 """
 
 import json
@@ -23,7 +23,7 @@ _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Where docker-registry, prometheus, promtool, versitygw, kube-state-metrics are; others are on the machine then."""
+    """Install the peer programs if they are missing and return the directories of those in the cache."""
     for program in ("lua5.4", "git", "chromium"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
@@ -41,13 +41,13 @@ def _version(module: str) -> str:
 
 
 def _downloaded(module: str, elsewhere: Path) -> Path:
-    """Its sources, in Go's own cache. elsewhere: any directory that is in no module."""
-    told = capture([str(go()), "mod", "download", "-json", module], env=go_environment(), cwd=elsewhere)
-    return Path(json.loads(told)["Dir"])
+    """Download a module and return its directory in Go's cache. elsewhere: any directory outside of a Go module."""
+    output = capture([str(go()), "mod", "download", "-json", module], env=go_environment(), cwd=elsewhere)
+    return Path(json.loads(output)["Dir"])
 
 
 def monitoring_crds() -> list[Path]:
-    """The Prometheus operator's CRDs of what the chart may make, out of its module."""
+    """Return the Prometheus operator's CRDs for the objects that the chart can create."""
     directory = cached("monitoring-crds", _version(_PROMETHEUS_OPERATOR), _fetch_monitoring_crds)
     return sorted(directory.glob("*.yaml"))
 
@@ -61,7 +61,7 @@ def _fetch_monitoring_crds(directory: Path) -> None:
 def _unpack(directory: Path) -> None:
     with stage(f"Debian's {' and '.join(_PACKAGES)}"), tempfile.TemporaryDirectory() as downloads:
         apt_update()
-        # As root, apt gives up its rights to download, and may then not write there.
+        # As root, apt drops its privileges for downloads and then could not write to the directory.
         capture(["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *_PACKAGES], cwd=Path(downloads))
         for package in Path(downloads).glob("*.deb"):
             capture(["dpkg-deb", "--extract", str(package), str(directory)])
@@ -73,7 +73,7 @@ def _build_s3_server(directory: Path) -> None:
 
 
 def _build_kube_state_metrics(directory: Path) -> None:
-    """In its own module: `go install` asks for the list of versions, which not every module proxy has."""
+    """Build kube-state-metrics in its own module, because `go install` needs a list of versions that some proxies lack."""
     with stage("kube-state-metrics from source (2 to 4 minutes, once)"):
         module = _downloaded(_KUBE_STATE_METRICS, directory)
         command = [str(go()), "build", "-C", str(module), "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
@@ -81,7 +81,7 @@ def _build_kube_state_metrics(directory: Path) -> None:
 
 
 def simulated_nodes() -> Mapping[str, str]:
-    """Variables that tell where KWOK is, which plays nodes, and the stages by which it plays pods."""
+    """Return environment variables with the paths of KWOK, which simulates nodes, and of its pod stages."""
     directory = cached("kwok", _version(_KWOK), _build_kwok)
     return {"MULTISTEP_KWOK": str(directory / "kwok"), "MULTISTEP_KWOK_STAGES": str(directory / "stage")}
 
@@ -94,5 +94,5 @@ def _build_kwok(directory: Path) -> None:
 
 
 def path(environment: Mapping[str, str]) -> str:
-    """PATH with these programs first."""
+    """Return PATH with the peer programs first."""
     return os.pathsep.join([*map(str, directories()), environment.get("PATH", "")])

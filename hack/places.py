@@ -1,4 +1,4 @@
-"""Where things are, and digests of files to name them by."""
+"""Paths of the checkout and the cache, and digests of files."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ _IGNORED = {"__pycache__", "bin"}
 
 
 def files_below(*paths: Path) -> list[Path]:
-    """The files themselves and those in directories, without what is built from them."""
+    """Return the files and those in the directories, without build outputs."""
     found = set()
     for path in paths:
         below = path.rglob("*") if path.is_dir() else [path]
@@ -24,7 +24,7 @@ def files_below(*paths: Path) -> list[Path]:
 
 
 def digest_of(files: Iterable[Path], *settings: str) -> str:
-    """12 hex digits that change with the files' names, contents and permissions, and with the settings."""
+    """Return a digest of 12 hex digits of the files' paths, contents and executable bits, and of the settings."""
     digest = hashlib.sha256("\0".join(settings).encode())
     for file in files:
         content = file.read_bytes()
@@ -33,7 +33,7 @@ def digest_of(files: Iterable[Path], *settings: str) -> str:
 
 
 def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
-    """The cache's directory of that kind and digest, filled by `make` if it is not there; others of the kind go."""
+    """Return the cache directory of a kind and digest; `make` fills it if it does not exist. Deletes old ones of the kind."""
     directory = CACHE / kind / digest
     if not directory.exists():
         unfinished = directory.with_name(f"{digest}.{os.getpid()}")
@@ -41,13 +41,13 @@ def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
         unfinished.mkdir(parents=True)
         make(unfinished)
         _publish(unfinished, directory)
-        _forget_old(directory.parent)
+        _delete_old(directory.parent)
     os.utime(directory)
     return directory
 
 
 def _publish(unfinished: Path, directory: Path) -> None:
-    """Another process may have been faster: then its work is as good as ours."""
+    """Move the directory into place. If another process was faster, keep its directory."""
     try:
         unfinished.rename(directory)
     except OSError:
@@ -56,7 +56,7 @@ def _publish(unfinished: Path, directory: Path) -> None:
             raise
 
 
-def _forget_old(directory: Path, keep: int = 3) -> None:
+def _delete_old(directory: Path, keep: int = 3) -> None:
     finished = [path for path in directory.iterdir() if "." not in path.name]
     for old in sorted(finished, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
         shutil.rmtree(old, ignore_errors=True)

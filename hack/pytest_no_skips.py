@@ -1,4 +1,4 @@
-"""A pytest plugin: a run in which a test was skipped, or was expected to fail, has failed."""
+"""A pytest plugin that fails a run with skipped, xfailed or xpassed tests."""
 
 import pytest
 
@@ -7,7 +7,7 @@ _NOT_RUN = ("skipped", "xfailed", "xpassed")
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Runs before pytest writes its summary, which stays the last thing on the screen."""
+    """Set the exit status before pytest prints its summary."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter and any(reporter.stats.get(outcome) for outcome in _NOT_RUN) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,4 +1,4 @@
-"""A pytest plugin: write the outcome of each test's phases to the file of --outcomes, a line of JSON each, as they are known."""
+"""A pytest plugin that writes the outcome of each phase of each test to the file --outcomes, as lines of JSON."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Only the controller of pytest-xdist writes: it gets the reports of all workers."""
+    """Register the writer in the pytest-xdist controller only, which gets the reports of all workers."""
     file = config.getoption("--outcomes")
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Writer(Path(file)))

@@ -1,4 +1,4 @@
-"""The Python environment: `.venv` in the checkout, exactly the locked packages, checked by their hashes."""
+"""Install the locked packages, verified by hash, in `.venv` of the checkout."""
 
 import importlib.util
 import os
@@ -19,12 +19,12 @@ _STAMP = VENV / ".made-of"
 
 
 def ensure() -> None:
-    """Make .venv or bring it up to date; nothing is done if it is."""
+    """Create .venv or update it; do nothing if it is up to date."""
     wanted = digest_of([LOCK, TOOLS_LOCK, ROOT / "pyproject.toml"], str(ROOT), sys.version)
     if _STAMP.exists() and _STAMP.read_text() == wanted:
         return
     with stage("Python environment .venv"):
-        _make_venv()
+        _create_venv()
         _install_locked()
         _install_ourselves()
         _STAMP.write_text(wanted)
@@ -48,10 +48,10 @@ def tools() -> Path:
 
 
 def uv(*arguments: str, offline_first: bool = True) -> None:
-    """Run uv with our cache; without the network if that will do."""
+    """Run uv with the project's cache; first offline, then with the network."""
     command = [str(tools() / "uv"), *arguments]
     settings = {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
-    settings["UV_SYSTEM_CERTS"] = "1"  # a machine behind a company's proxy trusts that proxy; uv's own list does not
+    settings["UV_SYSTEM_CERTS"] = "1"  # a company's proxy is trusted by the system, not by uv's own certificates
     env = _clean_environment() | settings
     if offline_first and _succeeds([*command, "--quiet", "--offline"], env):
         return
@@ -66,13 +66,13 @@ def _clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
 
 
-def _make_venv() -> None:
+def _create_venv() -> None:
     if not _runs(VENV / "bin" / "python"):
         capture([sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV)])
 
 
 def _runs(python: Path) -> bool:
-    """Whether it is there and of the version that we run on (what it was made of may have been upgraded)."""
+    """Return whether this Python exists and has the version of the current one, which may have been upgraded."""
     if not python.exists():
         return False
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
@@ -84,7 +84,7 @@ def _install_locked() -> None:
 
 
 def _install_ourselves() -> None:
-    """An editable wheel, built by the locked hatchling and not by one that pip would fetch."""
+    """Install the project as an editable wheel, built by the locked hatchling."""
     with tempfile.TemporaryDirectory() as directory:
         build_wheel(Path(directory), "wheel:editable")
         wheel = next(Path(directory).glob("*.whl"))
@@ -92,15 +92,15 @@ def _install_ourselves() -> None:
 
 
 def build_wheel(directory: Path, target: str = "wheel") -> None:
-    """Put our wheel into a directory."""
+    """Build the project's wheel in a directory."""
     capture([str(tools() / "python"), "-m", "hatchling", "build", "-t", target, "-d", str(directory)], cwd=ROOT)
 
 
 def _install_tools(directory: Path) -> None:
-    with stage("tools to install with (uv, hatchling)"):
-        if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it in a package of its own
+    with stage("build tools (uv, hatchling)"):
+        if importlib.util.find_spec("ensurepip") is None:  # Debian ships ensurepip in a separate package
             apt_install("python3-venv")
-        # The directory is renamed afterwards; that is fine, as of its programs only python and uv are used.
+        # The directory is renamed later. That breaks scripts with absolute paths, but only python and uv are used.
         capture([sys.executable, "-m", "venv", str(directory)])
         pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         capture([*pip, "--only-binary", ":all:", "--require-hashes", "--requirement", str(TOOLS_LOCK)])

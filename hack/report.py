@@ -1,4 +1,4 @@
-"""How runs of pytest ended: what failed, what is flaky, what failed before, the totals last."""
+"""Report finished pytest runs: failures, flaky tests, history, and totals."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,10 @@ _SLOWEST = 10
 
 
 def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | None = None) -> None:
-    """Print it. Raises Failure if a run failed for more than a few flaky tests."""
+    """Print the report.
+
+    Raises Failure if a run failed for another reason than a few flaky tests.
+    """
     forgiven = flaky.flaky_tests(again)
     bad = [each for each in ended if each.code and not flaky.is_forgiven(each, forgiven)]
     for each in bad:
@@ -38,7 +41,7 @@ def _kinds(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> dict[str, s
 
 
 def _totals(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> Counter[str]:
-    """A flaky test counts as flaky, not as failed."""
+    """Return the totals of all runs; a flaky test counts as flaky, not as failed."""
     totals: Counter[str] = Counter()
     for each in ended:
         totals += each.totals

@@ -1,4 +1,4 @@
-"""Stages of work: one line when each begins and one with its seconds when it is done, on stderr."""
+"""Report the start and the duration of each stage on stderr."""
 
 import sys
 import time
@@ -9,17 +9,17 @@ _done: list[tuple[str, float]] = []
 
 
 class Failure(Exception):
-    """A stage cannot go on; the text says what to do."""
+    """A stage failed; the message says what to do."""
 
 
 def say(text: str) -> None:
-    """A line for the person who waits. stdout is for results."""
+    """Print a progress line on stderr; stdout is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Tell that a stage begins, and when it is done how long it took."""
+    """Report when a stage starts, and its duration when it has finished."""
     say(f"==> {name}")
     start = time.monotonic()
     yield
@@ -29,6 +29,6 @@ def stage(name: str) -> Iterator[None]:
 
 
 def summary() -> str:
-    """The seconds of all stages that are done."""
+    """Return a table with the duration in seconds of each finished stage."""
     width = max((len(name) for name, _ in _done), default=0)
     return "\n".join(f"    {name:<{width}}  {seconds:6.1f} s" for name, seconds in _done)

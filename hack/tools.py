@@ -1,4 +1,4 @@
-"""Programs that are needed and may not be there: Go, Helm, a C compiler."""
+"""Install build tools that may be missing: Go, Helm, a C compiler."""
 
 import os
 import shutil
@@ -13,45 +13,45 @@ from localkube.toolchain import find_go
 
 _HELM = "v3.22.0"
 _HELM_MODULE = "helm.sh/helm/v3"
-_KUBERNETES_MINOR = "35"  # what `helm lint` and `helm template` take the cluster for
+_KUBERNETES_MINOR = "35"  # Kubernetes version that `helm lint` and `helm template` assume
 
 
 @cache
 def go() -> Path:
-    """The machine's Go if it is new enough, else one kept in the cache."""
+    """Return the path of the machine's Go if it is new enough, else of one in the cache."""
     return find_go(CACHE, minimum=required_go_version(ROOT / "runner"))
 
 
 def go_environment(**more: str) -> dict[str, str]:
-    """Variables for Go that do not depend on the user's."""
+    """Return environment variables for Go that override the user's Go settings."""
     path = f"{go().parent}{os.pathsep}{os.environ.get('PATH', '')}"
     settings = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "", "PATH": path}
     return os.environ | settings | more
 
 
 def helm() -> Path:
-    """Helm, built once from its module."""
+    """Return the path of Helm, which is built once from source."""
     return cached("helm", f"{_HELM}-{_KUBERNETES_MINOR}".replace(".", "-"), _build_helm) / "helm"
 
 
 def c_compiler() -> None:
-    """The race detector of Go needs one."""
+    """Install a C compiler if it is missing; Go's race detector needs it."""
     if not shutil.which("gcc"):
         with stage("a C compiler for Go's race detector"):
             apt_install("gcc", "libc6-dev")
 
 
 def apt_install(*packages: str) -> None:
-    """Install Debian packages, where that is possible."""
+    """Install Debian packages. Raises Failure without apt-get or root."""
     if not shutil.which("apt-get") or os.geteuid() != 0:
-        raise Failure(f"please install {' '.join(packages)} (only root on Debian gets it installed)")
+        raise Failure(f"missing packages: {' '.join(packages)}; install them (automatic only as root on Debian)")
     apt_update()
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     capture(["apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages], env=env)
 
 
 def apt_update() -> None:
-    """Learn which packages there are."""
+    """Update the lists of Debian packages."""
     capture(["apt-get", "update", "-qq"])
 
 

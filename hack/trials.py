@@ -1,4 +1,4 @@
-"""Targets that run trials: the demo, the operator on the host, and the programs that need a deployed operator."""
+"""Targets that run trials: the demo, the operator on the host, and programs that need a deployed operator."""
 
 import contextlib
 import os
@@ -20,38 +20,38 @@ from localkube.targets import Local
 
 _EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
-_MEASURES = "measures"  # a section of `make bench`, and the mark of its tests
+_MEASURES = "measures"  # a section of `make bench` and the pytest mark of its tests
 
 
 def demo() -> None:
-    """Everything from nothing to a finished trial."""
+    """Deploy the operator and run an example trial until it finishes."""
     cluster = deployment.deploy()
-    shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # of an earlier demo
+    shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
     with stage(f"multistep run {_EXAMPLE} --agent oracle"):
         _run(["multistep", "run", _EXAMPLE, "--agent", "oracle", "--results", _DEMO_RESULTS], cluster)
     say(_next_steps(cluster))
 
 
 def run() -> None:
-    """The operator of this checkout on the host; ends with Ctrl-C."""
+    """Run this checkout's operator on the host until Ctrl-C."""
     cluster = deployment.ensure_cluster()
     name = image.ensure(cluster.target)
     image.deliver(cluster.target, name)
     if deployment.stop_operator(cluster):
-        say("the operator in the cluster is scaled to 0; `make deploy` brings it back")
+        say("scaled the operator in the cluster to 0; `make deploy` restores it")
     deployment.apply_crds(cluster)
     deployment.ensure_namespace(cluster)
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
         settings = _host_settings(name, Path(results), port)
-        say(f"operator on http://127.0.0.1:{port}, results in {results} until it ends; Ctrl-C ends it")
+        say(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it gets Ctrl-C, too: time for it to release its lease
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the operator gets SIGINT, too; let it release its lease
 
 
 def bench() -> None:
-    """Measure what trials cost. `make bench SECTIONS="trials measures"` runs only these sections.
+    """Run the benchmarks. `make bench SECTIONS="trials measures"` runs only these sections.
 
-    The example's image is built as `multistep run` builds it: the runner is in it.
+    The example's image contains the runner, as after `multistep run`.
     """
     cluster = deployment.deploy()
     with stage(f"multistep build {_EXAMPLE}"):
@@ -68,15 +68,15 @@ def bench() -> None:
 
 
 def chaos() -> None:
-    """Trials while things break."""
+    """Run trials while faults are injected."""
     _run(["python", "-m", "tests.chaos"], deployment.deploy())
 
 
 def conformance() -> None:
-    """A directory of cases, compared."""
+    """Compare a directory of conformance cases."""
     cases = os.environ.get("CASES")
     if not cases:
-        raise Failure("name a directory of cases: make conformance CASES=DIR")
+        raise Failure("CASES is not set; run: make conformance CASES=DIR")
     _run(["python", "-m", "tests.conformance", str(Path(cases).resolve())], deployment.deploy())
 
 
@@ -86,7 +86,7 @@ def _host_settings(image_name: str, results: Path, port: int) -> dict[str, str]:
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",
-        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the same as the deployed one's: never both at once
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the deployed operator's lease, so that only one of them is the leader
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",
@@ -101,7 +101,7 @@ def _free_port() -> Iterator[int]:
 
 
 def _run(command: Sequence[str], cluster: Cluster, **variables: str) -> None:
-    """Run one of the programs of .venv. variables: more of the environment."""
+    """Run a program of .venv. variables: additional environment variables."""
     program = [str(VENV / "bin" / command[0]), *command[1:]]
     code = subprocess.run(program, env=cluster.environment | variables, cwd=ROOT, check=False).returncode
     if code:
@@ -111,13 +111,13 @@ def _run(command: Sequence[str], cluster: Cluster, **variables: str) -> None:
 def _next_steps(cluster: Cluster) -> str:
     path = os.pathsep.join([str(VENV / "bin"), str(Path(cluster.kubectl).parent)])
     return f"""
-The results are in {_DEMO_RESULTS}. What to try next:
+The results are in {_DEMO_RESULTS}. Next steps:
 
   export KUBECONFIG={cluster.kubeconfig} PATH={path}:$PATH
   kubectl get mst                       the trials
   kubectl describe mst NAME             one trial, with its Events
-  multistep results NAME out/again      its results once more
+  multistep results NAME out/again      fetch its results again
   multistep run {_EXAMPLE} --agent nop
                                         an agent that does nothing: the first gate stops it
-  make cluster-down                     stop the cluster and remove it
+  make cluster-down                     stop and delete the cluster
 """

@@ -1,4 +1,4 @@
-"""What is made of the chart's values and the operator's settings: names in values.schema.json, the tables of docs/chart.md.
+"""Generate the names in values.schema.json and the tables of docs/chart.md from the chart's values and the operator's settings.
 
 Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
 """
@@ -36,13 +36,13 @@ def schema(text: str) -> str:
 
 
 def settings() -> dict[str, Schema]:
-    """The schemas of the settings that no other value of the chart is about."""
+    """Return the schemas of the settings that no other value of the chart sets."""
     fields = Settings.model_json_schema()["properties"]
     return {_camel(name): _plain(field) for name, field in fields.items() if name not in _set_by_chart()}
 
 
 def page(text: str) -> str:
-    """docs/chart.md with its tables as values and settings are now."""
+    """Return docs/chart.md with updated tables of values and settings."""
     for name, rows in (("values", _value_rows()), ("settings", _setting_rows())):
         begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
         before, _, rest = text.partition(begin)
@@ -51,7 +51,7 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrites both files."""
+    """Rewrite both files."""
     SCHEMA.write_text(schema(SCHEMA.read_text()))
     DOCS.write_text(page(DOCS.read_text()))
 
@@ -66,13 +66,13 @@ def _camel(name: str) -> str:
 
 
 def _plain(field: Schema) -> Schema:
-    """Without references and unions: a value that may be null is left out instead."""
+    """Return the schema without references and unions; a nullable value is omitted instead of null."""
     [one] = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
     return {key: one[key] for key in _KEPT if key in one}
 
 
 def _close(node: Schema) -> None:
-    """Refuse unknown keys. Not by `propertyNames`, which would list the known ones: Helm's library reports it at a random place."""
+    """Reject unknown keys. `propertyNames` would list the known ones, but Helm's library reports it at a random location."""
     node.pop("propertyNames", None)
     if "properties" in node:
         node["additionalProperties"] = False

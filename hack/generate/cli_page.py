@@ -1,4 +1,4 @@
-"""Generates docs/cli.md from the commands: ``python -m hack.generate.cli_page``. A test keeps it current."""
+"""Generate docs/cli.md from the commands: ``python -m hack.generate.cli_page``. A test checks that the page is current."""
 
 from __future__ import annotations
 

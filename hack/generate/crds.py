@@ -1,4 +1,4 @@
-"""Generates the CustomResourceDefinitions from the models: ``python -m hack.generate.crds DIRECTORY...``.
+"""Generate the CustomResourceDefinitions from the models: ``python -m hack.generate.crds DIRECTORY...``.
 
 A structural schema allows less than pydantic generates: no $ref, no unions, no defaults (those are applied in code).
 """
@@ -43,7 +43,7 @@ class Kind:
 
     @property
     def file(self) -> str:
-        """The name of its file in crds/."""
+        """Return the name of the kind's file in crds/."""
         return f"{GROUP}_{self.plural}.yaml"
 
 
@@ -148,7 +148,7 @@ KINDS: Final = (TRIAL, SWEEP)
 
 
 def crd(kind: Kind = TRIAL) -> Schema:
-    """The CustomResourceDefinition of a kind."""
+    """Return the CustomResourceDefinition of a kind."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -170,7 +170,7 @@ def crd(kind: Kind = TRIAL) -> Schema:
 
 
 def openapi_schema(kind: Kind = TRIAL) -> Schema:
-    """The structural schema of the resource."""
+    """Return the structural schema of the resource."""
     spec = _structural(kind.spec, nullable=False)
     fixed = [name for name in spec["properties"] if name not in kind.mutable]
     immutable = [_immutable(name, spec["required"], kind.another) for name in fixed]
@@ -212,7 +212,7 @@ def _immutable(name: str, required: list[str], another: str) -> dict[str, str]:
 
 
 def _structural(model: type[BaseModel], *, nullable: bool) -> Schema:
-    """A model's schema with all references inlined. nullable: whether optional fields may be null."""
+    """Return a model's schema with all references inlined. nullable: whether optional fields may be null."""
     whole = model.model_json_schema(by_alias=True)
     return _converted(whole, whole.get("$defs", {}), nullable)
 
@@ -260,13 +260,13 @@ class _Dumper(yaml.SafeDumper):
 
 
 def crd_yaml(kind: Kind = TRIAL) -> str:
-    """The text of the kind's file in crds/."""
+    """Return the text of the kind's file in crds/."""
     text = yaml.dump(crd(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
     return "# Made by `make generate`; a test keeps it current.\n" + text
 
 
 def main() -> None:
-    """Writes the CustomResourceDefinitions into directories."""
+    """Write the CustomResourceDefinitions into directories."""
     for directory in map(Path, sys.argv[1:]):
         for kind in KINDS:
             (directory / kind.file).write_text(crd_yaml(kind))

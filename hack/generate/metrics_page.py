@@ -1,4 +1,4 @@
-"""Generates the table of docs/metrics.md from the metrics: ``python -m hack.generate.metrics_page``."""
+"""Generate the table of docs/metrics.md from the metrics: ``python -m hack.generate.metrics_page``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE: Final = "docs/metrics.md"
 
 
 def with_table(page: str) -> str:
-    """The page with its table as the metrics are now."""
+    """Return the page with an updated table of metrics."""
     return between_marks(page, lambda _: table())
 
 

@@ -1,7 +1,7 @@
-"""Generates the tables of the references in docs/ from the models: ``python -m hack.generate.reference``.
+"""Generate the tables of the references in docs/ from the models: ``python -m hack.generate.reference``.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, "columns" or "sweepColumns" for
-kubectl's, or that of a table of failures. A model whose table is on another page is linked to there.
+kubectl's columns, or the name of a table of failures. Models of other pages become links to those pages.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetim
 
 
 def with_tables(page: str) -> str:
-    """The page with its tables as the models have them now."""
+    """Return the page with updated tables of the models."""
     here = {name for _, name, _ in _MARKED.findall(page)}
     return between_marks(page, lambda name: table(name, here))
 
 
 def between_marks(page: str, made: Callable[[str], str]) -> str:
-    """The page with what is made, by its name, between each pair of marks."""
+    """Return the page with `made(name)` between each pair of marks."""
     return _MARKED.sub(lambda found: f"{found[1]}{made(found[2])}{found[3]}", page)
 
 
 def table(name: str, here: Container[str]) -> str:
-    """The table of a model's fields, of kubectl's columns, or of failures. here: the tables of the same page."""
+    """Return the table of a model's fields, of kubectl's columns, or of failures. here: names of the tables of the same page."""
     if name in _COLUMNS:
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
         return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
@@ -66,13 +66,13 @@ def _row(name: str, field: FieldInfo, here: Container[str]) -> list[str]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lines of Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _type(annotation: object, here: Container[str]) -> str:
-    """A field's type in words; a model is a link to the section with its table."""
+    """Return a field's type in words; a model becomes a link to the section with its table."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _type(arguments[0], here)
@@ -102,7 +102,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def main() -> None:
-    """Rewrites the pages of the checkout that is the current directory."""
+    """Rewrite the pages of the checkout in the current directory."""
     for page in map(Path, PAGES):
         page.write_text(with_tables(page.read_text()))
 
