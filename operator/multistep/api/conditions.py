@@ -1,4 +1,4 @@
-"""What the conditions of a trial or of a sweep say."""
+"""Reads the conditions of a trial or of a sweep."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class HasConditions(Protocol):
 
 
 def holds(status: HasConditions, type_: str) -> Condition | None:
-    """The condition of a type, if it is True."""
+    """Return the condition of a type if its status is True."""
     return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
 
 
 def is_finished(status: HasConditions) -> bool:
-    """Whether nothing more will happen: it is Complete or Failed."""
+    """Whether the trial or sweep is finished: Complete or Failed."""
     return bool(holds(status, "Complete") or holds(status, "Failed"))

@@ -1,4 +1,4 @@
-"""Names what is to be uploaded into the environment, without holding it: the engine asks for it, sources deliver it."""
+"""References to content to upload into the environment. The engine names the content, and sources provide it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Content:
-    """What one upload carries, as a tar stream.
+    """The content of one upload, sent as a tar stream.
 
-    kind: a directory of the task, or "file": one text file. step: whose directory; None = the task's root.
+    kind: a directory of the task, or "file": one text file. step: of the directory; None: the task's root.
     name, text: of a "file" only.
     """
 

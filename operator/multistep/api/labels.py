@@ -1,4 +1,4 @@
-"""Labels and annotations that tell what an object belongs to. A label is cut where it is too long; the annotation is whole."""
+"""Labels and annotations that identify an object's trial or sweep. Labels are truncated to their limit, annotations are not."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ AGENT: Final = f"{GROUP}/agent"
 ATTEMPT: Final = f"{GROUP}/attempt"  # of a pod: the trial's; of a sweep's trial: of its task and agent in that sweep
 SWEEP: Final = f"{GROUP}/sweep"
 NUMBER: Final = f"{GROUP}/number"  # of a trial in its sweep, from 0
-SHARD: Final = f"{GROUP}/shard"  # of a trial or a sweep: whose operator runs it
+SHARD: Final = f"{GROUP}/shard"  # of a trial or a sweep: the shard whose operator reconciles it
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended, and will resume

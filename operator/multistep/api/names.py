@@ -18,7 +18,7 @@ _NAME_BYTES = 255
 
 
 def step_name(name: str) -> str:
-    """One portable directory name, or ValueError (Harbor 0.25, task.toml [[steps]] name)."""
+    """Return the name if it is a portable directory name, else raise ValueError (Harbor 0.25, task.toml [[steps]] name)."""
     if not name.strip() or name in (".", ".."):
         raise ValueError("must be a directory name, neither blank nor '.' nor '..'")
     if found := _FORBIDDEN.search(name):
@@ -33,57 +33,57 @@ def step_name(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Equal for names which some filesystem takes for the same: NFC, then case folding."""
+    """Return the same text for names that some filesystems treat as equal: NFC, then case folding."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
 def package_name(name: str) -> str:
-    """``org/name``, or ValueError."""
+    """Return the name if it has the form ``org/name``, else raise ValueError."""
     if not _PACKAGE.fullmatch(name) or ".." in name:
-        raise ValueError("must be 'org/name' of letters, digits, '.', '_', '-', both beginning with a letter or digit")
+        raise ValueError("must be 'org/name' of letters, digits, '.', '_', '-', both starting with a letter or digit")
     return name
 
 
 def service_name(name: str) -> str:
-    """The name of a compose service, or ValueError."""
+    """Return the name of a compose service, or raise ValueError."""
     if not _SERVICE.fullmatch(name.strip()):
         raise ValueError("must be a service name of letters, digits, '.', '_' and '-'")
     return name.strip()
 
 
 def path_in_source(path: str) -> str:
-    """A path without '..', or ValueError."""
+    """Return the path if it has no '..', else raise ValueError."""
     if ".." in path.split("/") or "\0" in path or "//" in path:
         raise ValueError("must be a path without '..' and '//' in it")
     return path
 
 
 def has_credentials(url: str) -> bool:
-    """Whether a URL has a user's name or password in it."""
+    """Whether a URL contains a user name or password."""
     return "@" in re.sub(r"^[a-z0-9]+://", "", url).split("/", 1)[0]
 
 
 def artifact_source(path: str) -> str:
-    """A path in the environment without '..', or ValueError (Harbor 0.25, artifacts)."""
+    """Return the path if it has no '..', else raise ValueError (Harbor 0.25, artifacts)."""
     if ".." in PurePosixPath(path).parts:
         raise ValueError("must not have a '..' in it")
     return path
 
 
 def artifact_destination(path: str | None) -> str | None:
-    """A relative path below artifacts/, None for "", or ValueError (Harbor 0.25, artifacts)."""
+    """Return a relative path below artifacts/, None for "", or raise ValueError (Harbor 0.25, artifacts)."""
     if not path:
         return None
     parts = PurePosixPath(path).parts
     if path.startswith("/") or "\\" in path or not parts or ".." in parts:
         raise ValueError("must be a relative path with '/' only, neither '.' nor with a '..' in it")
     if path.rstrip("/") == "manifest.json":
-        raise ValueError("must not be manifest.json: that name is taken by the list of artifacts")
+        raise ValueError("must not be manifest.json: this name is reserved for the list of artifacts")
     return path
 
 
 def allowed_host(text: str) -> str:
-    """A host name (also with a leading ``*.``), IP address or CIDR in its normal form, or ValueError."""
+    """Return a host name (also with a leading ``*.``), IP address or CIDR in normal form, or raise ValueError."""
     host = text.strip().lower().rstrip(".")
     try:
         if "/" in host or ":" in host:
@@ -97,7 +97,7 @@ def allowed_host(text: str) -> str:
 
 
 def tpu_topology(text: str) -> str:
-    """``NxM`` or ``NxMxK``, or ValueError."""
+    """Return the text if it has the form ``NxM`` or ``NxMxK``, else raise ValueError."""
     if not _TOPOLOGY.fullmatch(text.strip()):
         raise ValueError("must be like 2x4 or 2x2x1")
     return text.strip()

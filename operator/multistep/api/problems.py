@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into lines for a person: where it is, what is wrong with it, and what is there."""
+"""Converts pydantic's errors into readable lines with the field's path, the problem and the value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VALUE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. path: ``steps[1].healthcheck.command``; "" when it is the whole document."""
+    """One validation error. path: e.g. ``steps[1].healthcheck.command``; "" for the whole document."""
 
     path: str
     message: str
@@ -26,7 +26,7 @@ class Problem:
 
 
 def problems(error: ValidationError, document: object) -> list[Problem]:
-    """One problem for each place, in the order of the models' fields. document: what was validated."""
+    """Return one problem per path, in the order of the models' fields. document: the validated one."""
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_place.setdefault(_place(detail, document), []).append(detail)
@@ -34,7 +34,7 @@ def problems(error: ValidationError, document: object) -> list[Problem]:
 
 
 def dotted(place: Sequence[int | str]) -> str:
-    """A place as text: keys with dots between them, indexes in brackets, odd keys in quotes."""
+    """Return a path as text: keys separated by dots, indexes in brackets, keys with special characters in quotes."""
     text = ""
     for part in place:
         if isinstance(part, int):
@@ -46,13 +46,13 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for an error message, cut to one short line."""
+    """Return a value for an error message, cut to one short line."""
     text = repr(value)
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
 
 
 def _place(detail: ErrorDetails, document: object) -> tuple[int | str, ...]:
-    """The error's location without pydantic's own parts (the tried members of a union)."""
+    """Return the error's location without the parts that pydantic adds for the members of a union."""
     place: list[int | str] = []
     here = document
     for part in detail["loc"]:

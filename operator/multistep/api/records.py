@@ -1,7 +1,7 @@
-"""What the runner tells of itself and of what it was told to do, as typed values (docs/runner-protocol.md).
+"""The runner's answers and records as typed values (docs/runner-protocol.md).
 
-The runner shares a container with hostile code, so nothing of an answer is believed before its type and size were
-checked: a wrong one is a ``RunnerError`` with code ``Protocol``, never a ``KeyError`` somewhere later.
+The runner shares a container with hostile code, so type and size of every field are checked before use. An invalid answer
+raises ``RunnerError`` with code ``Protocol``, never a ``KeyError`` later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multistep.errors import RunnerError
 MAX_ID_CHARACTERS = 1024
 MAX_TEXT_CHARACTERS = 64 * 1024  # of one text of a result; the tail of a phase's output is the longest
 MAX_RECORDS = 10_000
-MAX_INTEGER = 2**53  # what JSON numbers hold exactly
+MAX_INTEGER = 2**53  # the limit of exact integers in JSON
 
 DISK_FULL = "DiskFull"  # code of a fault: no space was left for it
 OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send"})
@@ -27,7 +27,7 @@ OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send
 
 @dataclass(frozen=True)
 class Record:
-    """One thing the runner did or is doing. Times are seconds since the epoch, by the node's clock."""
+    """The record of a started or finished operation. Times are seconds since the epoch, by the node's clock."""
 
     id: str
     op: str
@@ -43,7 +43,7 @@ class Record:
 
     @classmethod
     def from_json(cls, value: object) -> Record:
-        """Read a record of an answer. Raises RunnerError (code Protocol)."""
+        """Parse a record in an answer. Raises RunnerError (code Protocol)."""
         fields = Fields(value, "record")
         record = cls(
             id=fields.text("id", MAX_ID_CHARACTERS),
@@ -59,7 +59,7 @@ class Record:
         return record
 
     def to_json(self) -> dict[str, Any]:
-        """The record as the runner sends it."""
+        """Return the record as JSON, as the runner sends it."""
         times = {"startedAt": self.started_at, "endedAt": self.ended_at}
         result = None if self.result is None else dict(self.result)
         return {"id": self.id, "op": self.op, "state": self.state, **times, "acknowledged": self.acknowledged, "result": result}
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RunnerUser:
-    """Whom PID 1 runs as."""
+    """The user of PID 1."""
 
     uid: int
     gid: int
@@ -77,11 +77,11 @@ class RunnerUser:
 
 @dataclass(frozen=True)
 class Hello:
-    """The runner's first answer: who it is, and everything it did so far."""
+    """The runner's answer to hello: its identity and all its records."""
 
     protocol: int
     version: str
-    instance: str  # changes when PID 1 was started anew
+    instance: str  # changes when PID 1 restarts
     pod_uid: str
     user: RunnerUser
     workdir: str
@@ -91,7 +91,7 @@ class Hello:
 
     @classmethod
     def from_json(cls, value: object) -> Hello:
-        """Read the answer to hello. Raises RunnerError (code Protocol)."""
+        """Parse the answer to hello. Raises RunnerError (code Protocol)."""
         fields = Fields(value, "hello")
         user = Fields(fields.mapping("user"), "hello.user")
         return cls(
@@ -109,7 +109,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why the runner could not do something, in a result. code: as in docs/runner-protocol.md."""
+    """The error of an operation, in its result. code: as in docs/runner-protocol.md."""
 
     code: str
     message: str
@@ -117,7 +117,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Capture:
-    """A file that was read at a phase's end. size: bytes of the whole file; changed: while it was read."""
+    """A file that was read at a phase's end. size: of the whole file, in bytes; changed: it changed while it was read."""
 
     data: bytes
     size: int
@@ -127,9 +127,9 @@ class Capture:
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """How a phase ended (record of ``start``)."""
+    """The result of a phase (record of ``start``)."""
 
-    exit_code: int | None  # None: it did not exit by itself
+    exit_code: int | None  # None: it was killed or not started
     signal: int | None
     timed_out: bool
     error: Fault | None  # it could not be started
@@ -143,7 +143,7 @@ class PhaseResult:
 
     @classmethod
     def from_record(cls, record: Record) -> PhaseResult:
-        """Read the result of a finished ``start``. Raises RunnerError (code Protocol)."""
+        """Parse the result of a finished ``start``. Raises RunnerError (code Protocol)."""
         fields = Fields(record.result, f"result of {record.id}")
         return cls(
             exit_code=fields.optional_integer("exitCode"),
@@ -162,7 +162,7 @@ class PhaseResult:
 
 @dataclass(frozen=True)
 class HealthcheckResult:
-    """How a healthcheck ended; all but the first three fields are of its last attempt."""
+    """The result of a healthcheck; all but the first three fields are of its last attempt."""
 
     healthy: bool
     attempts: int
@@ -174,7 +174,7 @@ class HealthcheckResult:
 
     @classmethod
     def from_record(cls, record: Record) -> HealthcheckResult:
-        """Read the result of a finished ``healthcheck``. Raises RunnerError (code Protocol)."""
+        """Parse the result of a finished ``healthcheck``. Raises RunnerError (code Protocol)."""
         fields = Fields(record.result, f"result of {record.id}")
         return cls(
             healthy=fields.boolean("healthy"),
@@ -223,7 +223,7 @@ class Fields:
         return value
 
     def optional_boolean(self, name: str) -> bool:
-        """True or false; false when it is missing or null, as a runner of an earlier release leaves it."""
+        """Return a boolean; false if it is missing or null, as in answers of earlier runner releases."""
         return False if self._value.get(name) is None else self.boolean(name)
 
     def number(self, name: str) -> float:
@@ -247,7 +247,7 @@ class Fields:
         return value
 
     def texts(self, name: str, limit: int) -> tuple[str, ...]:
-        """A list of texts; empty when it is missing or null."""
+        """Return a list of texts; empty if it is missing or null."""
         if self._value.get(name) is None:
             return ()
         values = self.sequence(name, limit)
@@ -284,7 +284,7 @@ def _captures(value: Mapping[str, Any]) -> dict[str, Capture | None]:
 
 def _capture(path: str, value: object) -> Capture:
     fields = Fields(value, f"capture {path}")
-    # A capture is the one long text of a result; the frame that brought it has bounded it.
+    # A capture may be longer than other texts; the size of its frame is limited already.
     encoded = fields.text("base64", 2**21)
     try:
         data = base64.b64decode(encoded, validate=True)
@@ -296,4 +296,4 @@ def _capture(path: str, value: object) -> Capture:
 
 
 def _violation(what: str) -> RunnerError:
-    return RunnerError(f"the runner's answer makes no sense: {what}"[:1000], code="Protocol")
+    return RunnerError(f"the runner's answer violates the protocol: {what}"[:1000], code="Protocol")

@@ -1,4 +1,4 @@
-"""Keys of a task.toml that nobody reads. Harbor drops them without a word, so that a typo disables a feature."""
+"""Finds unknown keys of a task.toml. Harbor ignores them silently, so a typo can disable a feature."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OLD_ROOT_KEYS = frozenset({"version"})  # read as schema_version
 
 @dataclass(frozen=True)
 class UnknownKey:
-    """A key that is ignored. path: ``steps[0].min_rewards``; suggestion: the known key it resembles, if any."""
+    """An unknown key, which is ignored. path: e.g. ``steps[0].min_rewards``; suggestion: a similar known key, if any."""
 
     path: str
     suggestion: str | None
 
     def __str__(self) -> str:
-        return f"{self.path}: {f'did you mean {self.suggestion}?' if self.suggestion else 'nobody reads it'}"
+        return f"{self.path}: {f'did you mean {self.suggestion}?' if self.suggestion else 'unknown key'}"
 
 
 def unknown_keys(task: str | Mapping[str, Any], *, most: int | None = None) -> list[UnknownKey]:
-    """The ignored keys of a task.toml, given as its text or as the table parsed from it, in its order; at most so many."""
+    """Return the unknown keys of a task.toml, given as text or as parsed table, in its order, up to a maximum number."""
     table = toml_table(task) if isinstance(task, str) else task
     return list(islice(_walk(TaskConfig, table, ()), most))
 
@@ -54,7 +54,7 @@ def _below(model: type[BaseModel], value: object, place: tuple[int | str, ...]) 
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """The models in a field's annotation: Model, Model | None, list[Model]."""
+    """Return the models in a field's annotation: Model, Model | None, list[Model]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in typing.get_args(annotation):

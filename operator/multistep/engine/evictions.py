@@ -24,7 +24,7 @@ _SUFFIXES |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 
 _TYPES = {"memory": "OutOfMemoryError", "ephemeral-storage": "OutOfDiskError"}
 
 
-def own_doing(message: str, *, disrupted: bool) -> str | None:
+def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
     """Return the exception of a phase whose own usage caused the eviction; None if the node caused it.
 
     disrupted: the pod has the condition DisruptionTarget.

@@ -34,7 +34,7 @@ from .decisions import (
     ViolationReason,
     Wait,
 )
-from .evictions import own_doing
+from .evictions import own_usage_exception
 from .journal import AGENT
 
 Rule: TypeAlias = Callable[[Situation], Decision | None]
@@ -64,7 +64,7 @@ SCHEDULING_GATED = "SchedulingGated"
 _GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended, but not by spec.suspend: as Kueue suspends a Job
 STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
-_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+_STARTING_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _VIOLATION_SECONDS = 60  # and _VIOLATION_TIMES: a runner in a terminating container may violate the protocol for a moment
 _VIOLATION_TIMES = 5
@@ -92,9 +92,9 @@ def _cut_short(s: Situation) -> Decision | None:
     return cut_short(s.trial, s.now)
 
 
-def _held_without_pod(s: Situation) -> Decision | None:
+def _suspended_without_pod(s: Situation) -> Decision | None:
     """Keep a suspended trial without a pod. A pod that was created before a crash is adopted first, then paused or released."""
-    return Hold() if is_held(s.trial) and not _own(s, s.pod) else None
+    return Hold() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
 
 
 def _resumed_without_pod(s: Situation) -> Decision | None:
@@ -103,7 +103,7 @@ def _resumed_without_pod(s: Situation) -> Decision | None:
     return None
 
 
-def _not_begun(s: Situation) -> Decision | None:
+def _not_started(s: Situation) -> Decision | None:
     if s.trial.status.attempt is None:
         return Begin(1, s.pod_name)
     return None
@@ -120,7 +120,7 @@ def _backing_off(s: Situation) -> Decision | None:
     return Wait("BackingOff", f"attempt {lost[-1].number} failed: {lost[-1].reason}", seconds=left) if left > 0 else None
 
 
-def _pod_not_made(s: Situation) -> Decision | None:
+def _pod_not_created(s: Situation) -> Decision | None:
     if s.pod is None and s.trial.status.pod_uid is None:
         return CreatePod()
     return None
@@ -153,7 +153,7 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
     """Charge an eviction to the container that caused it: it exceeded its own limits, or made the node run low."""
     if s.pod is None or s.pod.reason != "Evicted":
         return None
-    died = own_doing(s.pod.message, disrupted=bool(s.pod.disruption))
+    died = own_usage_exception(s.pod.message, disrupted=bool(s.pod.disruption))
     return _died(s, died, s.pod.message) if died else None
 
 
@@ -267,7 +267,7 @@ def _starting(s: Situation) -> Decision | None:
         return Wait("Unschedulable", s.pod.unschedulable, seconds=30)
     limit = s.start_timeout - (s.now - (s.pod.scheduled_at or s.now))
     seconds = max(1.0, min(limit, 30.0))
-    if s.pod.waiting_reason in _ON_ITS_WAY:
+    if s.pod.waiting_reason in _STARTING_REASONS:
         return Wait(POD_STARTING, starting_message(s.trial.status.attempt, s.pod.name), seconds=seconds)
     return Wait(s.pod.waiting_reason, s.pod.waiting_message, seconds=seconds)
 
@@ -310,7 +310,7 @@ def _runner_broken(s: Situation) -> Decision | None:
 
 
 _LIFE_RULES: tuple[Rule, ...] = (
-    _pod_not_made,
+    _pod_not_created,
     _pod_gone,
     _pod_foreign,
     _pod_unknown,
@@ -324,9 +324,9 @@ POD_RULES = (*_LIFE_RULES, *_START_RULES)
 RULES: tuple[Rule, ...] = (
     _finished,
     _cut_short,
-    _held_without_pod,
+    _suspended_without_pod,
     _resumed_without_pod,
-    _not_begun,
+    _not_started,
     _backing_off,
     *_LIFE_RULES,
     _released,
@@ -342,7 +342,7 @@ def starting_message(attempt: int | None, pod_name: str | None) -> str:
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 
-def is_held(trial: MultiStepTrial) -> bool:
+def must_have_no_pod(trial: MultiStepTrial) -> bool:
     """Whether the trial is suspended and must get no pod. Its task is not read until it is resumed."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
@@ -356,7 +356,7 @@ def prestarts(trial: MultiStepTrial) -> bool:
 
 def is_suspended(trial: MultiStepTrial) -> bool:
     """Whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
-    since = _stands_since(trial.status)
+    since = _suspended_since(trial.status)
     return since is not None and since.reason not in _GATED_REASONS
 
 
@@ -378,7 +378,7 @@ def faults(attempts: Sequence[AttemptStatus]) -> int:
     return sum(each.reason != SUSPENDED for each in attempts)
 
 
-def failed_badly(trial: MultiStepTrial) -> bool:
+def needs_inspection(trial: MultiStepTrial) -> bool:
     """Whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
     failed = holds(trial.status, "Failed") is not None
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
@@ -421,7 +421,7 @@ def _pod_removal(s: Situation) -> float | None:
         return None
     if any(each.type == "Failed" and each.reason in (STOPPED, DEADLINE_EXCEEDED) for each in s.trial.status.conditions):
         return 0.0
-    kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and failed_badly(s.trial))
+    kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and needs_inspection(s.trial))
     if kept and not any(pod and pod.queue is not None for pod in (s.pod, s.verifier)):
         return None
     return _seconds_left(s, spec.pod_ttl_seconds_after_finished or 0)
@@ -447,7 +447,7 @@ def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
     """Return the seconds until the trial's deadline; None without one, or while the trial is suspended."""
     left = _active_seconds_left(trial, now)
-    return None if left is None or _stands_since(trial.status) is not None else max(0.0, left)
+    return None if left is None or _suspended_since(trial.status) is not None else max(0.0, left)
 
 
 def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
@@ -457,22 +457,22 @@ def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
 
 def suspended_seconds(status: TrialStatus | SweepStatus, now: float) -> float:
     """Return the seconds for which a trial or sweep was suspended, or a trial's pod was gated, since its start."""
-    since, before = _stands_since(status), status.suspended_seconds or 0.0
+    since, before = _suspended_since(status), status.suspended_seconds or 0.0
     if since is None or status.start_time is None:
         return before
     return before + max(0.0, now - since.last_transition_time.timestamp())
 
 
-def _stands_since(status: TrialStatus | SweepStatus) -> Condition | None:
+def _suspended_since(status: TrialStatus | SweepStatus) -> Condition | None:
     return holds(status, "Suspended")
 
 
-def stands_still(pod: PodFacts) -> bool:
+def is_stuck(pod: PodFacts) -> bool:
     """Whether a pod cannot start: no node has capacity for it, or its container is waiting with an error, as for its image."""
-    return bool(pod.unschedulable) or pod.waiting_reason not in _ON_ITS_WAY
+    return bool(pod.unschedulable) or pod.waiting_reason not in _STARTING_REASONS
 
 
-def on_its_way(pod: PodFacts) -> bool:
+def is_starting(pod: PodFacts) -> bool:
     """Whether a pod is starting without a known error, so that no reconcile is needed until it runs."""
     under_way = pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
-    return not (under_way or pod.gates or stands_still(pod))
+    return not (under_way or pod.gates or is_stuck(pod))

@@ -1,6 +1,6 @@
-"""The plan of a trial: what every step needs, with all inheritance, overrides and templates resolved.
+"""The plan of a trial: the configuration of every step, with all inheritance, overrides and templates resolved.
 
-A plan is made from the task, the trial's spec and its variables alone. It holds values of secrets, so it is never stored.
+A plan depends only on the task, the trial's spec and its variables. It contains secret values, so it is never stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_RETRIES = 2**31 - 1
 
 @dataclass(frozen=True)
 class TrialEnv:
-    """The environment variables of a trial's spec, with the values of Secrets and ConfigMaps in place."""
+    """The environment variables of a trial's spec, with the values of Secrets and ConfigMaps resolved."""
 
     variables: Env = field(default_factory=dict)
     environment: Env = field(default_factory=dict)
@@ -39,7 +39,7 @@ class TrialEnv:
 
 @dataclass(frozen=True)
 class Hook:
-    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no limit."""
+    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no timeout."""
 
     command: str
     user: str
@@ -48,7 +48,8 @@ class Hook:
 
 @dataclass(frozen=True)
 class VerifierPlan:
-    """How a step is verified. timeout: seconds; env: resolved, or what could not be; environment: its own, None for the agent's."""
+    """The verifier of a step. timeout: seconds, None for no timeout; env: resolved, or the error; environment: of a separate
+    verifier, None for the agent's."""
 
     user: str
     timeout: float | None
@@ -60,7 +61,7 @@ class VerifierPlan:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step. directory: its name under steps/, None for the task's root; agent_timeout: seconds, None for no limit."""
+    """One step. directory: its name below steps/, None for the task's root; agent_timeout: seconds, None for no timeout."""
 
     name: str
     index: int
@@ -81,7 +82,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """A whole trial. single: a task without [[steps]], which differs in a few points (Harbor 0.25, single-step trial)."""
+    """The plan of a trial. single: a task without [[steps]], to which a few other rules apply (Harbor 0.25, single-step trial)."""
 
     task_name: str
     image: str
@@ -102,14 +103,14 @@ class TrialPlan:
 
     @property
     def separate(self) -> bool:
-        """Whether any step is verified in an environment of its own."""
+        """Whether any step has a separate verifier."""
         return any(step.verifier is not None and step.verifier.environment is not None for step in self.steps)
 
 
 def make_plan(
     config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, policies_enforced: bool = False
 ) -> TrialPlan:
-    """The plan of a trial; name: the task's, if it does not say so itself. Raises InvalidSpec or InvalidTask.
+    """Return the plan of a trial. name: of a task whose task.toml has none. Raises InvalidSpec or InvalidTask.
 
     policies_enforced: the cluster enforces NetworkPolicies.
     """
@@ -137,7 +138,7 @@ def make_plan(
 
 
 def refuse_networks(config: TaskConfig, layout: TaskLayout, *, verified: bool, enforced: bool) -> None:
-    """Raise InvalidSpec for networks that differ between the phases of one environment, and for those that nobody enforces."""
+    """Raise InvalidSpec for networks that differ between phases of one environment, or that the cluster does not enforce."""
     refuse_other("agent", config.agent, config.environment)
     network("environment", config.environment, enforced=enforced)
     for index, step in enumerate(_steps(config)):
@@ -185,7 +186,7 @@ def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tri
 
 
 def _files(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayout:
-    """What a step's directory holds: the root, for a single-step task."""
+    """Return the files of a step's directory; for a single-step task those of the task's root."""
     return layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
 
 
@@ -221,12 +222,12 @@ def _verifier_environment(
         healthcheck=_healthcheck(own.healthcheck),
         files=_uploads_environment(config, layout) and not defined.bundled,
         own_image=defined.bundled,
-        network=network(defined.where, own, enforced=True),  # refused before, if it is not
+        network=network(defined.where, own, enforced=True),  # refuse_networks has rejected it otherwise
     )
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """The instruction with the trial's extra ones, each after one blank line (Harbor 0.25, load); None if there is none."""
+    """Return the instruction and the trial's extra ones, separated by blank lines (Harbor 0.25, load); None without one."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])
@@ -250,7 +251,7 @@ def _start_timeout(config: TaskConfig, spec: TrialSpec) -> float:
 
 
 def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
-    """With numbers that can be told to the runner, whatever task.toml has."""
+    """Return the healthcheck with numbers in the range that the runner accepts; task.toml may have any."""
     if check is None:
         return None
     times = ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec")
@@ -275,7 +276,7 @@ def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
 
 
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
-    """Files beside a mere image are content; beside a Dockerfile they are what the image is built from."""
+    """Whether environment/ is uploaded. Beside a Dockerfile it is the build context, and already in the image."""
     return layout.environment_files and bool(config.environment.docker_image) and not layout.dockerfile
 
 
@@ -284,10 +285,10 @@ def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
 
 
 def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User", "Shared"]:
-    """How well verdicts are kept from agents, by the step where it is least.
+    """Return how well verdicts are isolated from agents, for the least isolated step.
 
-    Separate: each in a pod that no agent touched. User: no agent of the trial is root or a verifier's user, so none can
-    touch verdicts or runner. Shared: neither, or in doubt. default_user: whom a phase without a user of its own runs as.
+    Separate: every verifier runs in a pod of its own. User: no agent of the trial is root or a verifier's user, so none can
+    change verdicts or runner. Shared: neither, or unknown. default_user: user of a phase that configures none.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
@@ -299,7 +300,7 @@ def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User",
 
 
 def _may_be_one(user: str, other: str) -> bool:
-    """Whether two users may be the same. Only the image knows which uid a name has, but for root's."""
+    """Whether two users may be the same. The image defines the uid of a name, except root's."""
     uids = [_uid(user), _uid(other)]
     if None not in uids:
         return uids[0] == uids[1]
@@ -316,7 +317,7 @@ def _name(user: str) -> str:
 
 
 def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:
-    """The user of a phase; "" for the image's own."""
+    """Return the user of a phase; "" for the image's USER."""
     for user in (override, own, inherited):
         if user is not None and user != "":
             return str(user)

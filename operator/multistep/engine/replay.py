@@ -31,7 +31,7 @@ class Progress:
 
 def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> Progress:
     """Run the script on the records, up to the first operation that has no record or is still running."""
-    return Replay(scope, agent).go_on(records)
+    return Replay(scope, agent).advance(records)
 
 
 class Replay:
@@ -44,7 +44,7 @@ class Replay:
         self._forget_running: Callable[[], object] = lambda: None
         self._send(None)
 
-    def go_on(self, records: Mapping[str, Record]) -> Progress:
+    def advance(self, records: Mapping[str, Record]) -> Progress:
         """Return the same progress as replay(). records: the former and later ones; a finished record must not change."""
         self._forget_running()
         self._forget_running = lambda: None

@@ -1,8 +1,8 @@
-"""What a trial counts in a sweep: the one place that decides it, for status, report and comparison.
+"""The score of a trial in a sweep. Status, report and comparison all use this module.
 
-A failure's class says where it happened, its score whether an agent may have caused it. Once an agent has run in an environment, it
-may have broken everything that runs there later. A step without a verdict then counts 0: an agent must not avoid a 0 by crashing or
-by breaking its verifier. What only the infrastructure, the task or a user can cause is excluded.
+A failure's class is where it happened. Its score is set if an agent may have caused it: once an agent has run in an environment,
+it may have broken everything that runs there later. A step without a verdict then counts as 0, so an agent cannot avoid a 0 by
+crashing or by breaking its verifier. Failures that only the infrastructure, the task or a user can cause are excluded.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from .plan import TrialPlan
 from .rewards import Rewards, StepException, gate_failure, trial_rewards
 
 State = Literal["Live", "Complete", "Failed"]
-REWARD: Final = "reward"  # the key that means are of
+REWARD: Final = "reward"  # the key whose mean is reported
 MOST_REWARD: Final = 1e100
 
 AGENT_ERRORS: Final = frozenset({"NonZeroAgentExitCodeError", "OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"})
-"""Failures of the agent's phase after which Harbor calls a reward not valid; spec.scoring.agentErrors decides about them.
-AgentTimeoutError is none of them: Harbor, too, calls the reward of an agent that used up its time valid."""
+"""Failures of the agent's phase after which Harbor regards a reward as invalid; spec.scoring.agentErrors decides about them.
+AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that reached its timeout as valid."""
 
-_BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # what the task lacks, whatever its agent did
+_BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # errors of the task, which no agent can cause
 _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step
-_DEADLINE_SHARE: Final = 0.5  # of activeDeadlineSeconds, that an agent must have used for the deadline to count against it
+_DEADLINE_SHARE: Final = 0.5  # of activeDeadlineSeconds: an agent that used at least this share gets a score of 0
 
 
 class Ended(Protocol):
-    """A trial, as far as its score needs it.
+    """The fields of a trial that its score depends on.
 
     blame, score: of status.failure; agent_error: whether any of its steps has one of AGENT_ERRORS.
     """
@@ -47,7 +47,7 @@ class Ended(Protocol):
 
 
 def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
-    """Return what a trial adds to its agent's mean, or None if it has not finished or is excluded."""
+    """Return the value with which a trial enters its agent's mean; None if it is unfinished or excluded."""
     if trial.state == "Live":
         return None
     if trial.agent_error and scoring.agent_errors == "Exclude":
@@ -104,9 +104,9 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Whether the agent's phases of the current attempt took at least half of the trial's deadline (seconds).
+    """Whether the agent's phases of the current attempt used at least half of the trial's deadline (seconds).
 
-    Else it waited for the cluster, or for a verifier's pod, for longer than it let the agent work.
+    If not, the trial spent more time waiting for the cluster or a verifier's pod than the agent ran.
     """
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 

@@ -1,7 +1,7 @@
-"""The script of a trial: its operations in their order (Harbor 0.25, multi-step trial; docs/semantics.md).
+"""The script of a trial: its operations in order (Harbor 0.25, multi-step trial; docs/semantics.md).
 
-Generators that yield an operation and receive its record. They decide by records alone and touch nothing else, so
-``replay`` can run them again and again. What happened is written to the journal as it is read.
+Generators yield an operation and receive its record. They depend on records only and have no side effects except on the
+journal, so ``replay`` can run them any number of times.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .verification import verify, verify_apart
 
 
 class AgentScript(Protocol):
-    """The agent's phase of a step: what it runs, and the exception it ends with, if any."""
+    """The agent's phase of a step: yields its operations and returns its exception, if any."""
 
     def __call__(self, scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]: ...
 
 
 def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
-    """A whole trial: environment, steps in order, the trial's reward."""
+    """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     try:
         yield from _prepare(scope, journal)
         verified = False
@@ -66,7 +66,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:
-    """Whether a further step may follow this one."""
+    """Whether the next step runs after this one. Records the result of the gate in the journal."""
     if run.exception is not None and (run.rewards is None or plan.abort_on_agent_error):
         return False
     if step.verifier is None:
@@ -109,7 +109,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Outputs are collected after the verification, but before one that is apart: they are what it gets."""
+    """Verify the step, then collect its outputs. A separate verifier runs after the collection, as it gets the outputs."""
     verifier = None if _skips_verifier(scope.plan, run) else step.verifier
     apart = verifier.environment if verifier else None
     if verifier is not None and apart is None:
@@ -123,12 +123,12 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
 
 
 def verified_apart(step: StepPlan) -> bool:
-    """Whether the step's verifier has an environment of its own, so that the agent's sees nothing of it."""
+    """Whether the step has a separate verifier, so that its files never exist in the agent's environment."""
     return step.verifier is not None and step.verifier.environment is not None
 
 
 def _step_directories(verified: bool) -> tuple[Directory, ...]:
-    """What a step finds empty: tests and verdicts only after a verification, so that an image's own /tests lives till then."""
+    """Return the directories to empty before a step. /tests of the image is retained until the first verification."""
     return (Directory(LOGS_AGENT), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
 
 
@@ -164,11 +164,11 @@ def _setup_exception(result: PhaseResult) -> StepException | None:
 
 
 def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -> Script[StepException | None]:
-    if step.instruction is None:  # possible with verification disabled only; else the task is refused
+    if step.instruction is None:  # possible only with verification disabled; otherwise the task is rejected
         return StepException("FileNotFoundError", "the step has no instruction.md", AGENT)
     if step.agent_timeout is not None and step.agent_timeout <= 0:
         run.timed(AGENT, (yield Note(scope.id("agent"))))
-        return StepException("AgentTimeoutError", f"the agent was not started: its limit is {step.agent_timeout:g} s", AGENT)
+        return StepException("AgentTimeoutError", f"the agent was not started: its timeout is {step.agent_timeout:g} s", AGENT)
     return (yield from agent(scope, step, run))
 
 
@@ -185,13 +185,14 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def _skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """A single-step trial is verified after its agent's time limit, failed command or lack of memory, but after no other error."""
+    """Whether a single-step trial skips its verifier: after any error except the agent's timeout, failed command or lack of
+    memory."""
     expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")
     return plan.single and run.exception is not None and run.exception.type not in expected
 
 
 def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[None]:
-    """Bring logs and artifacts to the results store: /logs/agent, /logs/verifier, then the artifact entries in order."""
+    """Collect logs and artifacts: /logs/agent, /logs/verifier, then the artifact entries in order."""
     logs = tuple(Source(path) for path in LOGS[part])
     entries = tuple(Source(entry.source, tuple(entry.exclude)) for entry in step.artifacts)
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
@@ -206,7 +207,7 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:
-    """The trial's rewards from those of its steps, and its score should its agent have caused the failure that ended it."""
+    """Compute the trial's rewards from those of its steps, and its score in case its agent caused the failure that ended it."""
     journal.score = score_of(plan, journal)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])
@@ -215,6 +216,6 @@ def aggregate(plan: TrialPlan, journal: Journal) -> None:
 
 
 def lift(journal: Journal) -> None:
-    """A single-step trial's error is the trial's (Harbor 0.25, single-step trial)."""
+    """Copy the step's exception of a single-step trial to the trial (Harbor 0.25, single-step trial)."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

@@ -1,7 +1,7 @@
-"""A trial that is over as a trace: spans for the trial, its attempts, their steps, and the steps' phases. Pure.
+"""The trace of a finished trial: spans for the trial, its attempts, their steps, and the steps' phases. Pure.
 
-Ids are made of the trial's uid, so whoever makes the spans once more makes the same. Times are the status': whole seconds,
-but for the phases' durations; phases follow one another from their step's start.
+Ids are derived from the trial's uid, so the export is idempotent. Times come from the status in whole seconds; only the phases'
+durations are more precise. Phases follow one another from their step's start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class Span:
-    """One span. id: 16 hex digits; parent: another's, "" for the trial's own; times: seconds since the epoch; error: if any."""
+    """One span. id: 16 hex digits; parent: id of its parent span, "" for the trial's span; start, end: seconds since the epoch;
+    error: "" for none."""
 
     id: str
     parent: str
@@ -31,14 +32,14 @@ class Span:
 
 
 def trace_id(uid: str) -> str:
-    """32 hex digits: a trial's uid without its hyphens, so that whoever knows the trial finds its trace."""
+    """Return the trace id, 32 hex digits: the trial's uid without hyphens, so that the trace can be found by the trial."""
     digits = uid.replace("-", "").lower()
     known = len(digits) == 32 and set(digits) <= set("0123456789abcdef") and set(digits) != {"0"}
     return digits if known else hashlib.sha256(uid.encode()).hexdigest()[:32]
 
 
 def spans(trial: MultiStepTrial) -> list[Span]:
-    """The spans of a trial that is over, the trial's own first."""
+    """Return the spans of a finished trial, the trial's span first."""
     status, end = trial.status, _seconds(trial.status.completion_time)
     start = _seconds(trial.metadata.creation_timestamp) or _seconds(status.start_time) or end
     if start is None or end is None:
@@ -49,7 +50,7 @@ def spans(trial: MultiStepTrial) -> list[Span]:
 
 
 def _attempts(status: TrialStatus) -> list[AttemptStatus]:
-    """Those that were lost, and the last one, if any began after them."""
+    """Return the failed attempts, and the last one if it started after them."""
     lost = status.attempts
     if status.attempt is None or any(each.number == status.attempt for each in lost):
         return lost
@@ -67,8 +68,8 @@ def _attempts(status: TrialStatus) -> list[AttemptStatus]:
 def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, root: Span) -> Iterator[Span]:
     start = _seconds(attempt.start_time) or root.start
     end = max(start, _seconds(attempt.end_time) or root.end)
-    told = {"k8s.pod.name": attempt.pod_name, "k8s.node.name": attempt.node_name, "multistep.reason": attempt.reason}
-    id, attributes = _id(trial, attempt.number), {name: value for name, value in told.items() if value}
+    named = {"k8s.pod.name": attempt.pod_name, "k8s.node.name": attempt.node_name, "multistep.reason": attempt.reason}
+    id, attributes = _id(trial, attempt.number), {name: value for name, value in named.items() if value}
     yield Span(id, root.id, f"attempt {attempt.number}", start, end, attributes, attempt.reason or "")
     for step in attempt.steps:
         yield from _of_step(trial, attempt.number, step, id, (start, end))
@@ -98,7 +99,7 @@ def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:
 
 
 def _rewards(rewards: Mapping[str, int | float] | None) -> dict[str, Value]:
-    """As numbers with a fraction, whatever their kind: an attribute has one type."""
+    """Return the rewards as floats, because an attribute must always have the same type."""
     return {f"multistep.reward.{key}": float(value) for key, value in (rewards or {}).items()}
 
 

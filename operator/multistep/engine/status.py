@@ -1,4 +1,4 @@
-"""The status of a trial in each situation. Pure: the former status and the clock are arguments."""
+"""Builds a trial's status for each state. Pure: the former status and the clock are arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_INCOMPLETE = 4  # sources of one step
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False) -> TrialStatus:
-    """A trial that cannot go on yet. held: as in Wait; it is shown as a Job that Kueue holds back, which is suspended."""
+    """Return the status of a waiting trial. held: as in Wait; the trial is reported as Suspended, as a Job queued by Kueue is."""
     return _with(trial, phase, reason, message, now, held=held)
 
 
@@ -43,9 +43,9 @@ def begun(
     *,
     source: TaskSourceStatus | None = None,
 ) -> TrialStatus:
-    """A trial whose (next) pod is about to be made, or is to be made when the trial is no longer suspended.
+    """Return the status before the creation of an attempt's pod, or of a suspended trial that gets its pod later.
 
-    A verifier's that is left of the last attempt stays named till then. source: what the task was resolved to.
+    A verifier's pod of the last attempt stays in the status. source: the revision that the task was resolved to.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -67,13 +67,13 @@ def begun(
 
 
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
-    """A trial whose script is under way. changes: further fields of the status."""
+    """Return the status of a trial whose script is running. changes: further fields of the status."""
     current = journal.steps[-1].name if journal.steps else None
     return retold(_changed(trial, steps=[step_status(run) for run in journal.steps], current_step=current, **changes), now)
 
 
 def retold(trial: MultiStepTrial, now: float) -> TrialStatus:
-    """A running trial where it is, by the spec that it has now."""
+    """Return the status of a running trial at its current step, updated for a changed spec.suspend."""
     current, count = trial.status.current_step, len(trial.status.steps)
     total = f"step {count}: {current}" if current else "preparing the environment"
     if trial.spec.suspend:
@@ -82,19 +82,19 @@ def retold(trial: MultiStepTrial, now: float) -> TrialStatus:
 
 
 def suspended(trial: MultiStepTrial, now: float) -> TrialStatus:
-    """A trial that waits for spec.suspend to be false."""
+    """Return the status of a trial that waits until spec.suspend is false."""
     reason, message = suspension(trial)
     return _with(trial, "Suspended", reason, message, now)
 
 
 def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
-    """The same between steps, with its pod: the step that would be next has not begun."""
+    """Return the status of a trial that is suspended between steps and retains its pod. The next step is not listed."""
     steps = [step_status(run) for run in journal.steps if run.started_at is not None]
     return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None), now)
 
 
 def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float) -> VerifierStatus:
-    """A verifier's pod that is about to be made. Its time stays when the pod is made again as root, or by another look."""
+    """Return the status of a verifier's pod before its creation. A recreation as root, or a retry, keeps the start time."""
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None
@@ -102,13 +102,13 @@ def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
-    """A trial that ran as specified, whatever its reward."""
+    """Return the status of a trial that is Complete, with any reward."""
     message = _summary(journal)
     return _with(trial, "Complete", "TrialComplete", message, now, **_ended(journal, results, now))
 
 
 def noted(trial: MultiStepTrial) -> TrialStatus:
-    """A finished trial whose spec was changed since: seen, and nothing about how it ended changes by that."""
+    """Return the status of a finished trial with a later generation. A changed spec does not change its result."""
     generation = trial.metadata.generation
     conditions = [each.model_copy(update={"observed_generation": generation}) for each in trial.status.conditions]
     return trial.status.model_copy(update={"observed_generation": generation, "conditions": conditions})
@@ -124,7 +124,7 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """A trial that could not be run; it has no reward. journal: what it had, if it is known; else the status' steps stay."""
+    """Return the status of a Failed trial, which has no reward. journal: its progress; None: the steps in the status stay."""
     ended: dict[str, Any] = (
         _ended(journal, results, now) if journal else {"completion_time": time(now), "current_step": None, "results": results}
     )
@@ -140,7 +140,7 @@ def failed(
 
 
 def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialStatus:
-    """The current attempt put on record, before the next begins (or the trial fails)."""
+    """Return the status with the current attempt moved to the failed attempts, before the next one starts or the trial fails."""
     status = trial.status
     attempt = AttemptStatus(
         number=status.attempt or 1,
@@ -158,7 +158,7 @@ def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialS
 
 
 def _attempt_start(status: TrialStatus) -> datetime | None:
-    """When the current attempt began: after the one before, and after the suspension that kept it from beginning, if any."""
+    """Return the start of the current attempt: the end of the one before, or of a later suspension that delayed it."""
     before = status.attempts[-1].end_time if status.attempts else None
     if before is None:
         return status.start_time
@@ -170,7 +170,7 @@ def _attempt_start(status: TrialStatus) -> datetime | None:
 
 
 def step_status(run: StepRun) -> StepStatus:
-    """A step as the status shows it."""
+    """Return the status of a step."""
     exception = run.exception
     return StepStatus(
         name=run.name,
@@ -188,7 +188,7 @@ def step_status(run: StepRun) -> StepStatus:
 
 
 def _artifacts(collected: Collected) -> ArtifactsSummary:
-    """Name a few sources that did not come whole; manifest.json and result.json have all."""
+    """Return the summary with a few incomplete sources; manifest.json and result.json list all."""
     lines = [shortened(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
     more = len(collected.incomplete) - len(lines)
     shown = [*lines, f"and {more} more sources"] if more > 0 else lines
@@ -200,7 +200,7 @@ def _exception(exception: StepException | None) -> rewards.StepException | None:
 
 
 def step_run(step: StepStatus) -> StepRun:
-    """The way back, for a step whose records are gone with its pod."""
+    """Return the journal's entry for a step in the status, if its records were lost with its pod."""
     artifacts = step.artifacts
     return StepRun(
         name=step.name,
@@ -250,7 +250,7 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
 
 
 def _failure(journal: Journal) -> TrialFailure | None:
-    """What ended a trial that is Complete: the exception of its last step, or one of its reward."""
+    """Return the failure of a Complete trial: the exception of its last step, else of the trial; None without one."""
     last = journal.steps[-1] if journal.steps else None
     exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
     if exception is None:
@@ -264,14 +264,14 @@ def _with(
     trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False, **changes: Any
 ) -> TrialStatus:
     generation, stands = trial.metadata.generation, held or phase == "Suspended"
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "observed_generation": generation,
         "phase": phase,
         "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), generation, now, suspended=stands),
     }
     if not stands:
-        told["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
-    return trial.status.model_copy(update={**told, **changes})
+        fields["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
+    return trial.status.model_copy(update={**fields, **changes})
 
 
 def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:

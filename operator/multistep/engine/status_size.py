@@ -1,4 +1,4 @@
-"""Keeps a status small enough to be written, whatever a verifier or an agent wrote. result.json has the exact values."""
+"""Limits the size of a status, which verifiers and agents could inflate. result.json has the complete values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from . import rewards
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
-MAX_STATUS_BYTES = 56 * 1024  # 100 steps, so that the whole resource stays below 64 KiB; an inline task comes on top of that
-MAX_SHORT_BYTES = 128  # of a message in a status that would have more
+MAX_STATUS_BYTES = 56 * 1024  # fits 100 steps; keeps the whole resource below 64 KiB, without an inline task
+MAX_SHORT_BYTES = 128  # of a message in a status that exceeds its limit
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def _dumped(status: TrialStatus) -> dict[str, Any]:
 
 
 def _shorter_attempts(status: TrialStatus) -> TrialStatus:
-    """Without the steps of earlier attempts."""
+    """Remove the steps of earlier attempts and shorten their messages."""
     attempts = [each.model_copy(update={"steps": [], "message": shortened(each.message or "")}) for each in status.attempts]
     return status.model_copy(update={"attempts": attempts})
 
 
 def _shorter_incomplete(status: TrialStatus) -> TrialStatus:
-    """Keep whether anything is incomplete."""
+    """Replace the list of incomplete sources with a reference to the manifest."""
     return _with_steps(status, _with_short_incomplete)
 
 
@@ -59,7 +59,7 @@ def _shorter_messages(status: TrialStatus) -> TrialStatus:
 
 
 def _without_messages(status: TrialStatus) -> TrialStatus:
-    """The types of exceptions stay."""
+    """Remove the messages of exceptions, but not their types."""
     return _with_steps(status, lambda step: _with_message(step, lambda _: ""))
 
 
@@ -69,12 +69,12 @@ def _with_message(step: StepStatus, change: Callable[[str], str]) -> StepStatus:
 
 
 def _without_durations(status: TrialStatus) -> TrialStatus:
-    """When each step began and ended stays."""
+    """Remove the durations of phases, but not the start and end of steps."""
     return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
 
 
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
-    """One of each step: last, as they are what it was all for."""
+    """Keep one reward per step. Applied last, as rewards matter most."""
     return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
 
 

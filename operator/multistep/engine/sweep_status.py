@@ -1,4 +1,4 @@
-"""What a sweep does next, and its status: from its spec, what its trials come to, and the clock. Pure."""
+"""Decides a sweep's next actions and its status from its spec, its trials and the clock. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .status_size import bounded
 from .sweep_trials import Plan
 from .sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_make
 
-BUDGET_LOOK_SECONDS: Final = 30.0  # how often pods that go on working are counted, where there is a budget of pod-hours
+BUDGET_LOOK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 MAX_COLUMN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why the next trial could not be made, though it should be."""
+    """The reason why the next trial could not be created."""
 
     reason: str
     message: str
@@ -27,10 +27,10 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Next:
-    """What to do: which trials to make, and to suspend, resume or stop (by number); what to write down, if nothing is in the way.
+    """The next actions: which trials to create, suspend, resume or stop (by number), and the status if all actions succeed.
 
-    early: from which number on they are made before their turn, ready and suspended. seconds: until something is due though nothing
-    happens.
+    early: first number of the trials that are created suspended, with spec.prestart. seconds: until the next requeue; None: wait
+    for watch events.
     """
 
     make: range
@@ -45,7 +45,7 @@ class Next:
 def decide(
     sweep: TrialSweep, plan: Plan, made: int, trials: Collection[TrialFacts], now: float, trouble: Trouble | None = None
 ) -> Next:
-    """For a sweep that has begun, and is not at its end."""
+    """Return the next actions of an active sweep."""
     counts = tally(plan.grid, made, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now)
     halted = halt(counts, limits, now)
@@ -66,7 +66,7 @@ def decide(
 
 
 def begun(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
-    """A sweep that is about to make its first trial. tasks: what spec.tasksFrom was resolved to."""
+    """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
     total = len(plan.grid)
     message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
@@ -74,39 +74,39 @@ def begun(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | N
 
 
 def waits_to_begin(sweep: TrialSweep) -> bool:
-    """Whether it is suspended before it asked for its tasks, which are to be those that are there when it begins."""
+    """Whether the sweep is suspended before its start. Its spec.tasksFrom is resolved only at the start."""
     return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
 
 
 def held(sweep: TrialSweep, now: float) -> SweepStatus:
-    """A sweep that waits for spec.suspend to be false before it begins."""
+    """Return the status of a sweep that is suspended before its start."""
     return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to start", now)
 
 
 def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
-    """A sweep that cannot begin yet."""
+    """Return the status of a sweep that cannot start yet."""
     return _with(sweep, "Pending", reason, message, now)
 
 
 def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
-    """A sweep that cannot be run."""
+    """Return the status of a sweep that cannot be run."""
     return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
 
 
 def noted(sweep: TrialSweep) -> SweepStatus:
-    """A finished sweep whose spec was changed since: seen, and nothing about how it ended changes by that."""
+    """Return the status of a finished sweep with a later generation. A changed spec does not change its result."""
     generation = sweep.metadata.generation
     seen = [each.model_copy(update={"observed_generation": generation}) for each in sweep.status.conditions]
     return sweep.status.model_copy(update={"observed_generation": generation, "conditions": seen})
 
 
 def to_json(status: SweepStatus) -> dict[str, Any]:
-    """The status as the API server takes it; absent stands for null."""
+    """Return the status as JSON for the API server, without nulls."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def headline(status: SweepStatus) -> object:
-    """What of a status must not wait to be written: all but numbers and messages."""
+    """Return the parts whose changes are written to the status at once: all except numbers and messages."""
     holds = [(each.type, each.status, each.reason) for each in status.conditions]
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
@@ -150,7 +150,7 @@ def _reached(sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, 
 
 
 def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None) -> tuple[Phase, str, str]:
-    """Phase, reason and message. What was stopped at the deadline did not run as it was meant to."""
+    """Return phase, reason and message. A sweep whose trials were stopped at its deadline is Failed, not Complete."""
     cut_off = halted is not None and halted.reason == "DeadlineExceeded" and counts.stopped
     if counts.over and not cut_off:
         return "Complete", "SweepComplete", f"{_counted(counts)} of {counts.total} trials count"
@@ -184,7 +184,7 @@ def _counted(counts: Tally) -> int:
 
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
-    """Means as text, with how many trials count where some are excluded; of a single agent without its name."""
+    """Return the agents' means as text, with the number of counted trials if some are excluded. A single agent has no name."""
     shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
     if not shown:
         return None
@@ -200,7 +200,7 @@ def _with(
     sweep: TrialSweep, phase: Phase, reason: str, message: str, now: float, *, stalled: bool = False, **fields: Any
 ) -> SweepStatus:
     former, generation = sweep.status, sweep.metadata.generation
-    told: dict[str, Any] = {
+    common: dict[str, Any] = {
         "observed_generation": generation,
         "phase": phase,
         "conditions": conditions(
@@ -208,5 +208,5 @@ def _with(
         ),
     }
     if phase != "Suspended":
-        told["suspended_seconds"] = round(suspended_seconds(former, now)) or None
-    return former.model_copy(update={**told, **fields})
+        common["suspended_seconds"] = round(suspended_seconds(former, now)) or None
+    return former.model_copy(update={**common, **fields})

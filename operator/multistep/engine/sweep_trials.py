@@ -1,4 +1,4 @@
-"""A sweep's trials: what each is made of, and what a sweep reads of one. Pure functions on the objects of the API server."""
+"""A sweep's trials: builds their manifests and reads the facts that a sweep needs. Pure functions on API objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIVE_PHASES: Final[Mapping[str, LivePhase]] = {"Running": "Running", "Suspended
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a sweep's trials are made of. sources: spec.task of each task's trials, by its index; names: of the trials."""
+    """The inputs of a sweep's trials. sources: spec.task of the trials, by task index; names: of the trials, by number."""
 
     spec: SweepSpec
     grid: Grid
@@ -31,12 +31,12 @@ class Plan:
 
 
 def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
-    """tasks: those of the spec, or what spec.tasksFrom was resolved to. InvalidSpec: no sweep can be made of that."""
+    """Return the plan of a sweep. tasks: those of the spec, or the resolved spec.tasksFrom. Raises InvalidSpec."""
     spec = sweep.spec
     grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order)
     if len(grid) > MOST_TRIALS:
         text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
-        raise InvalidSpec(f"spec: {text} are {len(grid)} trials; a sweep may have {MOST_TRIALS}: make several of it")
+        raise InvalidSpec(f"spec: {text} are {len(grid)} trials; a sweep may have {MOST_TRIALS}; split it into several sweeps")
     try:
         check_overrides(spec.overrides, grid.tasks)
     except ValueError as error:
@@ -46,7 +46,7 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
 
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
-    """The tasks of a place as they are at a revision, whatever becomes of its branch or tag."""
+    """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect."""
     ((kind, place),) = source.model_dump(**_AS_WRITTEN).items()
     if kind == "git":
         place["ref"] = revision
@@ -61,15 +61,15 @@ _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude
 
 
 def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False) -> dict[str, Any]:
-    """The trial with this number, to be created. early: it is to be ready, and to wait for its turn."""
+    """Return the manifest of the trial with this number. early: it is created suspended, with spec.prestart."""
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
     ours = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
     if (shard := owner.labels.get(labels.SHARD)) is not None:
         ours[labels.SHARD] = shard
-    told = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
+    annotations = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
     if early:
-        told[labels.SUSPENDED_BY] = owner.name
+        annotations[labels.SUSPENDED_BY] = owner.name
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -77,7 +77,7 @@ def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False)
             "name": plan.names[number],
             "namespace": owner.namespace,
             "labels": {**template.metadata.labels, **ours},
-            "annotations": {**template.metadata.annotations, **told},
+            "annotations": {**template.metadata.annotations, **annotations},
             "ownerReferences": [
                 {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
             ],
@@ -92,7 +92,7 @@ def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False)
 
 
 def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:
-    """The template's spec, over it the task's environment, over that the overrides that fit, the last one topmost."""
+    """Return the merged spec: the template's, then the task's environment, then the matching overrides. Later ones win."""
     layers: list[Object] = [spec.template.spec.model_dump(**_AS_WRITTEN)]
     if spec.tasks:
         layers.append(spec.tasks[index].model_dump(**_AS_WRITTEN, include={"environment"}))
@@ -106,7 +106,7 @@ def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str
 
 
 def _merged(under: Object, over: Object) -> dict[str, Any]:
-    """Tables field by field; anything else, lists too, as a whole."""
+    """Merge tables field by field; replace other values, also lists, as a whole."""
     both = {
         key: _merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping) else value
         for key, value in over.items()
@@ -115,7 +115,7 @@ def _merged(under: Object, over: Object) -> dict[str, Any]:
 
 
 def owner_of(trial: Object) -> tuple[str, str] | None:
-    """Name and uid of the sweep that made a trial, if one did."""
+    """Return name and uid of the sweep that owns a trial; None without one."""
     for each in trial["metadata"].get("ownerReferences") or []:
         if each.get("controller") and each.get("kind") == SWEEP_KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/"):
             return each["name"], each["uid"]
@@ -123,7 +123,7 @@ def owner_of(trial: Object) -> tuple[str, str] | None:
 
 
 def facts(trial: Object) -> TrialFacts:
-    """What a sweep needs to know of a trial, of which the API server has checked that it has the shape of one."""
+    """Return the facts of a trial that a sweep needs. The API server has validated the trial by the CRD's schema."""
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
     state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
@@ -158,13 +158,13 @@ def _state(status: Object) -> State:
 
 
 def _worked(attempt: Object) -> float:
-    """Seconds for which the pod of an earlier attempt worked."""
+    """Return the seconds for which an earlier attempt ran steps."""
     start = _first_step(attempt.get("steps"))
     return 0.0 if start is None else _seconds(start, attempt.get("endTime"))
 
 
 def _first_step(steps: Sequence[Object] | None) -> float | None:
-    """When work began in a pod; None: it did not, or that was left out of a status that had become too large."""
+    """Return the start of the first step; None if none started, or if a status that was too large lost its steps."""
     start = steps[0].get("startTime") if steps else None
     return None if start is None else datetime.fromisoformat(start).timestamp()
 

@@ -1,9 +1,9 @@
-"""What a sweep does next: which trials it makes, what they come to, when it ends. Pure: the clock comes in.
+"""Decides which trials a sweep creates, counts their results, and decides when it halts. Pure: the clock is an argument.
 
-A sweep's trials are numbered and made one after the other in that order. So the highest number that is there tells how many
-were made, and so does the status, which is written after them: who dies in between goes on behind it. Whoever knows less than
-there is (an operator that was thought dead made some more) is refused a name that is taken, once for each, before it could make
-one too many. A number below that whose trial is not there was deleted by somebody; it is told, and never made again.
+Creation is idempotent. A sweep's trials are numbered and created in that order, so the highest existing number, and the status
+written after it, are the number of created trials: after a crash, creation resumes at the next number. Names are unique per
+number, so a leader with an outdated view gets a conflict instead of creating a trial twice. A missing trial with a lower number
+was deleted: it is reported, and never created again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .scoring import State, blamed, counted_reward
 
 Order = Literal["Attempts", "Tasks"]
 LivePhase = Literal["Pending", "Running", "Suspended"]
-MAKE_AT_ONCE = 100  # trials, between two writes of the status
+MAKE_AT_ONCE = 100  # trials created between two writes of the status
 
-_NAME_CHARACTERS = 63  # what fits into a label, whole
+_NAME_CHARACTERS = 63  # the limit of a label's value
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -39,10 +39,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every task with every agent, a number of times. tasks, agents: their names.
+    """The product of tasks, agents and attempts. tasks, agents: their names.
 
-    order: Attempts makes the first attempts of everything before the second ones, so that there is an early estimate over
-    all tasks; Tasks finishes a task before the next, so that few images are in use at a time.
+    order: Attempts creates all first attempts before the second ones, for an early estimate over all tasks; Tasks finishes one
+    task before the next, so that few images are in use at the same time.
     """
 
     tasks: Sequence[str]
@@ -54,7 +54,7 @@ class Grid:
         return len(self.tasks) * len(self.agents) * self.attempts
 
     def cell(self, number: int) -> Cell:
-        """Where the trial with this number, from 0, belongs."""
+        """Return the cell of the trial with this number, from 0."""
         if self.order == "Attempts":
             rest, agent = divmod(number, len(self.agents))
             attempt, task = divmod(rest, len(self.tasks))
@@ -64,7 +64,7 @@ class Grid:
         return Cell(task, agent, attempt + 1)
 
     def trial_name(self, sweep: str, number: int) -> str:
-        """``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters. Always the same, and no other number of the sweep has it."""
+        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters. Deterministic, and unique per number of the sweep."""
         cell = self.cell(number)
         words = (sweep, self.tasks[cell.task], self.agents[cell.agent])
         digest = hashlib.sha256("\0".join((*words, str(cell.attempt))).encode()).hexdigest()[:8]
@@ -75,10 +75,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """What a sweep needs to know of one of its trials. phase: of one that is live; blame, score, agent_error: as in scoring.Ended.
+    """The facts of a trial that a sweep needs. phase: of an active one; blame, score, agent_error: as in scoring.Ended.
 
-    pod_seconds: what its pods have worked; since: when the one that works now began (seconds since the epoch). suspend, stop: of
-    its spec; by_sweep: it was the sweep that suspended it.
+    pod_seconds: for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the epoch.
+    suspend, stop: of its spec; by_sweep: the sweep suspended it.
     """
 
     number: int
@@ -97,9 +97,10 @@ class TrialFacts:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a sweep makes no more trials. None: never. failures: how many of a class are borne; deadline: since the epoch.
+    """Limits at which a sweep creates no more trials; None: no limit. failures: tolerated number by failure class; deadline:
+    seconds since the epoch.
 
-    prestart: how many there may be beyond parallelism, which wait for their turn.
+    prestart: number of suspended trials with a pod that may exist beyond parallelism.
     """
 
     parallelism: int
@@ -111,7 +112,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class AgentTally:
-    """An agent's trials that count, of those that are finished, and the mean over tasks of each task's mean, as in reports."""
+    """An agent's counted and finished trials, and the mean over tasks of each task's mean, as in reports."""
 
     counted: int
     finished: int
@@ -120,7 +121,7 @@ class AgentTally:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the trials come to. deleted: made, and gone; agents: by index; stopped: there is one that was stopped.
+    """The trials' counts and results. deleted: created, but missing; agents: by index; stopped: at least one was stopped.
 
     excluded: finished trials that do not count, by class; scored: those that count though a failure ended them, by class.
     """
@@ -139,29 +140,29 @@ class Tally:
 
     @property
     def live(self) -> int:
-        """Trials that are not at their end."""
+        """Return the number of active trials."""
         return sum(self.phases.values())
 
     def failures(self, blame: FailureClass) -> int:
-        """How many trials a failure of this class ended, whether they count or not."""
+        """Return the number of trials that a failure of this class ended, counted or excluded."""
         return self.excluded.get(blame, 0) + self.scored.get(blame, 0)
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all trials were created and none is active."""
         return self.made == self.total and not self.live
 
 
 @dataclass(frozen=True)
 class Halt:
-    """No trial is made any more."""
+    """The reason why a sweep creates no more trials."""
 
     reason: Literal["BudgetSpent", "TooManyFailures", "DeadlineExceeded"]
     message: str
 
 
 def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count. made: how many numbers are known to have been made; trials: those that are there. now: seconds since the epoch."""
+    """Count the trials. made: created trials by the status; trials: those that exist; now: seconds since the epoch."""
     scoring = scoring or Scoring()
     states, phases = Counter[State](), Counter[LivePhase]()
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
@@ -206,19 +207,19 @@ def _agent(by_task: Collection[Sequence[float]], finished: int) -> AgentTally:
 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
-    """Why no more trials are to be made, if so. now: seconds since the epoch."""
+    """Return why no more trials are created; None if the sweep continues. now: seconds since the epoch."""
     if limits.deadline is not None and now >= limits.deadline:
         return Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:
         return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
-    for blame, borne in limits.failures.items():
-        if (found := counts.failures(blame)) > borne:
-            text = f"{found} trials had a failure of class {blame}; spec.stopWhen.failures tolerates {borne}"
+    for blame, tolerated in limits.failures.items():
+        if (found := counts.failures(blame)) > tolerated:
+            text = f"{found} trials had a failure of class {blame}; spec.stopWhen.failures tolerates {tolerated}"
             return Halt("TooManyFailures", text)
     return None
 
 
 def to_make(counts: Tally, limits: Limits) -> range:
-    """The numbers of the trials to make now."""
+    """Return the numbers of the trials to create now."""
     room = max(limits.parallelism + limits.prestart - counts.live, 0)
     return range(counts.made, min(counts.made + room, counts.made + MAKE_AT_ONCE, counts.total))

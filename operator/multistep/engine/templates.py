@@ -9,7 +9,7 @@ _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 
 class Unresolved(Exception):
-    """A variable that a template names is not set and has no default. name: the variable; key: where it was asked for."""
+    """A variable that a template names is not set and has no default. name: the variable; key: of the value with the template."""
 
     def __init__(self, key: str, name: str) -> None:
         super().__init__(
@@ -20,7 +20,7 @@ class Unresolved(Exception):
 
 
 def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The values with templates replaced. A value is a template only as a whole: ``pre-${NAME}`` is literal. Raises Unresolved."""
+    """Return the values with templates resolved. Only a whole value can be one: ``pre-${NAME}`` is literal. Raises Unresolved."""
     return {key: _value(key, value, variables) for key, value in env.items()}
 
 

@@ -1,10 +1,10 @@
-"""Time limits of phases, in seconds (Harbor 0.25, trial options)."""
+"""Timeouts of phases, in seconds (Harbor 0.25, trial options)."""
 
 from __future__ import annotations
 
 import math
 
-LONGEST_SECONDS = 1e9  # 31 years: beyond it a limit is none, and the runner's clock would overflow
+LONGEST_SECONDS = 1e9  # 31 years: a longer timeout counts as none, as it would overflow the runner's clock
 
 
 def resolve_limit(
@@ -15,9 +15,9 @@ def resolve_limit(
     multiplier: float | None,
     default_multiplier: float,
 ) -> float | None:
-    """The limit in force: (override if not zero, else base), capped by maximum (0 or None: no cap), times multiplier.
+    """Return the effective timeout: (override if not zero, else base), at most maximum (0 or None: no maximum), times multiplier.
 
-    The phase's own multiplier replaces the general one; they do not combine. No base and no override: no limit.
+    The phase's own multiplier replaces the general one; they do not combine. No base and no override: no timeout.
     """
     limit = override or base
     if limit is None:
@@ -27,10 +27,10 @@ def resolve_limit(
 
 
 def real_limit(seconds: float) -> float | None:
-    """A limit that can be waited for: NaN and infinity, which task.toml may hold, are no limit."""
+    """Return a finite timeout, or None for no timeout: NaN, infinity and too large numbers, which task.toml may have."""
     return seconds if math.isfinite(seconds) and seconds < LONGEST_SECONDS else None
 
 
 def real_pause(seconds: float) -> float:
-    """A pause that can be made."""
+    """Return a pause between 0 and LONGEST_SECONDS; 0 for NaN."""
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST_SECONDS)

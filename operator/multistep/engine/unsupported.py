@@ -1,4 +1,4 @@
-"""Parts of a task that Multistep cannot honor: refused where the result would differ, else ignored with a warning."""
+"""Parts of a task that Multistep does not support: rejected if they change the result, else ignored with a warning."""
 
 from __future__ import annotations
 

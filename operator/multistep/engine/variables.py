@@ -1,4 +1,4 @@
-"""Which of the trial's variables the templates of a task and a spec use."""
+"""Finds the variables of a trial that templates of its task and spec use."""
 
 from __future__ import annotations
 

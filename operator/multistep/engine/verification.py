@@ -1,4 +1,4 @@
-"""How a step is verified: in the agent's environment, or in one of its own (Harbor 0.25, verification)."""
+"""Verification of a step: in the agent's environment, or in a separate one (Harbor 0.25, verification)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .verifier_environment import VerifierEnvironment
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """In the agent's environment, after it."""
+    """Verify the step in the agent's environment, after the agent."""
     try:
         yield from _clean_for_verification(scope, verifier, run)
     except DiskFilled as error:
@@ -55,7 +55,7 @@ def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -
 def verify_apart(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[None]:
-    """In an environment of its own, where nothing of the agent's is but what was collected. Its errors are the step's."""
+    """Verify the step in a separate environment, which has only the collected files of the agent. Its errors are the step's."""
     there = replace(scope, where="verifier")
     run.untouched = True
     record = yield Environment(there.id("environment"), step.index)
@@ -86,7 +86,7 @@ def _sources(part: Part) -> tuple[Source, ...]:
 def _furnish(
     there: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[StepException | None]:
-    """All that the verifier's environment needs before its tests can run. Returns why that failed, None if it did not."""
+    """Prepare the verifier's environment for its tests. Return the exception if that failed, else None."""
     directories = (Directory(LOGS_AGENT, keep=True), Directory(LOGS_VERIFIER), Directory(LOGS_ARTIFACTS, keep=True))
     if fault := (yield from _timed(Reset(there.id("prepare"), directories, where="verifier"), run)):
         return _not_taken(fault, "creating /logs")
@@ -109,7 +109,7 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """What was collected, at the paths it has in the agent's environment; directories have nothing else in them."""
+    """Upload the collected files to their paths in the agent's environment. Directories are emptied first."""
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
@@ -127,21 +127,22 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepExcepti
 
 
 def _timed(operation: Operation, run: StepRun) -> Script[Fault | None]:
-    """Do it as part of the verification. Returns why it failed, None if it did not."""
+    """Run the operation and add its time to the verification. Return its fault, if any."""
     record = yield operation
     run.timed(VERIFIER, record)
     return failed(record)
 
 
 def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """Nothing that the agent left may pass for tests or rewards (a single-step trial clears reward files only)."""
+    """Delete files of the agent that could pass for tests or rewards. A single-step trial deletes reward files only."""
     record = yield Reset(scope.id("verify"), _verdict_directories(scope, verifier))
     run.timed(VERIFIER, record)
     require(record, "emptying /logs/verifier and /tests", VERIFIER)
 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
-    """As open as Harbor's, unless agent and verifier are different users: then only the verifier may write its verdict."""
+    """Return the directories of tests and verdicts, writable for all as in Harbor. If the agent cannot be the verifier's user,
+    only the verifier can write them."""
     if scope.plan.single:
         return (Directory(LOGS_VERIFIER, keep=True), Directory(TESTS, mode=0o755, keep=True))
     if scope.isolated:
@@ -150,7 +151,7 @@ def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Director
 
 
 def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[StepException | None]:
-    """Shared tests first, the step's own over them. Returns why it failed, None if it did not."""
+    """Upload the task's tests, then the step's over them. Return the exception if that failed, else None."""
     for there, name, directory in (
         (verifier.task_tests, "tests", None),
         (verifier.step_tests, "step-tests", step.directory),
@@ -179,7 +180,7 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 
 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
-    """A reward counts only if the verifier ended by itself, whatever its status; one written before it was stopped does not."""
+    """Read the rewards of a verifier that exited, with any status. Rewards of a verifier that was killed do not count."""
     if result.timed_out:
         return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_timeout(verifier.timeout)}", VERIFIER))
     if killed_for_memory(result):

@@ -1,4 +1,4 @@
-"""Where a step is verified: with the agent, or in an environment of the step's or the task's verifier (Harbor 0.25)."""
+"""Selects the environment in which a step is verified: the agent's, or a separate one of step or task (Harbor 0.25)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class Definition:
-    """A verifier's environment as task.toml has it. where: its table; image: None for the trial's own.
+    """A separate verifier's environment in task.toml. where: its table; image: None for the trial's image.
 
-    bundled: the image brings the tests, so that none are uploaded.
+    bundled: the image contains the tests, so none are uploaded.
     """
 
     where: str
@@ -32,7 +32,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class VerifierEnvironment:
-    """A verifier's environment, with everything resolved. files: environment/ is uploaded."""
+    """A separate verifier's environment, resolved. files: environment/ is uploaded."""
 
     config: EnvironmentConfig
     image: str
@@ -44,7 +44,7 @@ class VerifierEnvironment:
 
 
 def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
-    """A step's own mode or environment wins over the task's."""
+    """Return the verifier's mode. The step's mode or environment overrides the task's."""
     for verifier in (step.verifier, config.verifier):
         if verifier.environment_mode:
             return verifier.environment_mode
@@ -54,9 +54,9 @@ def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
 
 
 def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
-    """The environment of a step's verifier; None if it is the agent's. Raises InvalidSpec for one that would have to be built.
+    """Return the environment of a step's verifier; None if it is the agent's. Raises InvalidSpec if its image must be built.
 
-    The image and everything else are looked for apart from each other, each at the step, then at the task.
+    The image and the table are each taken from the step, else from the task, independently of each other.
     """
     if verifier_mode(config, step) == "shared":
         return None
@@ -69,7 +69,7 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> str | None:
-    """The image that a level names for its verifiers."""
+    """Return the verifier's image that the step or the task names; None without one."""
     if files.tests_compose:
         raise InvalidSpec(f"{tests}/docker-compose.yaml: compose files are not supported; a verifier is one container")
     if verifier.environment is not None and verifier.environment.docker_image:

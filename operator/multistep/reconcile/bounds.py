@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..engine.decisions import PodFacts
-from ..engine.lifecycle import stands_still
+from ..engine.lifecycle import is_stuck
 from .turns import Key, Turns
 
 Wake = Callable[[Key], None]
@@ -140,7 +140,7 @@ class PodStarts(Bound):
         if self._pods.get(key) != (pod.name, since):
             self._pods[key] = pod.name, since
             asyncio.get_running_loop().call_later(left, self._too_long, key, pod.name, since)
-        self.hold(key, shared=not stands_still(pod))
+        self.hold(key, shared=not is_stuck(pod))
 
     def settle(self, key: Key) -> None:
         """Release the slot at the end of a reconcile that created no pod."""

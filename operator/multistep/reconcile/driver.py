@@ -171,9 +171,9 @@ class Driver:
         # Report a number of steps once: a status write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
-        if changed := changed_rewards(now, script.go_on(drive.records).journal.steps):
+        if changed := changed_rewards(now, script.advance(drive.records).journal.steps):
             raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
-        while (progress := script.go_on(drive.records)).next is not None:
+        while (progress := script.advance(drive.records)).next is not None:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return DriveResult(progress.journal, between_steps=True)
@@ -187,7 +187,7 @@ class Driver:
             record = await self._advance_or_report(drive, progress)
             drive.records[record.id] = record
             if not record.done:
-                progress = script.go_on(drive.records)
+                progress = script.advance(drive.records)
                 await drive.hooks.report(progress.journal, drive.isolation)
                 break
         return DriveResult(progress.journal)

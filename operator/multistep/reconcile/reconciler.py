@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..api.trial import MultiStepTrial
 from ..cluster.edge import Cluster
 from ..cluster.shard import Shard
-from ..engine.lifecycle import on_its_way
+from ..engine.lifecycle import is_starting
 from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from ..metrics import Metrics
 from ..settings import Settings
@@ -96,9 +96,9 @@ class Reconciler:
         self.starts.saw(event.key, pod, gone=gone)
         if gone or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
             self.quotas.went(event.key[0])
-        if gone or not on_its_way(pod):
+        if gone or not is_starting(pod):
             return 0.0
-        waits = type == "ADDED" if before is None else on_its_way(before)  # the reconcile that created the pod set a timer
+        waits = type == "ADDED" if before is None else is_starting(before)  # the reconcile that created the pod set a timer
         return None if waits else STARTING_NEWS_SECONDS
 
     async def reconcile(self, key: Key) -> float | None:

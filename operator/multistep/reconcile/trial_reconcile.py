@@ -109,7 +109,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
 
     async def _observe(self) -> Situation:
         trial = self._trial
-        if not is_finished(trial.status) and not lifecycle.is_held(trial):
+        if not is_finished(trial.status) and not lifecycle.must_have_no_pod(trial):
             self._loaded = await self._t.loader.load(trial)
         self._pod = None if self._just_named else await self._t.pods.get(trial, trial.status.pod_name)
         self._just_named = False

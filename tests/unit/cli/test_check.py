@@ -52,7 +52,7 @@ def test_all_problems_of_the_schema_are_told(task: Path, invoke: Invoke) -> None
     ("more", "warning"),
     [
         ("min_rewards = 1", "steps[0].min_rewards: did you mean min_reward?"),
-        ("zzz = 1", "steps[0].zzz: nobody reads it"),
+        ("zzz = 1", "steps[0].zzz: unknown key"),
         (
             "[verifier]\ntimeout_sec = 5",
             "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.engine.evictions import own_doing, quantity
+from multistep.engine.evictions import own_usage_exception, quantity
 
 
 def low(resource: str, use: str, container: str = "main") -> str:
@@ -33,7 +33,7 @@ def low(resource: str, use: str, container: str = "main") -> str:
     ],
 )
 def test_who_ran_the_node_low(message: str, disrupted: bool, wanted: str | None) -> None:
-    assert own_doing(message, disrupted=disrupted) == wanted
+    assert own_usage_exception(message, disrupted=disrupted) == wanted
 
 
 @pytest.mark.parametrize(

@@ -729,7 +729,7 @@ def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
     ],
 )
 def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[str, str], still: bool) -> None:
-    assert lifecycle.stands_still(starting(**changes)) is still
+    assert lifecycle.is_stuck(starting(**changes)) is still
 
 
 @pytest.mark.parametrize(
@@ -747,7 +747,7 @@ def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[s
     ],
 )
 def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: dict[str, Any], waits: bool) -> None:
-    assert lifecycle.on_its_way(starting(**changes)) is waits
+    assert lifecycle.is_starting(starting(**changes)) is waits
 
 
 @pytest.mark.parametrize(("times", "seconds", "ends"), [(4, 1000, False), (5, 89, False), (5, 90, True)])

@@ -615,13 +615,13 @@ def test_a_replay_that_goes_on_tells_what_a_new_one_would(
     here, agent = scope(made), AGENTS[made.agent_name]
     going, records = Replay(here, agent), dict[str, Record]()
     for operation in played.operations:
-        assert going.go_on(records) == replay(here, agent, records)
+        assert going.advance(records) == replay(here, agent, records)
         done = played.records[operation.id]
         running = {**records, operation.id: dataclasses.replace(done, state="running", ended_at=None)}
         for _ in range(2):
-            assert going.go_on(running) == replay(here, agent, running)
+            assert going.advance(running) == replay(here, agent, running)
         records[operation.id] = done
-    assert going.go_on(records) == replay(here, agent, records) == going.go_on(records)
+    assert going.advance(records) == replay(here, agent, records) == going.advance(records)
 
 
 @given(TOMLS, SPECS, OUTCOMES)
