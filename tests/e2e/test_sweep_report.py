@@ -100,7 +100,7 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
     assert (await trials_of(given))["done"] < 60
     code, out, err = await following
     told = json.loads(out)
-    assert (code, told["outcome"], told["faults"]) == (1, "Complete", ["4 of 60 trials do not count"]), err
+    assert (code, told["outcome"], told["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err
 
     statuses = await given.client.list_all(TRIALS, given.namespace, label_selector="multistep.dev/sweep=nightly")
     rewards = independent_rewards(statuses)

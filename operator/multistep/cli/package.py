@@ -65,7 +65,7 @@ def package(
         say(f"warning: {directory.toml_error}; packaged as it is")
     chosen = existing_image(directory, image, runner_in_image=runner_in_image)
     if chosen is not None and image is None:
-        say(f"the trial expects image {chosen.reference}, which `multistep build {task}` makes")
+        say(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
     request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
     if to:
         from dataclasses import replace
@@ -73,7 +73,7 @@ def package(
         from .publish import publish
 
         published = publish(directory, to, plain_http=plain_http, secret=source_secret)
-        say(f"{'pushed' if published.sent else 'is there already:'} {published.place}")
+        say(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
         request = replace(request, source=published.source)
     submission = make_submission(directory, request, Values(), shared=True)
     click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

@@ -1,4 +1,4 @@
-"""What a trial prints comes in pieces: one for each phase of each step of each attempt. Pure."""
+"""A trial's output in pieces: one per phase, step and attempt. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Piece:
         return f"{where}, {self.phase}{f', attempt {self.attempt}' if self.attempt > 1 else ''}"
 
     def id(self, *, apart: bool) -> str:
-        """What the runner knows it by. apart: in the pod of a separate verifier."""
+        """Return the phase's id in the runner. apart: in the pod of a separate verifier."""
         return f"{self.attempt}/{self.step}/{'verifier/' if apart else ''}{self.phase}"
 
     def files(self, current_attempt: int) -> Iterator[str]:
-        """Where it may be in the results: a single-step task has no directory for its step, and the agent's file tells its kind."""
+        """Yield the paths that it may have in the results: a single-step task has no directory for its step."""
         if not self.number:
-            return  # kept nowhere
+            return  # the results do not have it
         top = "" if self.attempt == current_attempt else f"attempts/{self.attempt}/"
         for file in _FILES.get(self.phase, (f"{self.phase}.txt",)):
             yield f"{top}steps/{self.step}/{file}"
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the options ask for. attempt: None for the latest; step: its name or number; phase: None for all."""
+    """The selected output. attempt: None for the latest; step: its name or number; phase: None for all."""
 
     attempt: int | None = None
     step: str | None = None
@@ -52,18 +52,18 @@ class Wanted:
 
     @property
     def one(self) -> bool:
-        """Whether it can be one piece only, which needs no title."""
+        """Whether the selection is a single piece, which needs no title."""
         return self.step is not None and self.phase is not None and not (self.follow and self.attempt is None)
 
 
 def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> list[Piece]:
-    """Those that may have been printed so far, in order. since: the first attempt that is of interest; None: the latest.
+    """Return the pieces that may have output so far, in order. since: the first attempt to include; None: the latest.
 
-    Raises UsageError for an attempt that there is not.
+    Raises UsageError for an attempt that does not exist.
     """
     attempts = status.steps_by_attempt()
     if wanted.attempt is not None and attempts and wanted.attempt not in attempts:
-        raise UsageError(f"there is no attempt {wanted.attempt}: the trial has {', '.join(map(str, sorted(attempts)))}")
+        raise UsageError(f"attempt {wanted.attempt} does not exist: the trial has {', '.join(map(str, sorted(attempts)))}")
     first = wanted.attempt or since or max(attempts, default=1)
     last = wanted.attempt or max(attempts, default=1)
     chosen = [(number, steps) for number, steps in sorted(attempts.items()) if first <= number <= last]

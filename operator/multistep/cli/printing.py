@@ -1,7 +1,7 @@
-"""How what a trial printed is shown: harmless on a terminal, byte for byte in a pipe, as JSON for machines.
+"""Output formats of `multistep logs`: escaped on a terminal, unchanged in a pipe, or JSON.
 
-Agents are hostile: a terminal obeys what is written to it. A pipe leads to a program that wants what there was, and to
-`less`, which escapes by itself; so does `kubectl logs` leave it.
+Agents are hostile, and control characters control a terminal. A pipe gets the original bytes, as with `kubectl logs`:
+programs need them, and `less` escapes them.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ..loglines import escaped
 from .pieces import Piece
 
 MAX_LINE_CHARACTERS: Final = 16 * 1024
-MAX_TAIL_BYTES: Final = 1024 * 1024  # the server gives no more at once
+MAX_TAIL_BYTES: Final = 1024 * 1024  # the results server's maximum per request
 
 Write = Callable[[bytes], object]
 
 
 class Form(Protocol):
-    """Shows pieces, one after another."""
+    """A format. It shows one piece after the other."""
 
     def begin(self, piece: Piece) -> None:
-        """What follows is of this piece, from a new line on."""
+        """Start a piece, on a new line."""
 
     def show(self, data: bytes) -> None:
-        """More of it."""
+        """Show the next bytes of the piece."""
 
     def end(self) -> None:
-        """That was all of it."""
+        """End the piece."""
 
     def close(self) -> None:
-        """Nothing more will be shown."""
+        """End the output."""
 
 
 class Raw:
-    """As it was printed, whatever that is."""
+    """The original bytes."""
 
     def __init__(self, write: Write, *, titles: bool) -> None:
         self._write, self._titles = write, titles
@@ -65,7 +65,7 @@ class Raw:
 
 
 class Escaped:
-    """For a terminal: what is no plain text is shown in visible form, and very long lines are cut."""
+    """For a terminal: control characters are escaped, and long lines are cut."""
 
     def __init__(self, write: Write, *, titles: bool) -> None:
         self._raw = Raw(write, titles=titles)
@@ -104,7 +104,7 @@ class Escaped:
 
 
 class Json:
-    """One JSON object a line: attempt, step, phase, text; and of a line that was cut, how many characters are left out."""
+    """One JSON object per line: attempt, step, phase, text; for a cut line also the number of omitted characters."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -130,7 +130,7 @@ class Json:
         self._decoder = _decoder()
 
     def close(self) -> None:
-        """The last line may have no end."""
+        """Print the last line, which may lack a line break."""
         self._finish_line()
 
     def _take(self, text: str) -> None:
@@ -155,14 +155,14 @@ class Json:
 
 
 class Tail:
-    """Holds the last lines of what comes, until they are asked for; then lets everything through."""
+    """Keeps the last lines of the output so far."""
 
     def __init__(self, lines: int) -> None:
         self._left = lines
         self._held: deque[bytes] = deque()
 
     def take(self, data: bytes) -> None:
-        """More of what there is already."""
+        """Add output."""
         for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
             if self._held and not self._held[-1].endswith(b"\n"):
                 line = self._held.pop() + line
@@ -171,7 +171,7 @@ class Tail:
                 self._held.popleft()
 
     def last(self) -> bytes:
-        """What was held."""
+        """Return the last lines."""
         held, self._held = b"".join(self._held), deque()
         return held
 

@@ -1,4 +1,4 @@
-"""Where `multistep package --to` puts a bundle: a registry or a bucket. The same bytes are sent once."""
+"""Pushes a bundle to a registry or bucket, for `multistep package --to`. Idempotent: existing content is not sent again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 
 @dataclass(frozen=True)
 class Published:
-    """source: what spec.task has of it, without its name; place: for people; sent: whether it was not there before."""
+    """A pushed bundle. source: entries of spec.task without the name; place: its URL for messages; sent: False if it existed."""
 
     source: Manifest
     place: str
@@ -33,7 +33,7 @@ class Published:
 
 
 def publish(task: TaskDirectory, to: str, *, plain_http: bool, secret: str | None) -> Published:
-    """Push the bundle. secret: whose credentials the trial is to name. Raises UsageError, SourceError and Unavailable."""
+    """Push the bundle. secret: name of the Secret that the trial references. Raises UsageError, SourceError and Unavailable."""
     kind, _, place = to.partition("://")
     try:
         if kind == "oci":
@@ -48,7 +48,7 @@ def publish(task: TaskDirectory, to: str, *, plain_http: bool, secret: str | Non
 
 
 def artifact(layer: str, size: int, name: str) -> bytes:
-    """The manifest of an artifact with one layer: the same for the same bundle."""
+    """Return the deterministic manifest of an artifact with one layer."""
     config = {"mediaType": _EMPTY_TYPE, "digest": digest_of(_EMPTY), "size": len(_EMPTY)}
     title = {"org.opencontainers.image.title": f"{name}.tar.gz"}
     manifest = {
@@ -64,7 +64,7 @@ def artifact(layer: str, size: int, name: str) -> bytes:
 def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: str | None) -> Published:
     reference = Reference.parse(place)
     if reference.digest:
-        raise UsageError(f"--to oci://{place}: a tag, not a digest: that is known only when it has been packed")
+        raise UsageError(f"--to oci://{place}: must have a tag, not a digest: packing determines the digest")
     registry = Registry(Http(make_pool()), reference, docker_login(reference), plain_http=plain_http)
     registry.push_blob(_EMPTY)
     layer = registry.push_blob(task.packed)
@@ -75,7 +75,7 @@ def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: s
 
 
 def docker_login(reference: Reference) -> tuple[str, str] | None:
-    """Name and password for a registry, as `docker login` left them; None: there are none."""
+    """Return name and password for a registry from `docker login`'s configuration; None: there are none."""
     file = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
         text = file.read_text()
@@ -120,7 +120,7 @@ def _to_bucket(task: TaskDirectory, to: str, *, secret: str | None) -> Published
 
 
 def _is_there(store: Any, key: str, size: int) -> bool:
-    """Its name has the digest."""
+    """Whether the object exists with this size; its name contains the digest."""
     import obstore
 
     try:

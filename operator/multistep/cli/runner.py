@@ -1,4 +1,4 @@
-"""Where the runner is: the program that an image may hold already, so that a trial's pod needs no init container."""
+"""Finds the runner binary, which `build` adds to images, so that pods need no init container."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def find_runner() -> Path | None:
-    """$MULTISTEP_RUNNER, the one in this package, or that of a source checkout; None if there is none."""
+    """Return the path of $MULTISTEP_RUNNER, else of this package's or the source checkout's runner; None: there is none."""
     if named := os.environ.get(RUNNER_VARIABLE):
         if not Path(named).is_file():
             raise UsageError(f"${RUNNER_VARIABLE} is {named}, and there is no such file")
@@ -26,6 +26,6 @@ def find_runner() -> Path | None:
 
 
 def source_checkout() -> Path | None:
-    """The root of the checkout that this code runs from, if it does."""
+    """Return the root of the source checkout that this code runs from, or None."""
     root = _PACKAGE.parents[1]
     return root if (root / "localkube" / "__main__.py").is_file() and (root / "pyproject.toml").is_file() else None

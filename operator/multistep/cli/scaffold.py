@@ -1,4 +1,4 @@
-"""A task to begin with: files that run as they are, with a comment wherever a choice is to be made."""
+"""The template of `multistep init`: a task that works, with comments where to make choices."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..errors import InvalidTask, UsageError
 _ORGANISATION: Final = "example"
 
 _TASK: Final = """\
-# A multi-step task. All keys: docs/task-format.md. `multistep check` tells what is wrong, and keys that nobody reads.
+# A multi-step task. All keys: docs/task-format.md. `multistep check` reports errors and unknown keys.
 schema_version = "1.4"
 
-# How the trial's reward is made of the steps': "mean" over the steps that ran, or "final", the last one's.
+# How the trial's reward is computed: "mean" of the rewards of the steps that ran, or "final": the last step's reward.
 multi_step_reward_strategy = "mean"
 
-# Collected after every step; whatever is put into /logs/artifacts is, too.
+# Collected after every step, together with all files in /logs/artifacts.
 artifacts = ["/app/notes.txt"]
 
 [task]
 name = %(name)s # org/name
 description = ""
 
-[environment] # made once of environment/Dockerfile, shared by all steps
+[environment] # built once from environment/Dockerfile, shared by all steps
 workdir = "/app"
 memory_mb = 512
 # cpus = 1 # as memory_mb: request and limit alike, so a node must have as much free
@@ -46,7 +46,7 @@ name = %(name)s
 [steps.agent]
 timeout_sec = 600.0
 
-[steps.verifier] # each step has its own limit: [verifier] timeout_sec would not reach it
+[steps.verifier] # each step has its own timeout: it does not inherit [verifier] timeout_sec
 timeout_sec = 60.0
 """
 
@@ -94,7 +94,7 @@ echo %(line)s >> notes.txt
 
 
 def scaffold(directory: Path, steps: Sequence[str]) -> None:
-    """Write a task of these steps into a directory that is new or empty. Raises UsageError."""
+    """Write a task with these steps into a new or empty directory. Raises UsageError."""
     _check_steps(steps)
     files = task_files(directory.resolve().name, steps)
     try:
@@ -110,7 +110,7 @@ def scaffold(directory: Path, steps: Sequence[str]) -> None:
 
 
 def task_files(name: str, steps: Sequence[str]) -> dict[str, str]:
-    """The files of a task by their path. name: of its directory."""
+    """Return the files of a task by path. name: of its directory."""
     files = {
         "task.toml": _config(name, steps),
         "environment/Dockerfile": _DOCKERFILE,
@@ -135,7 +135,7 @@ def _config(name: str, steps: Sequence[str]) -> str:
 
 
 def _check_steps(steps: Sequence[str]) -> None:
-    """The rules are task.toml's own."""
+    """Check the steps' names by the rules of task.toml."""
     try:
         parse_task("".join(f"[[steps]]\nname = {_toml(step)}\n" for step in steps))
     except InvalidTask as error:
@@ -143,10 +143,10 @@ def _check_steps(steps: Sequence[str]) -> None:
 
 
 def _package(name: str) -> str:
-    """A directory's name as the last part of task.name."""
+    """Return a directory's name as the last part of task.name."""
     return re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-._") or "task"
 
 
 def _toml(text: str) -> str:
-    """A basic string of TOML."""
+    """Return the text as a TOML basic string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

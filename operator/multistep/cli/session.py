@@ -1,4 +1,4 @@
-"""What `multistep run` does: check, build, submit, follow, fetch, show."""
+"""`multistep run`: check, build, submit, follow, fetch, show."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Session:
     as_json: bool = False
 
     def run(self) -> Exit:
-        """Everything that can be refused is refused before anything is built, and built before anything is submitted."""
+        """Validate everything before the build, and build before the trial is created."""
         if self.results:
             check_directory(self.results)
         values = given_values(self.variables, self.agent_env)
@@ -64,7 +64,7 @@ class Session:
         async with cluster.connect(self.target) as connected:
             namespace = request.namespace or connected.namespace
             if await cluster.find_trial(connected, namespace, request.name):
-                raise UsageError(f"there is a trial {request.name!r} already: delete it, or choose another --name")
+                raise UsageError(f"trial {request.name!r} already exists: delete it, or choose another --name")
             request = replace(request, namespace=namespace)
             planned = make_submission(directory, request, values, shared=False)
             await cluster.check_accepted(connected, planned.trial, planned.dependencies)
@@ -91,21 +91,21 @@ class Session:
             print_json(status_document(namespace, name, TrialStatus()))
         else:
             print(name)
-            say(f"submitted; {_look(namespace, name)}")
+            say(f"submitted; {_hints(namespace, name)}")
         return Exit.OK
 
     async def _follow(self, connected: Cluster, namespace: str, name: str) -> TrialStatus:
-        goes_on = f"trial {name} goes on in the cluster; {_look(namespace, name)}"
+        continues = f"trial {name} continues in the cluster; {_hints(namespace, name)}"
         try:
             with Progress(name) as progress:
                 return await follow(connected, namespace, name, progress)
         except asyncio.CancelledError:  # Ctrl-C
-            raise Interrupted(goes_on) from None
+            raise Interrupted(continues) from None
         except Unavailable as error:
-            raise Unavailable(f"{error}; {goes_on}") from error
+            raise Unavailable(f"{error}; {continues}") from error
 
     async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
-        """Fetch, then show; a fault of fetching is told last and decides the exit code only of a trial without faults."""
+        """Fetch the results, then show the outcome. A fetch error is printed last and sets the exit code of a faultless trial."""
         fault: MultistepError | None = None
         if self.results:
             try:
@@ -148,7 +148,7 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Collect
 
 
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:
-    """The image of a task's Dockerfile, built and where the cluster finds it. task: as the user named it."""
+    """Build and load the image of a task's Dockerfile. task: the path that the user gave."""
     planned = plan_build(directory)
     current = current_cluster(target.kubeconfig, target.context)
     engine = choose_engine(current)
@@ -161,6 +161,6 @@ def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose
     return planned.image
 
 
-def _look(namespace: str, name: str) -> str:
+def _hints(namespace: str, name: str) -> str:
     there = f"{name} -n {namespace}"
     return f"follow: multistep show --follow {there}; stop: multistep stop {there}"

@@ -52,16 +52,16 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]  # all are there, or none is stopped
-        statuses = [await _tell(connected, namespace, each) for each in found]
+        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]  # before any is stopped
+        statuses = [await _request_stop(connected, namespace, each) for each in found]
         if wait:
             statuses = await _wait(connected, namespace, trials, statuses)
     if output == "json":
         print_json([status_document(namespace, name, status) for name, status in zip(trials, statuses, strict=True)])
 
 
-async def _tell(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
-    """Write down that a trial is to stop, unless it is over; the trial that was found, and no other of its name."""
+async def _request_stop(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
+    """Set spec.stop on a trial unless it has finished; the uid excludes a new trial of the same name."""
     from ..api.conditions import is_finished
     from ..api.model import Metadata
     from ..api.trial import parse_status
@@ -95,4 +95,4 @@ async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], sta
     try:
         return await asyncio.gather(*(one(name, status) for name, status in zip(trials, statuses, strict=True)))
     except asyncio.CancelledError:  # Ctrl-C
-        raise Interrupted("the trials are told to stop, and will") from None
+        raise Interrupted("stop was requested: the operator stops the trials") from None

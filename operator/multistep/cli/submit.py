@@ -1,4 +1,4 @@
-"""From options to a trial in the cluster: the request, the order in which its objects are made, who owns them."""
+"""Creates a trial from options: its request, and its objects with their order and owners."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class Submission:
-    """A trial and what has to be there before it."""
+    """A trial and the objects that it needs."""
 
     dependencies: Sequence[Manifest]
     trial: Manifest
 
 
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
-    """The trial that the options ask for, without its bundle's ConfigMaps. Raises UsageError."""
+    """Return the trial of the options, without its bundle's ConfigMaps. Raises UsageError."""
     agent = options.agent or ("command" if options.command else "oracle")
     if (agent == "command") != bool(options.command):
-        raise UsageError("the command agent, and no other, needs a command: --agent command -- PROGRAM ARGUMENT...")
+        raise UsageError("the command agent requires a command, other agents take none: --agent command -- PROGRAM ARGUMENT...")
     return TrialRequest(
         name=checked_name(options.name) if options.name else new_name(task.name, agent),
         task_name=task.directory_name,
@@ -89,16 +89,16 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
 
 
 def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
-    """The image named by --image; else, for a task that has only a Dockerfile, the one that `multistep build` makes of it."""
+    """Return the image of --image; else, for a task with only a Dockerfile, the image that `multistep build` builds."""
     if image:
         return TrialImage(image, runner=runner_in_image)
     return plan_build(task).image if task.needs_build else None
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Make the trial, then what it needs, as its own from the first moment: whenever this ends, nothing is left that nobody owns.
+    """Create the trial, then the objects that it owns, so that an interruption leaves no orphans.
 
-    The operator waits for what is not there yet. Raises ClusterError.
+    The operator waits for missing objects. Raises ClusterError.
     """
     trial = await _create(cluster, submission.trial)
     try:
@@ -111,21 +111,21 @@ async def submit(cluster: Cluster, submission: Submission) -> Object:
 
 
 async def _create(cluster: Cluster, trial: Manifest) -> Object:
-    """Created, not applied: a name that is taken is another trial, and must not pass for this one."""
+    """Create, not apply, the trial: an existing trial of this name is another one."""
     metadata = trial["metadata"]
     try:
         return await cluster.create(trial, field_manager=FIELD_MANAGER)
     except Conflict as error:
-        raise Conflict(f"there is a trial {metadata['name']!r} already: delete it, or choose another --name", status=409) from error
+        raise Conflict(f"trial {metadata['name']!r} already exists: delete it, or choose another --name", status=409) from error
     except Unavailable:
-        found = await find_trial(cluster, metadata["namespace"], metadata["name"])  # the answer may be all that was lost
+        found = await find_trial(cluster, metadata["namespace"], metadata["name"])  # the request may have succeeded
         if found is None:
             raise
         return found
 
 
 async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial that could not be given what it needs; what it has goes with it."""
+    """Delete a trial whose objects could not be created; its objects are deleted with it."""
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])

@@ -1,4 +1,4 @@
-"""What `multistep sweep compare` does: find what is to be compared, and say in words what came out."""
+"""`multistep sweep compare`: select the pairs, compare them, and print the verdicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SOME = 3
 
 @dataclass(frozen=True)
 class Side:
-    """A sweep's trials by agent. name: as it was given, without an agent; scoring: the sweep's spec.scoring."""
+    """A sweep's trials by agent. name: as given, without the agent; scoring: the sweep's spec.scoring."""
 
     name: str
     scoring: Scoring
@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Contest:
-    """Two that are compared, with what to call them."""
+    """A pair to compare, with their names."""
 
     first: str
     second: str
@@ -53,12 +53,12 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
         sides = [await _side(connected, target.namespace or connected.namespace, each) for each in texts]
     contests = _contests(sides)
     if sides[0].scoring != sides[-1].scoring:
-        say(f"warning: {sides[0].name} and {sides[-1].name} have another spec.scoring each: their means are of different rules")
+        say(f"warning: {sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
     compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
     pairs = judged(compared)
     if not pairs:
         raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which trials of both count")
-    for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # each is told once
+    for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
         say(f"warning: {warning}")
     if as_json:
         print_json([{**asdict(each), "is_real": each.is_real, "verdict": verdict(each)} for each in pairs])
@@ -69,7 +69,7 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
 
 
 async def _side(connected: Cluster, namespace: str, text: str) -> Side:
-    """One argument."""
+    """Return the side of one argument."""
     file, kept, rest = text.partition(_KEPT)
     if kept and rest[:1] in ("", "/"):
         name, agent = file + kept, rest[1:]
@@ -87,7 +87,7 @@ async def _side(connected: Cluster, namespace: str, text: str) -> Side:
 
 
 def _contests(sides: Sequence[Side]) -> list[Contest]:
-    """One side: its agents, each with each. Two: their only agents, or else those of the same name."""
+    """Return the pairs. One side: all pairs of its agents. Two sides: their only agents, else those of the same name."""
     if len(sides) == 1:
         (side,) = sides
         if len(side.agents) < 2:
@@ -114,7 +114,7 @@ def _listed(agents: Mapping[str, object]) -> str:
 
 
 def verdict(pair: Pair) -> str:
-    """In words."""
+    """Return the result of a comparison as a sentence."""
     found, first, second = pair.difference.estimate, clean(pair.first), clean(pair.second)
     tasks = f"{found.tasks} shared tasks"
     if found.value == 0:
@@ -138,11 +138,11 @@ def _equals(p: str) -> str:
 
 
 def _warnings(contest: Contest) -> Iterator[str]:
-    """What makes the comparison worth less."""
+    """Yield the limits of the comparison's validity."""
     names = (contest.first, contest.second)
     for name, rows in zip(names, (contest.first_rows, contest.second_rows), strict=True):
         if live := sum(row.state == "Live" for row in rows):
-            yield f"{name}: {live} of {len(rows)} trials are not over yet"
+            yield f"{name}: {live} of {len(rows)} trials have not finished"
         if lost := sum(row.lost for row in rows):
             yield f"{name}: {lost} of {len(rows)} trials are excluded"
     yield from (clean(each) for each in warnings(dict(zip(names, (contest.first_rows, contest.second_rows), strict=True))))
@@ -156,7 +156,7 @@ def _warnings(contest: Contest) -> Iterator[str]:
 
 
 def _contents(rows: Sequence[Row]) -> dict[str, set[str]]:
-    """The digests of each task of which a trial counts; none where they are not known."""
+    """Return the known digests of each task with scored trials."""
     found: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.counts is not None:

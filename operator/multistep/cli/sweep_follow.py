@@ -1,4 +1,4 @@
-"""Following a sweep until it is over."""
+"""Follows a sweep until it finishes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .follow import versions
 from .output import Following
 from .sweep_view import progress_text, sweep_view
 
-LINE_SECONDS = 10.0  # where there is no terminal, a line no more often than this, but for a new phase
+LINE_SECONDS = 10.0  # without a terminal: minimum interval of progress lines, except for a new phase
 
 
 async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
-    """The sweep's last status. Raises Interrupted, Gone, Unavailable (the sweep goes on), ClusterError."""
+    """Follow the sweep and return its final status. Raises Interrupted, Gone, Unavailable (the sweep continues), ClusterError."""
     there = f"{name} -n {namespace}"
-    goes_on = f"sweep {name} goes on; follow: multistep sweep status --follow {there}; end: kubectl delete tsw {there}"
+    continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: kubectl delete tsw {there}"
     status = SweepStatus()
     try:
         with Following(lambda: sweep_view(name, status, datetime.now(UTC))) as following:
@@ -31,18 +31,18 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
             async with aclosing(versions(cluster, SWEEPS, namespace, name, following.note)) as found:
                 async for each in found:
                     status = parse_sweep_status(each)
-                    lines.tell(status)
+                    lines.report(status)
                     if is_finished(status):
                         return status
     except asyncio.CancelledError:  # Ctrl-C
-        raise Interrupted(goes_on) from None
+        raise Interrupted(continues) from None
     except Unavailable as error:
-        raise Unavailable(f"{error}; {goes_on}") from error
-    raise Unavailable(f"the API server ended the watch of sweep {name}; {goes_on}")
+        raise Unavailable(f"{error}; {continues}") from error
+    raise Unavailable(f"the API server ended the watch of sweep {name}; {continues}")
 
 
 class _Lines:
-    """What is worth a line."""
+    """Progress lines without a terminal."""
 
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._line, self._clock = line, clock
@@ -50,7 +50,7 @@ class _Lines:
         self._told = ""
         self._at = 0.0
 
-    def tell(self, status: SweepStatus) -> None:
+    def report(self, status: SweepStatus) -> None:
         text, now = progress_text(status, datetime.now(UTC)), self._clock()
         if status.phase == self._phase and (text == self._told or now - self._at < LINE_SECONDS):
             return

@@ -1,4 +1,4 @@
-"""A TrialSweep from task directories, or from a file; and what has to be there with it. No cluster."""
+"""Builds a TrialSweep and its objects from task directories or a file. No IO with the cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What is given on the command line. agents: as there; values: of --var and --agent-env."""
+    """The options of `sweep run`. agents: values of --agent; values: of --var and --agent-env."""
 
     name: str
     agents: Sequence[str] = ()
@@ -50,7 +50,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class SweepSubmission:
-    """A sweep, and what it needs. owned: by the sweep, and made after it; others are made before."""
+    """A sweep and its objects. owned: owned by the sweep and created after it; others are created before."""
 
     sweep: Manifest
     owned: Sequence[Manifest] = ()
@@ -58,7 +58,7 @@ class SweepSubmission:
 
 
 def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
-    """The tasks that the paths are, or hold right below them. UsageError: there is none, or two have one name."""
+    """Return the tasks at the paths or directly below them. UsageError: there is none, or two have the same name."""
     found = [TaskDirectory.open(each) for path in paths for each in _task_paths(path)]
     twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
     if twice:
@@ -77,14 +77,14 @@ def _task_paths(path: Path) -> list[Path]:
 
 
 def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
-    """After the task, or the directory that holds them."""
+    """Return a name after the task, or after the tasks' directory."""
     return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
 
 
 def sweep_of_tasks(
     tasks: Sequence[TaskDirectory], images: Mapping[str, TrialImage], options: SweepOptions, namespace: str | None = None
 ) -> SweepSubmission:
-    """images: by the task's name, of those that do not run in an image of their own. Raises UsageError, InvalidSpec."""
+    """Return the sweep of tasks. images: by task name, for tasks without an image in task.toml. Raises UsageError, InvalidSpec."""
     name = options.name
     parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
     variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
@@ -144,13 +144,13 @@ def _words(text: str, command: str) -> list[str]:
 
 
 def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
-    """The TrialSweep in a file, and whatever else is there. Raises UsageError, InvalidSpec."""
+    """Return the TrialSweep and the other objects of a file. Raises UsageError, InvalidSpec."""
     try:
         found = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from error
     if not all(isinstance(each, dict) and isinstance(each.get("metadata"), dict) for each in found):
-        raise UsageError(f"{path} is no manifest: each document must be an object with metadata")
+        raise UsageError(f"{path} is not a manifest: each document must be an object with metadata")
     sweeps = [each for each in found if each.get("kind") == SWEEP_KIND]
     if len(sweeps) != 1:
         raise UsageError(f"{path} must have one {SWEEP_KIND}, and has {len(sweeps)}")
@@ -162,5 +162,5 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
 
 
 def _in(manifest: Manifest, namespace: str | None) -> Manifest:
-    """In the namespace that it names, else in this one."""
+    """Return the manifest with this namespace, unless it names one."""
     return manifest if manifest["metadata"].get("namespace") else placed(manifest, namespace)

@@ -1,4 +1,4 @@
-"""What `multistep sweep report` does: read the trials, and write what they come to."""
+"""`multistep sweep report`: read the trials and write the reports."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _FILES: Final = ("html", "csv", "json", "parquet")
 
 @dataclass(frozen=True)
 class Output:
-    """A form, and the file for it; None: stdout."""
+    """A report format and its file; None: stdout."""
 
     form: str
     path: Path | None
 
     @classmethod
     def parse(cls, text: str) -> Output:
-        """UsageError: it is neither a form nor a file of one."""
+        """Parse --output. UsageError: it is neither a format nor a file name with a known ending."""
         if text in ("table", *_FILES):
             return cls(text, None)
         form = Path(text).suffix.removeprefix(".")
@@ -49,7 +49,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
     for each in outputs:
         if each.path and not each.path.absolute().parent.is_dir():
-            raise UsageError(f"-o {each.path}: there is no directory {each.path.parent}")
+            raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
     async with cluster.connect(target) as connected:
         about, rows = await read(connected, target.namespace or connected.namespace, sweep)
     summary = summarize(rows)
@@ -75,7 +75,7 @@ def _content(form: str, about: About, summary: Summary) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: somebody may be looking at the one of yesterday."""
+    """Write a file atomically: readers of an older report never see a partial file."""
     partial = path.with_name(f".{path.name}.part")
     try:
         partial.write_bytes(content)
@@ -86,7 +86,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def standings_table(summary: Summary) -> Table:
-    """The agents, the best one first."""
+    """Return the table of agents, the best first."""
     ks = sorted({k for each in summary.standings for k in each.passes})
     passes = [f"PASS@{k}" for k in ks]
     heads = ("AGENT", "MEAN", "95 % INTERVAL", *passes, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
@@ -111,12 +111,12 @@ def _by_class(counts: Mapping[str, int]) -> str:
 
 
 def differences(summary: Summary) -> list[Text | Table]:
-    """Agents against each other, if there are several."""
+    """Return the comparison of all pairs of agents, if there are several."""
     return [Text(), pairs_table(summary.pairs)] if summary.pairs else []
 
 
 def pairs_table(pairs: Sequence[Pair]) -> Table:
-    """First minus second."""
+    """Return the table of differences, first minus second."""
     found = table("FIRST", "SECOND", "DIFFERENCE", "95 % INTERVAL", "P", "TASKS", "VERDICT", numbers=("DIFFERENCE", "P", "TASKS"))
     for each in pairs:
         estimate = each.difference.estimate
@@ -127,7 +127,7 @@ def pairs_table(pairs: Sequence[Pair]) -> Table:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """From where to where, or a dash."""
+    """Format a confidence interval; without one, a dash."""
     if estimate is None or estimate.low is None:
         return "-"
     return f"{number(estimate.low)} to {number(estimate.high)}"

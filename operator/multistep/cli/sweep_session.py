@@ -1,4 +1,4 @@
-"""What `multistep sweep run` and `status` do: check, build, submit, follow, show."""
+"""`multistep sweep run` and `status`: check, build, submit, follow, show."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .values import given_values
 
 @dataclass(frozen=True)
 class SweepSession:
-    """One run of the command, with its options."""
+    """One run of `sweep run`, with its options."""
 
     sources: Sequence[Path]
     target: Target
@@ -49,7 +49,7 @@ class SweepSession:
     verbose: bool = False
 
     def run(self) -> Exit:
-        """Everything that can be refused is refused before anything is built, and built before anything is submitted."""
+        """Validate everything before the build, and build before the sweep is created."""
         if self.name:
             checked_name(self.name)
         return self._run_file() if any(each.is_file() for each in self.sources) else self._run_tasks()
@@ -67,9 +67,9 @@ class SweepSession:
             **{"--queue": self.queue},
         }
         if more:
-            raise UsageError(f"{path} is a file, and a sweep is made of one file alone, or of directories")
+            raise UsageError(f"{path} is a file: give one file alone, or directories only")
         if wrong := [name for name, value in given.items() if value]:
-            raise UsageError(f"{wrong[0]} is for directories of tasks: {path} says that itself")
+            raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
         sweep_of_file(path)
         return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
 
@@ -120,7 +120,7 @@ class SweepSession:
 
 
 async def show(target: Target, name: str, *, until_finished: bool, as_json: bool) -> Exit:
-    """What `multistep sweep status` does."""
+    """Run `multistep sweep status`."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         status = parse_sweep_status(await existing_sweep(connected, namespace, name))
@@ -140,7 +140,7 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
 
 
 async def _create(connected: Cluster, made: SweepSubmission) -> None:
-    """The sweep, then what it needs, as its own: whenever this ends, nothing is left that nobody owns. Raises ClusterError."""
+    """Create the sweep, then the objects that it owns, so that an interruption leaves no orphans. Raises ClusterError."""
     for manifest in made.others:
         await connected.apply(manifest)
     metadata = made.sweep["metadata"]
@@ -155,18 +155,18 @@ async def _create(connected: Cluster, made: SweepSubmission) -> None:
 
 
 async def _created(connected: Cluster, sweep: Manifest) -> Object:
-    """Created, not applied: a name that is taken is another sweep, and must not pass for this one."""
+    """Create, not apply, the sweep: an existing sweep of this name is another one."""
     metadata = sweep["metadata"]
     try:
         return await connected.create(sweep, field_manager=FIELD_MANAGER)
     except Conflict as error:
         raise Conflict(_taken(metadata["name"]), status=409) from error
     except Unavailable:
-        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # the answer may be all that was lost
+        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # the request may have succeeded
         if found is None:
             raise
         return found
 
 
 def _taken(name: str) -> str:
-    return f"there is a sweep {name!r} already: delete it, or choose another --name"
+    return f"sweep {name!r} already exists: delete it, or choose another --name"

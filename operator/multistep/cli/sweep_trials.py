@@ -1,4 +1,4 @@
-"""The trials of a sweep as rows: read from the cluster page by page, or from a report that was kept."""
+"""Reads the trials of a sweep as rows, from the cluster page by page or from a stored report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
-    """Return the UID of a sweep that does not exist any more, of which only trials are left."""
+    """Return the UID of a deleted sweep of which only trials exist."""
     uids = {uid for uid, _ in owned}
     if len(uids) > 1:
         raise UsageError(f"there is no sweep {sweep!r}, and the trials left belong to {len(uids)} deleted sweeps of that name")
@@ -56,7 +56,7 @@ async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) 
         try:
             return await _read_rows(cluster, namespace, sweep, scoring)
         except ClusterError as error:
-            if error.status != _GONE:  # the pages were too slow for the API server, which forgets: begin again
+            if error.status != _GONE:  # 410: the continue token expired; restart the list
                 raise
     return await _read_rows(cluster, namespace, sweep, scoring)
 
@@ -75,7 +75,7 @@ async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scor
 def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
     """Return the sweep's name, its scoring and its trials from a file that `multistep sweep report -o FILE.json` wrote.
 
-    UsageError: it is none.
+    UsageError: the file is not a report.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no report: `multistep sweep report SWEEP -o {path}` writes one") from error
+        raise UsageError(f"{path} is not a report: `multistep sweep report SWEEP -o {path}` writes one") from error
 
 
 def _row(fields: dict[str, Any]) -> Row:

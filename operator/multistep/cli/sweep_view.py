@@ -1,4 +1,4 @@
-"""What people see of a sweep that runs: how far it is, what it came to, when it will end. Pure."""
+"""The view of a sweep: progress, results so far, estimated end. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .output import clean, clean_lines, seconds_text, table
 
 
 def outcome_of_sweep(status: SweepStatus) -> Outcome:
-    """How a sweep ended, or where it is. Its faults are the trials that do not count."""
+    """Return a sweep's outcome or progress. Its faults are the excluded trials."""
     if failed := holds(status, "Failed"):
         return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
     if complete := holds(status, "Complete"):
         lost = status.trials.total - status.trials.counted
-        faults = (f"{lost} of {status.trials.total} trials do not count",) if lost else ()
+        faults = (f"{lost} of {status.trials.total} trials are excluded",) if lost else ()
         return Outcome(Exit.FAULT if lost else Exit.OK, "Complete", complete.message, faults)
     now = holds(status, "Reconciling")
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
 
 
 def seconds_left(status: SweepStatus, now: datetime) -> float | None:
-    """Until its end, if it goes on as it did so far. None: nobody can tell yet, or it does not go on."""
+    """Estimate the seconds until the sweep finishes from its rate so far. None: no estimate, or it is not running."""
     trials = status.trials
     if status.phase != "Running" or status.start_time is None or not trials.done:
         return None
@@ -37,7 +37,7 @@ def seconds_left(status: SweepStatus, now: datetime) -> float | None:
 
 
 def progress_text(status: SweepStatus, now: datetime) -> str:
-    """Where it is, on one line."""
+    """Return the sweep's progress on one line."""
     trials, found = status.trials, outcome_of_sweep(status)
     if not trials.total:
         return f"{found.phase}: {found.why}" if found.why and not is_finished(status) else found.phase
@@ -47,12 +47,12 @@ def progress_text(status: SweepStatus, now: datetime) -> str:
         if count
     )
     left = seconds_left(status, now)
-    parts = [f"{trials.done} of {trials.total} trials are over", live, f"about {seconds_text(round(left))} left" if left else ""]
+    parts = [f"{trials.done} of {trials.total} trials finished", live, f"about {seconds_text(round(left))} left" if left else ""]
     return f"{found.phase}: {', '.join(filter(None, parts))}"
 
 
 def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
-    """What `sweep run` and `sweep status` print."""
+    """Return the output of `sweep run` and `sweep status`."""
     found, trials = outcome_of_sweep(status), status.trials
     lines: list[RenderableType] = []
     if status.agents:
@@ -68,7 +68,7 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         scored = ", ".join(f"{count} {blame}" for blame, count in sorted(status.scored_failures.items()))
         lines.append(Text(f"scored although a failure ended them: {scored}"))
     if trials.deleted:
-        lines.append(Text(f"deleted by somebody: {trials.deleted}", style="red"))
+        lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
     if status.pod_hours:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
     text = progress_text(status, now)
@@ -78,7 +78,7 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
 
 
 def sweep_document(namespace: str, name: str, status: SweepStatus, now: datetime) -> dict[str, Any]:
-    """What `sweep run -o json` and `sweep status -o json` print."""
+    """Return the JSON document of `sweep run` and `sweep status`."""
     found, left = outcome_of_sweep(status), seconds_left(status, now)
     return {
         "namespace": namespace,

@@ -1,4 +1,4 @@
-"""A task directory as the commands see it: packed, and so much of its task.toml as a name and an image need."""
+"""A task directory for the commands: its bundle, name and image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..sources.bundle import Bundle, digest_of, pack
 
 @dataclass(frozen=True)
 class TaskDirectory:
-    """A directory with a task.toml in it, whatever that says. table: {} when it is not TOML; then toml_error says why."""
+    """A directory with a task.toml, possibly invalid. table: {} if it is not TOML; toml_error: the reason."""
 
     path: Path
     table: Mapping[str, Any]
@@ -23,7 +23,7 @@ class TaskDirectory:
 
     @classmethod
     def open(cls, path: Path) -> TaskDirectory:
-        """Raises UsageError if this is no task directory at all."""
+        """Open a task directory. Raises UsageError if it is none."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a directory: name the directory of a task, the one with task.toml in it")
         file = path / "task.toml"
@@ -36,7 +36,7 @@ class TaskDirectory:
 
     @property
     def directory_name(self) -> str:
-        """What the task is called when its config does not say."""
+        """The directory's name, the default of the task's name."""
         return self.path.name
 
     @property
@@ -48,12 +48,12 @@ class TaskDirectory:
 
     @property
     def environment(self) -> Path:
-        """The directory its image is built of."""
+        """The directory that its image is built from."""
         return self.path / "environment"
 
     @property
     def needs_build(self) -> bool:
-        """Whether the environment is a Dockerfile; an image named in task.toml wins over one."""
+        """Whether the environment is a Dockerfile; an image in task.toml takes precedence."""
         table = self.table.get("environment")
         named = isinstance(table, Mapping) and table.get("docker_image")
         return not named and (self.environment / "Dockerfile").is_file()
@@ -69,5 +69,5 @@ class TaskDirectory:
         return digest_of(self.packed)
 
     def bundle(self) -> Bundle:
-        """The bundle as the operator will read it, within its limits."""
+        """Return the bundle, checked with the operator's limits."""
         return Bundle.open(self.packed, self.digest)

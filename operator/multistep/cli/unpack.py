@@ -1,7 +1,7 @@
-"""Unpacks a tar that may be hostile: its files were made by agents. Nothing is ever written outside the directory.
+"""Unpacks an untrusted tar, as agents create its files. Never writes outside the directory.
 
-Links are made last and as they are, so that none is followed while writing; bits beyond rwx are dropped; what is neither
-file, directory nor link, or would lead out, is left out and named, so that one bad name does not cost the other results.
+Links are created last and unchanged, so that none is followed while writing; mode bits beyond rwx are dropped. Members that
+are neither file, directory nor link, or whose path leads out, are skipped and reported; all others are unpacked.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import IO
 from ..errors import StoreError
 
 _MODE_BITS = 0o777
-_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # the user can always read and remove what was fetched
+_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # so that the user can read and delete the files
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
 
 @dataclass
 class Unpacked:
-    """What became of the members. left_out: names and why."""
+    """The result of unpacking. left_out: names of skipped members and the reasons."""
 
     files: int = 0
     bytes: int = 0
@@ -32,11 +32,11 @@ class Unpacked:
 
 
 class _LeaveOut(Exception):
-    """Why a member is not unpacked."""
+    """A member is skipped; the text says why."""
 
 
 def unpack(file: IO[bytes], directory: Path) -> Unpacked:
-    """Unpack a tar, compressed or not, into a directory, which is made. StoreError: it is no whole tar, or the disk is full."""
+    """Unpack a tar, compressed or not, into a directory, which is created. StoreError: the tar is incomplete or the disk full."""
     found = Unpacked()
     links: list[tarfile.TarInfo] = []
     try:
@@ -87,7 +87,7 @@ def _link(member: tarfile.TarInfo, directory: Path) -> None:
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    """The bytes of a file, or of the file in the same tar that a hard link names."""
+    """Return the content of a file, or of the file that a hard link in the same tar names."""
     source = None
     if (member.isreg() and not member.issparse()) or member.islnk():
         try:
@@ -107,19 +107,19 @@ def _parts(name: str) -> list[str]:
 
 
 def _free_place(name: str, directory: Path) -> Path:
-    """Where a file or link goes; what was there is removed. Its parents are directories, not links."""
+    """Return the path for a file or link; an existing file is deleted. Its parents are directories, not links."""
     parts = _parts(name)
     if not parts:
         raise _LeaveOut("it has no name")
     place = _directory(directory, parts[:-1]) / parts[-1]
     if place.is_dir() and not place.is_symlink():
-        raise _LeaveOut("a directory of this name is there")
+        raise _LeaveOut("a directory of this name exists")
     place.unlink(missing_ok=True)
     return place
 
 
 def _directory(directory: Path, parts: list[str]) -> Path:
-    """The directory, made if need be. No part of it may be a link: nothing is written through one."""
+    """Return the directory, created if missing. No part of it may be a link: nothing is written through one."""
     place = directory
     for part in parts:
         place = place / part

@@ -71,5 +71,5 @@ def from_secret(option: str, text: str) -> Manifest:
 
 def _variable_name(name: str, option: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise UsageError(f"{option}: a name is made of letters, digits, '_', '.' and '-', and does not begin with a digit")
+        raise UsageError(f"{option}: a name is made of letters, digits, '_', '.' and '-', and does not start with a digit")
     return name

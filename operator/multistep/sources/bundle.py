@@ -1,6 +1,6 @@
-"""A task packed: a deterministic tar.gz, named by the sha256 of its bytes, and what is read back from it.
+"""Task bundles: a deterministic tar.gz, identified by the sha256 of its bytes, packed and read.
 
-What comes in is hostile until read: names cannot lead out, sizes are bounded, and nothing of it is ever unpacked on a disk.
+Bundles are untrusted: paths cannot lead out of the task, sizes are bounded, and nothing is unpacked to a disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTY
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a bundle may hold. Sizes in bytes."""
+    """Limits of a bundle. Sizes in bytes."""
 
     compressed: int = 64 << 20
     uncompressed: int = 256 << 20
@@ -40,7 +40,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, directory or symbolic link. data: of a file, in memory or in a mapped file; target: of a link, as it was made."""
+    """A file, directory or symbolic link. data: of a file, in memory or in a mapped file; target: of a link, unchanged."""
 
     kind: Literal["file", "dir", "link"]
     mode: int = 0o755
@@ -50,9 +50,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A task directory in memory. Paths are relative, with '/', without '.' or '..'; every parent is there as an entry.
+    """A task directory in memory. Paths are relative, with '/', without '.' or '..'; every parent is an entry.
 
-    table: what task.toml would hold, when there is no such file (an inline task).
+    table: the content of task.toml for an inline task, which has no such file.
     """
 
     digest: str
@@ -61,7 +61,7 @@ class Bundle:
 
     @classmethod
     def open(cls, data: bytes, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-        """The bundle in the bytes of a tar.gz (or tar), which must have this digest. SourceError: it has not, or is hostile."""
+        """Read a bundle from a tar.gz or tar. SourceError: it has another digest, or is malformed or too large."""
         found = digest_of(data)
         if found != digest:
             raise SourceError(f"the bundle's digest is {found}, not {digest}: package the task again")
@@ -71,19 +71,19 @@ class Bundle:
 
     @classmethod
     def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-        """The bundle in an uncompressed tar, whose digest was checked. view: the same bytes; files stay there, not in memory."""
+        """Read a bundle from an uncompressed tar with a checked digest. view: its mapped bytes; files are slices of it."""
         plain.seek(0)
         return cls(digest, _complete(dict(read_members(plain, limits, view))))
 
     @classmethod
     def from_directory(cls, directory: Path) -> Bundle:
-        """The bundle that packing the directory would make."""
+        """Return the bundle of a directory."""
         data, entries = _packed(directory)
         return cls(digest_of(data), entries)
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
-        """A bundle of entries that never were a file."""
+        """Return a bundle of entries, without a file."""
         whole = _complete(entries)
         sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
         for chunk in tar_chunks(sorted(whole.items())):
@@ -96,7 +96,7 @@ class Bundle:
         return sum(len(entry.data) for entry in self.entries.values())
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory ("" is the task's own), sorted."""
+        """Return the sorted names in a directory ("" is the task's root)."""
         return self._children.get(directory, ())
 
     @cached_property
@@ -109,24 +109,24 @@ class Bundle:
 
 
 def pack(directory: Path) -> bytes:
-    """The directory as a tar.gz: sorted, times and owners 0, modes, links and empty directories kept."""
+    """Return the directory as a tar.gz: sorted, with times and owners 0; keeps modes, links and empty directories."""
     return _packed(directory)[0]
 
 
 def digest_of(data: bytes) -> str:
-    """``sha256:`` and the hexadecimal digest of a bundle's bytes."""
+    """Return ``sha256:`` and the hexadecimal digest of the bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def tar_chunks(entries: Iterable[tuple[str, Entry]], *, mtime: int = 0) -> Iterator[bytes]:
-    """A PAX tar stream of the entries, in their order. mtime: seconds since the epoch, for all of them."""
+    """Return a PAX tar stream of the entries, in their order. mtime: seconds since the epoch, for all of them."""
     for path, entry in entries:
         yield from _member(path, entry, mtime)
     yield bytes(2 * _BLOCK)
 
 
 def safe_path(name: str) -> str:
-    """A member's path without a leading './' or a trailing '/'. SourceError if it could lead out of the task."""
+    """Return a member's path without a leading './' and a trailing '/'. SourceError: it could lead out of the task."""
     path = name.removeprefix("./").rstrip("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
         raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
@@ -171,7 +171,7 @@ def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]
 
 
 def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Write a tar.gz (or tar) to another file without its compression. SourceError: it is none, or too large."""
+    """Write a tar.gz or tar to another file, uncompressed. SourceError: it is not a gzip file, or too large."""
     size = packed.seek(0, io.SEEK_END)
     packed.seek(0)
     start = packed.read(_BLOCK)
@@ -187,7 +187,7 @@ def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMIT
 
 
 def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
-    """The entries of a tar.gz or tar, one by one: only one is in memory. SourceError: it is none, or hostile.
+    """Yield the entries of a tar.gz or tar; only one is in memory. SourceError: it is malformed or too large.
 
     view: the bytes of an uncompressed tar; files are slices of it.
     """
@@ -214,7 +214,7 @@ def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memory
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that is refused when more comes out of it than may."""
+    """A stream that raises SourceError when more than ``most`` bytes are read."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self._stream = stream
@@ -250,7 +250,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | Non
 
 
 def _complete(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """With the parents that were left out; SourceError for a parent that is no directory."""
+    """Return the entries with missing parent directories added. SourceError: a parent is not a directory."""
     whole = dict(entries)
     for path in entries:
         parent = path.rpartition("/")[0]

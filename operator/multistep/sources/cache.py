@@ -1,6 +1,6 @@
-"""Fetched tasks on the operator's disk: ``KEY-DIGEST`` each, the least used removed when there is no more room.
+"""An LRU cache of fetched tasks on the operator's disk, in files named ``KEY-DIGEST``.
 
-It is a cache: whatever is in it may go at any time, and what does not have its digest goes when it is read.
+Files may be deleted at any time. A file whose digest does not match is deleted when it is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .fetch.request import Fetched
 
 @dataclass(frozen=True)
 class Kept:
-    """A file of the cache. digest: of its bytes, as its name says."""
+    """A file of the cache. digest: of its bytes, according to its name."""
 
     path: Path
     size: int
@@ -30,16 +30,16 @@ class Kept:
 
 
 class Cache:
-    """At most `most` bytes, and always room for the last that came. One process at a time has it."""
+    """At most `most` bytes, but always including the newest file. Used by one process at a time."""
 
     def __init__(self, directory: Path, most: int) -> None:
         self.directory = directory
         self.incoming = directory / INCOMING
         self._most = most
-        self._kept: OrderedDict[str, Kept] = OrderedDict()  # by key, the least used first
+        self._kept: OrderedDict[str, Kept] = OrderedDict()  # by key, the least recently used first
 
     def open(self) -> None:
-        """Look what is there; what was never finished is removed. Raises OSError."""
+        """List the existing files and delete incomplete ones. Raises OSError."""
         shutil.rmtree(self.incoming, ignore_errors=True)
         self.incoming.mkdir(parents=True)
         found = [(each.stat(), each) for each in self.directory.iterdir() if each.is_file()]
@@ -53,7 +53,7 @@ class Cache:
         return sum(each.size for each in self._kept.values())
 
     def put(self, key: str, fetched: Fetched) -> None:
-        """A file from the incoming directory; whole or not at all. Raises OSError."""
+        """Move a file from the incoming directory into the cache, atomically. Raises OSError."""
         source = self.incoming / Path(fetched.file).name
         path = self.directory / f"{key}-{fetched.digest.removeprefix('sha256:')}"
         size = source.stat().st_size
@@ -65,7 +65,7 @@ class Cache:
         self._make_room()
 
     def find(self, key: str) -> Kept | None:
-        """What is there by this key."""
+        """Return the file of this key, or None."""
         if key in self._kept:
             self._kept.move_to_end(key)
             with suppress(OSError):
@@ -73,13 +73,13 @@ class Cache:
         return self._kept.get(key)
 
     def discard(self, kept: Kept) -> None:
-        """Forget a file that is not what it was, if it is still the one of its key."""
+        """Delete a corrupt file, unless its key has a newer one."""
         key = kept.path.name.rpartition("-")[0]
         if self._kept.get(key) == kept:
             self.drop(key)
 
     def drop(self, key: str) -> None:
-        """Forget what cannot be used."""
+        """Delete the file of a key that cannot be used."""
         if (kept := self._kept.pop(key, None)) is not None:
             kept.path.unlink(missing_ok=True)
 

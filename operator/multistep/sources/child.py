@@ -1,4 +1,4 @@
-"""Runs the process that fetches a task: bounded in time, told everything by stdin, with nothing of the operator's environment."""
+"""Runs the child process that fetches a task: with a timeout, its input on stdin, and without the operator's environment."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _LONGER_SECONDS = 5.0
 
 
 async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
-    """What the process answers. Raises SourceError; when cancelled, the process is gone."""
+    """Fetch a task in a child process, which is killed on cancellation. Raises SourceError."""
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         *_COMMAND,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,  # a traceback may hold what must not be in a log
+        stderr=asyncio.subprocess.DEVNULL,  # a traceback may contain credentials
         env=environment | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"},
         start_new_session=True,
     )
     try:
         async with asyncio.timeout(rules.seconds + _LONGER_SECONDS):
-            said = await _talk(process, Order(request, rules, str(cache)).to_json())
+            said = await _communicate(process, Order(request, rules, str(cache)).to_json())
     except TimeoutError:
         said = b""
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    return _understood(said, process.returncode, request, rules)
+    return _parsed(said, process.returncode, request, rules)
 
 
-async def _talk(process: asyncio.subprocess.Process, order: bytes) -> bytes:
+async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:
     assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(order)
@@ -53,7 +53,7 @@ async def _talk(process: asyncio.subprocess.Process, order: bytes) -> bytes:
     return said
 
 
-def _understood(said: bytes, code: int | None, request: Request, rules: Rules) -> Fetched:
+def _parsed(said: bytes, code: int | None, request: Request, rules: Rules) -> Fetched:
     what = request.location.partition("?")[0]
     try:
         return parse_answer(said)
@@ -66,7 +66,7 @@ def _understood(said: bytes, code: int | None, request: Request, rules: Rules) -
 
 
 def _without(message: str, request: Request) -> str:
-    """No library should tell a password in its errors; should one do, this hides it."""
+    """Return the message with credentials redacted, in case a library's error contains them."""
     for secret in request.credentials.values():
         if len(secret.strip()) > 3:
             message = message.replace(secret.strip(), "***")

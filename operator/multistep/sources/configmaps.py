@@ -21,7 +21,7 @@ GetConfigMap = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 
 def split(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[str, Any]]:
-    """ConfigMaps that hold the bundle's bytes, called ``NAME-bundle-DIGEST-N``: the same bytes, the same names."""
+    """Return ConfigMaps with the bundle's bytes, deterministically named ``NAME-bundle-DIGEST-N``."""
     digest = digest_of(data)
     stem = f"{name[:_NAME_LENGTH].rstrip('-.')}-bundle-{digest.removeprefix('sha256:')[:12]}"
     parts = [data[start : start + part_bytes] for start in range(0, max(len(data), 1), part_bytes)]
@@ -29,7 +29,7 @@ def split(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[
 
 
 def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The bundle's bytes from its parts, in order. SourceError: a part is no part, or the digest is another."""
+    """Return the bundle's bytes from its parts, in order. SourceError: a part is invalid, or the digest differs."""
     data = b"".join(map(_part, config_maps))
     if len(data) > limits.compressed:
         raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}")
@@ -42,7 +42,7 @@ def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits =
 
 
 async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Write the parts to a file, as they are in their ConfigMaps: name and base64, one a line. Only one is in memory.
+    """Write the parts to a file, in the ConfigMaps' encoding: name and base64, one part per line. Only one part is in memory.
 
     get: reads a ConfigMap. A part that does not exist may still be created: the error is transient.
     """
@@ -52,7 +52,7 @@ async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Lim
             try:
                 found = await get(name)
             except NotFound as error:
-                raise SourceError(f"the ConfigMap {name} is not there: apply it beside the trial", transient=True) from error
+                raise SourceError(f"ConfigMap {name} does not exist: apply it together with the trial", transient=True) from error
             text = (found.get("binaryData") or {}).get(_KEY)
             if text is None:
                 raise SourceError(f"the ConfigMap {name} is no part of a bundle: no binaryData.{_KEY}")

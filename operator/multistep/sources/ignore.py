@@ -1,4 +1,4 @@
-""".harborignore: what of tests/ and solution/ is not uploaded. Gitignore syntax, inherited downwards (Harbor 0.25)."""
+""".harborignore: files of tests/ and solution/ that are not uploaded. Gitignore syntax, inherited downwards (Harbor 0.25)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SCOPES = ("tests", "solution")
 
 
 class IgnoreRules:
-    """The rules of one task. They hold in tests/, solution/, steps/*/tests/ and steps/*/solution/ only."""
+    """The rules of one task. They apply in tests/, solution/, steps/*/tests/ and steps/*/solution/ only."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self._specs: dict[str, GitIgnoreSpec] = {}
 
     def excludes(self, path: str) -> bool:
-        """Whether the path is left out: by its own name, or by the name of what it links to."""
+        """Whether the path is excluded, by its own name or by that of its link target."""
         if self._matches(path):
             return True
         real = links.resolve(self._bundle, path)
@@ -34,7 +34,7 @@ class IgnoreRules:
         return scope > 0 and any(self._decides(parts, scope, end) for end in range(scope + 1, len(parts) + 1))
 
     def _decides(self, parts: list[str], scope: int, end: int) -> bool:
-        """Whether the path's first `end` parts are excluded: the last rule that says anything wins."""
+        """Whether the path's first `end` parts are excluded: the last matching rule decides."""
         directory = end < len(parts) or self._is_directory("/".join(parts))
         excluded = False
         for start in range(scope, end):
@@ -46,7 +46,7 @@ class IgnoreRules:
     def _is_directory(self, path: str) -> bool:
         try:
             return links.is_directory(self._bundle, path)
-        except InvalidTask:  # a link out of the task may be excluded: then it does no harm
+        except InvalidTask:  # a link out of the task is harmless if it is excluded
             return False
 
     def _spec(self, directory: str) -> GitIgnoreSpec:
@@ -63,7 +63,7 @@ class IgnoreRules:
 
 
 def _scope_depth(parts: list[str]) -> int:
-    """How many parts lead to the directory in which rules begin to hold; 0 when the path is in none."""
+    """Return the depth of the directory where rules start to apply; 0: they do not apply to the path."""
     if parts[0] in _SCOPES:
         return 1
     return 3 if parts[0] == "steps" and len(parts) > 2 and parts[2] in _SCOPES else 0

@@ -1,4 +1,4 @@
-"""A bundle of a task that is written into the trial itself."""
+"""The bundle of an inline task, which is part of the trial's spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FIELD = "spec.task.inline.files"
 
 
 def inline_bundle(source: InlineSource) -> Bundle:
-    """The bundle of spec.task.inline; a file whose name ends in .sh is executable. InvalidSpec: a path is impossible."""
+    """Return the bundle of spec.task.inline; files named *.sh are executable. InvalidSpec: a path is invalid."""
     if "task.toml" in source.files:
         raise InvalidSpec(f"{_FIELD}: task.toml cannot be a file here: put its content into spec.task.inline.config")
     try:

@@ -1,4 +1,4 @@
-"""Where paths of a bundle lead when symbolic links are followed, without a filesystem."""
+"""Resolves symbolic links within a bundle, without a filesystem."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..errors import InvalidTask
 from .bundle import Bundle, Entry
 
 _MAX_HOPS = 40  # as Linux
-_MAX_VISITS = 200_000  # links can make a small tree endless to walk
+_MAX_VISITS = 200_000  # links can make the walk of a small tree exponential
 
 
 def resolve(bundle: Bundle, path: str) -> str:
-    """The path without links; what it names need not exist. InvalidTask: it leads out of the task, or nowhere."""
+    """Return the path with links resolved; its target may be missing. InvalidTask: it leads out of the task or to itself."""
     real: list[str] = []
     ahead = path.split("/")[::-1]
     hops = 0
@@ -39,25 +39,25 @@ def resolve(bundle: Bundle, path: str) -> str:
 
 
 def lookup(bundle: Bundle, path: str) -> Entry | None:
-    """What is at a path, links followed; None if nothing is."""
+    """Return the entry at a path, links followed; None: it does not exist."""
     real = resolve(bundle, path)
     return bundle.entries.get(real) if real else Entry("dir")
 
 
 def is_file(bundle: Bundle, path: str) -> bool:
-    """Whether a file is at the path, links followed."""
+    """Whether the path is a file, links followed."""
     entry = lookup(bundle, path)
     return entry is not None and entry.kind == "file"
 
 
 def is_directory(bundle: Bundle, path: str) -> bool:
-    """Whether a directory is at the path, links followed."""
+    """Whether the path is a directory, links followed."""
     entry = lookup(bundle, path)
     return entry is not None and entry.kind == "dir"
 
 
 def check_tree(bundle: Bundle, path: str, excludes: Callable[[str], bool]) -> None:
-    """InvalidTask if a link at or below the path leads out of the task or, through directories, in a circle."""
+    """Check the links at and below the path. InvalidTask: one leads out of the task, or directories form a cycle."""
     ahead: list[tuple[str, frozenset[str]]] = [(path, frozenset())]
     visits = 0
     while ahead:

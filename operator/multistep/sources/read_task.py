@@ -1,4 +1,4 @@
-"""A task as the operator holds it: small facts in memory, the tar streams of its uploads in a file without a name."""
+"""A task in the operator: config and layout in memory, the tar streams of its uploads in an unlinked file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVER = ForkServer()
 
 @dataclass(frozen=True, eq=False)
 class ReadTask:
-    """A task that was read and checked. unknown: the first keys of task.toml that nobody reads; memory, disk: bytes it takes."""
+    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes it takes."""
 
     config: TaskConfig
     layout: TaskLayout
@@ -50,7 +50,7 @@ class ReadTask:
             weakref.finalize(self, os.close, self.file)
 
     def content(self, ref: Content) -> Iterable[bytes] | AsyncIterator[bytes]:
-        """The tar stream of one upload. SourceError: the task has no such directory."""
+        """Return the tar stream of one upload. SourceError: the task has no such directory."""
         if ref.kind == "file":
             return text_file(ref)
         span = self.contents.get((ref.kind, ref.step))
@@ -71,7 +71,7 @@ class ReadTask:
             yield chunk
 
     def _cached(self, at: int, size: int) -> bytes:
-        """What the kernel can give without waiting for the disk."""
+        """Return the bytes in the page cache, without waiting for the disk."""
         buffer = bytearray(size)
         try:
             return bytes(buffer[: os.preadv(self.file, [buffer], at, os.RWF_NOWAIT)])
@@ -80,19 +80,19 @@ class ReadTask:
 
 
 class TaskReader:
-    """Reads tasks in child processes. directory: for what is read and written on the way."""
+    """Reads tasks in child processes. directory: for temporary files."""
 
     def __init__(self, directory: Path, read: Read = SERVER.read) -> None:
         self._directory = directory / READING
         self._read = read
 
     def clear(self) -> None:
-        """Delete what a process that was killed left behind. Call it before the first read."""
+        """Delete temporary files of an earlier process. Call it before the first read."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     @contextmanager
     def spool(self) -> Iterator[Path]:
-        """A new file for what a child is to read."""
+        """Create a temporary file for a child's input."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(dir=self._directory)
@@ -106,13 +106,13 @@ class TaskReader:
             Path(name).unlink(missing_ok=True)
 
     async def inline(self, source: InlineSource, *, verification: bool, oracle: bool) -> ReadTask:
-        """The task that is written into a trial."""
+        """Read an inline task."""
         with self.spool() as path:
             path.write_text(json.dumps({"config": source.config, "files": source.files}))
             return await self.file("inline", path, "", verification=verification, oracle=oracle)
 
     async def file(self, form: Form, path: Path, digest: str, *, verification: bool, oracle: bool) -> ReadTask:
-        """The task in a file. Raises InvalidTask, InvalidSpec and SourceError."""
+        """Read the task in a file. Raises InvalidTask, InvalidSpec and SourceError."""
         with self.spool() as output:
             order = Order(form, str(path), str(output), digest=digest, verification=verification, oracle=oracle)
             answer = await self._read(order)

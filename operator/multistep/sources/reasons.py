@@ -1,4 +1,4 @@
-"""Why a task cannot be had: the reasons of conditions, as docs/failures.md has them."""
+"""Condition reasons for tasks that cannot be read or fetched (docs/failures.md)."""
 
 from __future__ import annotations
 

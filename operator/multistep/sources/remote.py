@@ -1,4 +1,4 @@
-"""Tasks from registries, git repositories and URLs: what to ask for, with which credentials, and the bundle that comes of it."""
+"""Remote tasks, from registries, git repositories and URLs: builds the request with credentials, and returns the bundle."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 
 
 class Fetching(Protocol):
-    """Who fetches, some at a time: reconcile.fetches."""
+    """The concurrency limit on fetches: reconcile.fetches."""
 
     @property
     def cache(self) -> Cache: ...
 
     def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
-        """What was fetched for this trial, or sweep; then it is in the cache. Raises SourceError, transient until it is.
+        """Return the fetched task of a trial or sweep, which is in the cache. Raises SourceError, transient while the fetch runs.
 
-        begun: it was had before, so that what is denied now may be put right.
+        begun: it was fetched before, so a denied request is retried.
         """
 
 
 class Remote:
-    """Bundles of trials whose task is elsewhere. kinds: the sources that the operator's settings allow."""
+    """Loads bundles of remote tasks. kinds: the sources that the operator's settings allow."""
 
     def __init__(self, fetching: Fetching, get_secret: GetSecret, kinds: Sequence[str]) -> None:
         self._fetching = fetching
@@ -44,7 +44,7 @@ class Remote:
         self._kinds = kinds
 
     async def load(self, trial: MultiStepTrial) -> tuple[Kept, TaskSourceStatus]:
-        """The bundle's file, and what the source was resolved to, now or when the trial began. Raises SourceError."""
+        """Return the bundle's file and the resolved source, pinned at the trial's start. Raises SourceError."""
         pinned = trial.status.task_source
         revision = pinned.revision if pinned else ""
         request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
@@ -56,7 +56,7 @@ class Remote:
         return self._checked(found, fetched.revision, pinned)
 
     async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
-        """What spec.tasksFrom was resolved to, now or when the sweep began, and the names of its tasks. Raises SourceError."""
+        """Return the resolved revision of spec.tasksFrom, pinned at the sweep's start, and its tasks' names. Raises SourceError."""
         place, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
         assert place is not None
         source = TaskSource(oci=place.oci, git=place.git, url=place.url)
@@ -76,20 +76,20 @@ class Remote:
         return request_for(source, revision, scope, credentials)
 
     async def _secret(self, namespace: str, field: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
-        """Its UID, and what is in it. One that is missing may still come."""
+        """Return a Secret's UID and values. The error for a missing Secret is transient: it may still be created."""
         try:
             secret = await self._get_secret(namespace, name)
         except NotFound as error:
-            raise SourceError(f"{field}.secretRef: Secret {name!r} is not there yet", transient=True) from error
+            raise SourceError(f"{field}.secretRef: Secret {name!r} does not exist yet", transient=True) from error
         try:
             values = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
         except (binascii.Error, UnicodeDecodeError):
-            raise SourceError(f"{field}.secretRef: Secret {name!r} holds what is no text") from None
+            raise SourceError(f"{field}.secretRef: Secret {name!r} has a value that is not UTF-8 text") from None
         _check_keys(field, kind, name, values)
         return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
 
     def forget(self, kept: Kept) -> None:
-        """Drop a file that does not have its digest any more, so that it is fetched again."""
+        """Delete a corrupt file from the cache, so that it is fetched again."""
         self._fetching.cache.discard(kept)
 
     def _cached(self, request: Request, revision: str) -> Kept | None:
@@ -98,13 +98,13 @@ class Remote:
     def _checked(self, kept: Kept, revision: str, pinned: TaskSourceStatus | None) -> tuple[Kept, TaskSourceStatus]:
         found = TaskSourceStatus(revision=revision, digest=kept.digest)
         if pinned is not None and pinned != found:
-            text = f"revision {revision} has digest {kept.digest} now, and had {pinned.digest} when the trial began"
+            text = f"revision {revision} has digest {kept.digest}, but had {pinned.digest} when the trial started"
             raise SourceError(text, reason=DIGEST)
         return kept, found
 
 
 def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:
-    """What to ask the fetching process for. revision: as it was resolved when the trial began; "" if it has not."""
+    """Return the request for the fetching process. revision: pinned at the trial's start; "" if it has not started."""
     if source.oci is not None:
         pinned = revision or source.oci.image.partition("@")[2]
         return Request("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)

@@ -1,4 +1,4 @@
-"""A task: its bundle, its config, what is in it, and the tar streams that are uploaded from it."""
+"""A task: its bundle, config and layout, and the tar streams of its uploads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .ignore import IgnoreRules
 CONFIG_FILE = "task.toml"
 COMPOSE_FILE = "docker-compose.yaml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01: some tools (zip) cannot take times before 1980
-_MOST_UNKNOWN = 20  # they are told in one Event
+_MOST_UNKNOWN = 20  # they are listed in one Event
 _FILTERED = ("tests", "solution")  # Harbor 0.25: .harborignore does not apply to workdir/ and environment/
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task that was loaded and checked. unknown: the first keys of task.toml that nobody reads."""
+    """A task that was loaded and checked. unknown: the first unknown keys of task.toml."""
 
     config: TaskConfig
     bundle: Bundle
@@ -33,7 +33,7 @@ class Task:
     unknown: Sequence[UnknownKey] = ()
 
     def content(self, ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
-        """The tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
+        """Return the tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
 
         SourceError: the task has no such directory.
         """
@@ -44,7 +44,7 @@ class Task:
         return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
 
     def selection(self, ref: Content) -> tuple[str, list[str]]:
-        """The directory that an upload is of, links resolved, and the paths in it that are uploaded. SourceError: there is none."""
+        """Return an upload's directory, links resolved, and its uploaded paths. SourceError: the directory does not exist."""
         directory = _path(ref.step, ref.kind)
         if not links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
@@ -54,15 +54,15 @@ class Task:
 
 
 def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
-    """The tar stream of a Content of kind "file"."""
+    """Return the tar stream of a Content of kind "file"."""
     return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """The task in a bundle. InvalidTask: Harbor 0.25 would refuse to load it, too.
+    """Load the task of a bundle. InvalidTask: Harbor 0.25 rejects it, too.
 
-    verification: steps will be verified, so they need tests. oracle: the oracle agent loads the task again, with all
-    checks. With neither, files may be missing: the step that needs one fails.
+    verification: steps are verified and need tests. oracle: the oracle agent loads the task again, with all
+    checks. With neither, files may be missing; a step that needs one fails.
     """
     table = config_table(bundle)
     config = task_from_dict(table)
@@ -77,12 +77,12 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
 
 
 def config_table(bundle: Bundle) -> Mapping[str, Any]:
-    """What task.toml holds. Raises InvalidTask."""
+    """Return the content of task.toml. Raises InvalidTask."""
     return bundle.table if bundle.table is not None else toml_table(_config_text(bundle))
 
 
 def strip_canary(text: str) -> str:
-    """An instruction without its leading canary comments and blank lines (Harbor 0.25, load)."""
+    """Return an instruction without its leading canary comments and blank lines (Harbor 0.25, load)."""
     start = 0
     canary = True
     while start < len(text):
@@ -111,7 +111,7 @@ def _config_text(bundle: Bundle) -> str:
 
 
 def _text(bundle: Bundle, path: str) -> str:
-    """A text file with all line ends as newlines, as Python reads one."""
+    """Return a text file with all line breaks as newlines, as Python reads it."""
     entry = links.lookup(bundle, path)
     try:
         text = bytes(entry.data).decode() if entry else ""
@@ -161,7 +161,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
 
 
 def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> None:
-    """What the run will need: instructions and test scripts (Harbor 0.25, "Files checked at load")."""
+    """Check the files that a trial needs: instructions and test scripts (Harbor 0.25, "Files checked at load")."""
     if not config.steps:
         _check_instruction(bundle, None)
         _check_tests(bundle, rules, config, None)
@@ -191,7 +191,7 @@ def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: S
 
 
 def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -> bool:
-    """Whether a separate verifier's image holds the tests, so that none are uploaded."""
+    """Whether a separate verifier's image contains the tests, so that none are uploaded."""
     levels = [(config.verifier, "tests")]
     if step is not None:
         levels.insert(0, (step.verifier, _path(step.name, "tests")))
@@ -212,12 +212,12 @@ def _check_services(config: TaskConfig) -> None:
     for field, artifacts in places:
         for index, artifact in enumerate(artifacts):
             if artifact.service not in (None, "main"):
-                text = f"{artifact.service!r} is a service of a compose file, and those cannot be run here"
+                text = f"{artifact.service!r} is a service of a compose file, which Multistep does not support"
                 raise InvalidTask(text, kind="ValueError", field=f"{field}[{index}].service")
 
 
 def _selected(bundle: Bundle, directory: str, real: str, rules: IgnoreRules | None) -> Iterator[str]:
-    """The paths below a directory, in order, relative to it. Links are kept, not followed. real: the directory, links resolved."""
+    """Yield the sorted paths below a directory, relative to it. Links are not followed. real: the directory, links resolved."""
     prefix = f"{real}/" if real else ""
     ahead = [*reversed(bundle.children(real))]
     while ahead:

@@ -1,4 +1,4 @@
-"""A trial's task and plan: its bundle read, its variables resolved, everything checked."""
+"""Loads a trial's task and plan: reads the bundle, resolves variables, validates both."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .remote import Remote
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # namespace, name -> object; raises NotFound
 
-KEPT = 512  # plans in memory, and tasks; what is dropped is made, or read, again
-KEPT_BYTES = 32 << 20  # of the tasks' configs and instructions in memory, and as much again of those that plans hold
-KEPT_DISK_BYTES = 512 << 20  # of the tasks' files
+KEPT = 512  # maximum number of plans and of tasks in memory; evicted ones are loaded again
+KEPT_BYTES = 32 << 20  # memory of the tasks' configs and instructions; the plans have a limit of the same size
+KEPT_DISK_BYTES = 512 << 20  # disk space of the tasks' uploads
 
 TaskKey = tuple[str, ...]
 
@@ -34,12 +34,12 @@ class Reading(Protocol):
     """The concurrency limit on reads: reconcile.reads."""
 
     async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
-        """The task, once `read` has it. Raises what that raises, or SourceError (transient) until then."""
+        """Return the task when `read` has finished; until then raise SourceError (transient). Errors of `read` are raised."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A trial's task with its plan. env: the spec's variables, with values; source: what spec.task was resolved to."""
+    """A trial's task with its plan. env: the spec's variables, with values; source: the resolved spec.task."""
 
     task: ReadTask
     plan: TrialPlan
@@ -48,7 +48,7 @@ class Loaded:
 
 
 class TrialLoader:
-    """Reads tasks and variables of trials, and keeps the last few of them. remote: for tasks from outside of the cluster."""
+    """Loads tasks and variables of trials, with an LRU cache. remote: for tasks from outside the cluster."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class TrialLoader:
         self._get_secret = get_secret
         self._policies_enforced = policies_enforced
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
-        self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials have the same one
+        self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # by task, as many trials share one
         self._memory = self._disk = 0  # bytes of them
         self._plans_memory = 0
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
-        """The trial's task and plan. Raises InvalidSpec or InvalidTask (final) and SourceError (transient or not)."""
+        """Return the trial's task and plan. Raises InvalidSpec or InvalidTask (final) and SourceError (transient or not)."""
         uid, pinned = trial.metadata.uid, trial.status.task_source
         kept = self._kept.get(uid)
         if kept is None or (pinned is not None and kept.source != pinned):
@@ -86,7 +86,7 @@ class TrialLoader:
         return kept
 
     def forget(self, uid: str) -> None:
-        """The trial is over."""
+        """Evict a finished trial."""
         self._forget_plan(uid)
 
     def _forget_plan(self, uid: str) -> None:
@@ -105,7 +105,7 @@ class TrialLoader:
         return len(self._tasks) > KEPT or self._memory > KEPT_BYTES or self._disk > KEPT_DISK_BYTES
 
     def _drop(self, key: TaskKey) -> None:
-        """Forget a task, and the plans that would keep it in memory."""
+        """Evict a task, and the plans that reference it."""
         if (task := self._tasks.pop(key, None)) is not None:
             self._memory -= task.memory
             self._disk -= task.disk
@@ -126,7 +126,7 @@ class TrialLoader:
         return Loaded(task, plan, env, source)
 
     async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
-        """Read, or the one that is kept: for trials that have it from the same place, who may all read that."""
+        """Return the cached task, or read it. Trials share a task only if they may all read its source."""
         verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
         checks = (str(verification), str(oracle))
         kept, source = None, None
@@ -166,7 +166,7 @@ class TrialLoader:
         except SourceError as error:
             if error.reason != DIGEST:
                 raise
-            self._remote.forget(kept)  # it is fetched again
+            self._remote.forget(kept)  # so that it is fetched again
             raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
     async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
@@ -179,11 +179,11 @@ class TrialLoader:
             return variable.value or ""
         if source.secret_key_ref is not None:
             return await self._selected(namespace, field, "Secret", self._get_secret, source.secret_key_ref)
-        assert source.config_map_key_ref is not None  # exactly one is there: api.trial
+        assert source.config_map_key_ref is not None  # api.trial validates that exactly one is set
         return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
     async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
-        """The value of a key. A missing one may still come, as with a pod: the error is transient."""
+        """Return the value of a key. The error for a missing key is transient, as for pods: it may still be created."""
         try:
             data = (await get(namespace, selector.name)).get("data") or {}
         except NotFound:
@@ -193,4 +193,4 @@ class TrialLoader:
             return base64.b64decode(value).decode() if kind == "Secret" else str(value)
         if selector.optional:
             return None
-        raise SourceError(f"{field}: {kind} {selector.name!r} with key {selector.key!r} is not there yet", transient=True)
+        raise SourceError(f"{field}: {kind} {selector.name!r} with key {selector.key!r} does not exist yet", transient=True)

@@ -97,7 +97,7 @@ def test_a_single_step_and_an_earlier_attempt_are_found_where_they_are_stored(cl
     assert "second" in invoke("logs", "t").stdout and "first" not in invoke("logs", "t").stdout
     assert "first" in invoke("logs", "t", "--attempt", "1").stdout
     refused = invoke("logs", "t", "--attempt", "3")
-    assert refused.exit_code == 2 and "there is no attempt 3: the trial has 1, 2" in refused.stderr
+    assert refused.exit_code == 2 and "attempt 3 does not exist: the trial has 1, 2" in refused.stderr
 
 
 def test_following_goes_over_broken_streams_steps_and_the_pods_end_and_shows_nothing_twice(

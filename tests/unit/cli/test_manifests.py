@@ -100,12 +100,12 @@ def test_package_refuses_nothing_that_the_operator_is_to_refuse(task: Path, invo
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--agent", "command"], "needs a command"),
-        (["--agent", "nop", "--", "bash"], "needs a command"),
+        (["--agent", "command"], "requires a command"),
+        (["--agent", "nop", "--", "bash"], "requires a command"),
         (["--agent", "nobody"], "Invalid value for '--agent'"),
         (["--name", "A_B"], "such as 'a-b'"),
         (["--var-from-secret", "KEY=secret"], "must be NAME=SECRET:KEY"),
-        (["--var-from-secret", "1=a:b"], "does not begin with a digit"),
+        (["--var-from-secret", "1=a:b"], "does not start with a digit"),
         (["--timeout-multiplier", "-1"], "--timeout-multiplier"),
     ],
 )

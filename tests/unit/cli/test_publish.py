@@ -68,7 +68,7 @@ async def test_a_task_goes_to_a_registry_once_and_the_operator_finds_it(
     to = ("--to", f"oci://{registry.host}/tasks/mine:1", "--plain-http", "--source-secret", "registry")
     first, said = await package(invoke, task, *to)
     again, said_again = await package(invoke, task, *to)
-    assert first == again and "pushed" in said and "is there already" in said_again
+    assert first == again and "pushed" in said and "exists already" in said_again
     source = first["spec"]["task"]["oci"]
     assert source["image"].startswith(f"{registry.host}/tasks/mine@sha256:") and source["secretRef"] == {"name": "registry"}
     assert (await fetched(tmp_path, first, **{".dockerconfigjson": config})).digest == digest_of(pack(task))
@@ -82,7 +82,7 @@ async def test_a_task_goes_to_a_bucket_once_and_the_operator_finds_it(
     to = ("--to", f"s3://{s3.bucket}/some/tasks/")
     first, said = await package(invoke, task, *to)
     again, said_again = await package(invoke, task, *to)
-    assert first == again and "pushed" in said and "is there already" in said_again
+    assert first == again and "pushed" in said and "exists already" in said_again
     source = first["spec"]["task"]["url"]
     assert source["digest"] == digest_of(pack(task)) and source["url"].startswith(f"s3://{s3.bucket}/some/tasks/my-task-")
     assert (await fetched(tmp_path, first, **s3.environment)).digest == source["digest"]

@@ -200,7 +200,7 @@ def test_without_verification_tests_may_be_missing(task: Path, invoke: Invoke, c
 def test_a_name_that_is_taken(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("MultiStepTrial", "t")
     result = invoke("run", task, "--name", "t")
-    assert (result.exit_code, result.stderr) == (2, "error: there is a trial 't' already: delete it, or choose another --name\n")
+    assert (result.exit_code, result.stderr) == (2, "error: trial 't' already exists: delete it, or choose another --name\n")
 
 
 @pytest.mark.parametrize("command", [("run",), ("sweep", "run")])
@@ -327,7 +327,7 @@ def test_losing_the_cluster_tells_that_the_trial_goes_on(task: Path, invoke: Inv
     result = invoke("run", task, "--name", "t")
     assert result.exit_code == 4
     assert (
-        "trial t goes on in the cluster; follow: multistep show --follow t -n default; stop: multistep stop t -n default"
+        "trial t continues in the cluster; follow: multistep show --follow t -n default; stop: multistep stop t -n default"
         in result.stderr
     )
 
@@ -344,7 +344,7 @@ def test_control_c_tells_that_the_trial_goes_on(
     result = invoke("run", task, "--name", "t")
     assert result.exit_code == 130 and result.stdout == ""
     assert result.stderr.splitlines()[-1].startswith(
-        "trial t goes on in the cluster; follow: multistep show --follow t -n default; stop: multistep stop t"
+        "trial t continues in the cluster; follow: multistep show --follow t -n default; stop: multistep stop t"
     )
 
 

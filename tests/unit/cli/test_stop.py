@@ -90,7 +90,7 @@ def test_ctrl_c_says_that_they_will_stop(invoke: Invoke, cluster: CliCluster, mo
     trial(cluster, "t")
     monkeypatch.setattr(cluster, "watch", silent)
     result = invoke("stop", "t")
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "the trials are told to stop, and will")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "stop was requested: the operator stops the trials")
 
 
 @pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (GATE, 1), (FAILED, 3)])

@@ -99,7 +99,7 @@ def test_one_output_can_go_to_stdout(invoke: Invoke, cluster: CliCluster, form: 
         (["x.pdf"], "-o x.pdf: must be a file ending in .html, .csv, .json or .parquet, or table, html, csv, json, parquet"),
         (["yaml"], "-o yaml: must be"),
         (["json", "csv"], "only one of them can go to stdout"),
-        (["no/such/place.html"], "there is no directory no/such"),
+        (["no/such/place.html"], "directory no/such does not exist"),
     ],
 )
 def test_an_output_that_cannot_be_is_refused_before_the_cluster_is_asked(
@@ -238,7 +238,7 @@ def test_what_makes_a_comparison_worth_less_is_told(invoke: Invoke, cluster: Cli
     put(cluster, "b", {**{(f"t{n}", "m"): [0.25] for n in range(7)}, ("t9", "m"): [None]}, content="2")
     assert invoke("sweep", "compare", "a", "b").stderr.splitlines() == [
         "warning: a/m: 1 of 9 trials are excluded",
-        "warning: b/m: 1 of 8 trials are not over yet",
+        "warning: b/m: 1 of 8 trials have not finished",
         "warning: 11% of the finished trials of a/m are excluded, but 0% of b/m's: their means are of different samples; "
         "compare them by the mean if 0, or run the excluded trials again",
         "warning: 1 task with trials that count only in a/m or only in b/m are left out",
@@ -270,7 +270,7 @@ def test_sweeps_that_score_by_other_rules_are_told_apart(invoke: Invoke, cluster
     assert "spec.scoring" not in invoke("sweep", "compare", "a", "b").stderr
     cluster.objects["TrialSweep", "b"]["spec"] = {"scoring": {"agentErrors": "Exclude"}}
     for first in ("a", str(file)):
-        warned = f"warning: {first} and b have another spec.scoring each: their means are of different rules"
+        warned = f"warning: {first} and b have different spec.scoring: their means follow different rules"
         assert warned in invoke("sweep", "compare", first, "b").stderr.splitlines()
 
 
@@ -282,5 +282,5 @@ def test_a_file_that_is_no_report_is_told(invoke: Invoke, cluster: CliCluster, t
     file.write_text(content)
     result = invoke("sweep", "compare", file, file)
     assert result.exit_code == 2
-    assert f"{file} is no report: `multistep sweep report SWEEP -o {file}` writes one" in result.stderr
+    assert f"{file} is not a report: `multistep sweep report SWEEP -o {file}` writes one" in result.stderr
     assert "No such file" in invoke("sweep", "compare", tmp_path / "none.json", "a").stderr

@@ -132,7 +132,7 @@ def test_a_manifest_goes_to_the_cluster_as_it_is(tmp_path: Path, invoke: Invoke,
     ("text", "told"),
     [
         ("kind: ConfigMap\nmetadata: {name: x}\n", "must have one TrialSweep, and has 0"),
-        ("- 1\n", "is no manifest"),
+        ("- 1\n", "is not a manifest"),
         ("a: [", "while parsing"),
         ("kind: TrialSweep\nmetadata: {}\n", "needs metadata.name"),
         ("kind: TrialSweep\nmetadata: {name: x}\nspec: {agents: []}\n", "spec.agents"),
@@ -148,7 +148,7 @@ def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke
     (tmp_path / "x.yaml").write_text("{}")
     for options in (("--attempts", 2), ("--agent", "nop"), ("--var", "A=1"), ("--name", "x")):
         result = invoke("sweep", "run", tmp_path / "x.yaml", *options)
-        assert (result.exit_code, f"{options[0]} is for directories of tasks" in result.stderr) == (2, True)
+        assert (result.exit_code, f"{options[0]} applies to directories of tasks only" in result.stderr) == (2, True)
     assert "one file alone" in invoke("sweep", "run", tmp_path / "x.yaml", tmp_path).stderr
 
 
@@ -217,14 +217,14 @@ def test_a_name_that_is_taken_is_told_before_and_after_building(
 ) -> None:
     cluster.put("TrialSweep", "s")
     result = invoke("sweep", "run", task, "--name", "s")
-    assert (result.exit_code, "there is a sweep 's' already" in result.stderr) == (2, True)
+    assert (result.exit_code, "sweep 's' already exists" in result.stderr) == (2, True)
 
     async def nobody(*arguments: object) -> None:
         return None
 
     monkeypatch.setattr("multistep.cli.sweep_session.find_sweep", nobody)
     result = invoke("sweep", "run", task, "--name", "s")
-    assert (result.exit_code, "there is a sweep 's' already" in result.stderr) == (2, True)
+    assert (result.exit_code, "sweep 's' already exists" in result.stderr) == (2, True)
 
 
 def test_what_was_begun_is_withdrawn_when_the_tasks_cannot_follow(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
@@ -258,14 +258,14 @@ def test_ctrl_c_leaves_the_sweep_running(task: Path, invoke: Invoke, cluster: Cl
     monkeypatch.setattr(cluster, "watch", watch)
     result = invoke("sweep", "run", task, "--name", "s")
     assert result.exit_code == 130
-    assert "sweep s goes on; follow: multistep sweep status --follow s -n default" in result.stderr
+    assert "sweep s continues; follow: multistep sweep status --follow s -n default" in result.stderr
     assert cluster.of("TrialSweep")
 
 
 def test_a_server_that_stays_away_is_told_with_what_goes_on(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [RUNNING]
     result = invoke("sweep", "run", task, "--name", "s")
-    assert (result.exit_code, "the watch ended; sweep s goes on" in result.stderr) == (4, True)
+    assert (result.exit_code, "the watch ended; sweep s continues" in result.stderr) == (4, True)
 
 
 def test_a_sweep_that_is_deleted_meanwhile_is_told(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
@@ -286,16 +286,16 @@ def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke
         "oracle 0.750 4 of 6",
         "excluded: 2 Task",
         "scored although a failure ended them: 3 Verifier",
-        "deleted by somebody: 1",
+        "deleted trials: 1",
         "pod-hours: 0.5",
-        "s Complete: 4 of 4 trials are over: so it is",
+        "s Complete: 4 of 4 trials finished: so it is",
     ]
 
 
 def test_the_status_as_json_is_one_document(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("TrialSweep", "s", status=LOSSY)
     found = json.loads(invoke("sweep", "status", "s", "-o", "json").stdout)
-    assert (found["outcome"], found["exitCode"], found["faults"]) == ("Complete", 1, ["1 of 4 trials do not count"])
+    assert (found["outcome"], found["exitCode"], found["faults"]) == ("Complete", 1, ["1 of 4 trials are excluded"])
     assert found["status"]["trials"]["counted"] == 3
 
 
@@ -324,7 +324,7 @@ def test_no_end_is_estimated_where_nobody_can_tell(found: dict[str, Any]) -> Non
 
 def test_progress_is_one_line() -> None:
     assert progress_text(status(**told("Running", total=8, done=2)), NOW) == (
-        "Running: 2 of 8 trials are over, 6 running, about 30 min left"
+        "Running: 2 of 8 trials finished, 6 running, about 30 min left"
     )
     assert progress_text(status(), NOW) == "Submitted"
     waiting = told("Pending", total=0)

@@ -109,7 +109,7 @@ def test_what_is_good_is_kept_as_it_is(tmp_path: Path) -> None:
         ([("h", tarfile.LNKTYPE, "nothing", 0o644)], "it is a hard link to nothing"),
         ([("x" * 300, tarfile.REGTYPE, "x", 0o644)], "File name too long"),
         ([("a", tarfile.REGTYPE, "x", 0o644), ("a/b", tarfile.REGTYPE, "x", 0o644)], "'a' on its way is not a directory"),
-        ([("a/b", tarfile.REGTYPE, "x", 0o644), ("a", tarfile.REGTYPE, "x", 0o644)], "a directory of this name is there"),
+        ([("a/b", tarfile.REGTYPE, "x", 0o644), ("a", tarfile.REGTYPE, "x", 0o644)], "a directory of this name exists"),
     ],
 )
 def test_what_is_left_out_is_named_and_costs_nothing_else(members: list[Member], reason: str, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ async def test_access_that_is_lost_while_a_trial_runs_is_waited_for(outside: Out
 @pytest.mark.parametrize(
     ("source", "reason", "said"),
     [
-        ({"git": {**GIT, "secretRef": {"name": "none"}}}, "TaskUnavailable", "Secret 'none' is not there yet"),
+        ({"git": {**GIT, "secretRef": {"name": "none"}}}, "TaskUnavailable", "Secret 'none' does not exist yet"),
         ({"git": {**GIT, "secretRef": {"name": "odd"}}}, "InvalidSpec", "it has other"),
         ({"oci": {"image": "r.example/i", "secretRef": {"name": "odd"}}}, "InvalidSpec", "dockerconfigjson"),
     ],

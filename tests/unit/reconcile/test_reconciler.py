@@ -184,7 +184,7 @@ async def test_a_missing_bundle_is_waited_for_by_name() -> None:
     source = {"bundle": {"configMaps": ["parts-0"], "digest": "sha256:" + "0" * 64}}
     world = World(trial={**manifest(), "spec": {"task": source}})
     assert await world.look() == 10
-    assert world.condition[1:] == ("TaskUnavailable", "the ConfigMap parts-0 is not there: apply it beside the trial")
+    assert world.condition[1:] == ("TaskUnavailable", "ConfigMap parts-0 does not exist: apply it together with the trial")
 
 
 async def test_what_is_made_right_after_the_trial_is_waited_for_without_a_word() -> None:

@@ -167,7 +167,7 @@ async def test_a_secret_that_is_missing_is_told_with_its_field(place: Place) -> 
     made = world(place)
     made.cluster.remove("Secret", "default", "login")
     await made.look()
-    assert "spec.tasksFrom.git.secretRef: Secret 'login' is not there yet" in made.status.conditions[0].message
+    assert "spec.tasksFrom.git.secretRef: Secret 'login' does not exist yet" in made.status.conditions[0].message
 
 
 async def test_overrides_are_checked_when_the_tasks_are_known(place: Place) -> None:

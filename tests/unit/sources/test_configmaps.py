@@ -76,7 +76,7 @@ async def test_a_trial_finds_its_bundle(tmp_path: Path) -> None:
 
 
 async def test_a_config_map_that_is_not_there_may_still_come(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="ConfigMap a is not there") as caught:
+    with pytest.raises(SourceError, match="ConfigMap a does not exist") as caught:
         await configmaps.spool(Cluster([]).get, ["a"], tmp_path / "parts")
     assert caught.value.transient
 

@@ -67,7 +67,7 @@ def test_who_cannot_read_a_bundle_is_not_given_it_for_its_digest() -> None:
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
     cluster.load(trial("ours", bundle))
-    with pytest.raises(SourceError, match="is not there"):
+    with pytest.raises(SourceError, match="does not exist"):
         cluster.load(trial("theirs", bundle, namespace="b"))
 
 
