@@ -15,6 +15,7 @@ from multistep.errors import NotLeading
 from multistep.reconcile.reconciler import Reconciler
 from tests.support.course import assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
+from tests.support.reading import reads_here
 from tests.support.world import KEY, World
 from tests.unit.reconcile.test_crashes import APART, LONG, undisturbed
 
@@ -78,6 +79,7 @@ class Sleeper:
         world = self.world
         settings = world.reconciler.settings
         self.old = Reconciler(fenced, stored, settings, world.metrics, clock=lambda: world.now)
+        reads_here(self.old)
 
     def _lease(self, cluster: FakeCluster, name: str) -> Lease:
         clock = lambda: self.passed  # noqa: E731
