@@ -1,1 +1,1 @@
-"""A real Kubernetes on one Linux machine, without a container engine: for the demo and the tests."""
+"""Run a real Kubernetes cluster on one Linux machine, without a container engine, for the demo and the tests."""

@@ -1,4 +1,4 @@
-"""The few requests that starting a cluster needs, with the administrator's certificate."""
+"""Send the few API requests that starting a cluster needs, with the administrator's certificate."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ _FIELD_MANAGER = "localkube"
 
 @dataclass(frozen=True)
 class Api:
-    """A connection for each request: there are only a handful."""
+    """A minimal API client. It opens one connection per request: there are only a few requests."""
 
     network: Network
     pki: Pki
@@ -27,16 +27,16 @@ class Api:
         return answer
 
     def apply(self, path: str, manifest: dict[str, Any]) -> None:
-        """Server-side apply: makes the object, or makes it what the manifest says."""
+        """Create the object, or update it to match the manifest, by server-side apply."""
         query = f"?fieldManager={_FIELD_MANAGER}&force=true"
         self.request("PATCH", path + query, json.dumps(manifest), "application/apply-patch+yaml")
 
     def merge(self, path: str, changes: dict[str, Any]) -> None:
-        """Change these fields only; None removes one."""
+        """Update only these fields by JSON merge patch; None removes a field."""
         self.request("PATCH", path, json.dumps(changes), "application/merge-patch+json")
 
     def delete(self, path: str) -> None:
-        """Remove the object, if it is there."""
+        """Delete the object if it exists."""
         try:
             self.request("DELETE", path)
         except ApiError as error:
@@ -44,7 +44,7 @@ class Api:
                 raise
 
     def says_ok(self, path: str) -> bool:
-        """Whether a health endpoint answers that all is well."""
+        """Return whether a health endpoint reports success."""
         try:
             self.request("GET", path)
         except (ApiError, Unreachable):

@@ -1,4 +1,4 @@
-"""Writes container images as docker-archive files, without any engine."""
+"""Write container images as docker-archive files, without a container engine."""
 
 import hashlib
 import io
@@ -13,7 +13,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """What a container made of the image runs by default."""
+    """The default command of the image's containers."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ class ImageConfig:
 
 
 def write_image(output: Path, name: str, layer: Path, config: ImageConfig, architecture: str) -> None:
-    """Write an image of one layer (an uncompressed tar of its root filesystem); `output` appears complete or not."""
+    """Write an image with one layer (an uncompressed tar of its root filesystem); `output` is written atomically."""
     image = json.dumps(_image_document(_sha256(layer), config, architecture)).encode()
     image_file = hashlib.sha256(image).hexdigest() + ".json"
     manifest = json.dumps([{"Config": image_file, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
@@ -34,7 +34,7 @@ def write_image(output: Path, name: str, layer: Path, config: ImageConfig, archi
 
 
 def write_binary_layer(output: Path, binary: Path, path_in_image: str) -> None:
-    """Write a layer that holds one static program."""
+    """Write a layer that contains one static program."""
     with tarfile.open(output, "w") as layer:
         entry = layer.gettarinfo(str(binary), path_in_image.lstrip("/"))
         entry.mode, entry.uid, entry.gid, entry.mtime = 0o755, 0, 0, 0
@@ -53,7 +53,7 @@ def _image_document(layer_sha256: str, config: ImageConfig, architecture: str) -
             "Env": [f"{name}={value}" for name, value in config.environment.items()],
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_sha256}"]},
-        "history": [{"created_by": "localkube"}],  # builders refuse a base with fewer entries than layers
+        "history": [{"created_by": "localkube"}],  # image builders reject a base image with fewer history entries than layers
     }
 
 

@@ -1,4 +1,4 @@
-"""Builds the programs of Kubernetes, once, and keeps them in the cache by the digest of its inputs."""
+"""Build the Kubernetes programs once; cache them by the digest of the build's inputs."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ _KEPT_BUILDS = 2
 
 
 def ensure_binaries(cache_dir: Path) -> Path:
-    """The directory with the programs, built now if the cache does not have it; its name is their digest."""
+    """Return the directory of the programs; build them if they are not cached. The directory's name is the inputs' digest."""
     go = find_go(cache_dir, minimum=required_go_version(MODULE_DIR))
     version = capture([str(go), "version"]).strip()
     digest = inputs_digest(MODULE_DIR, [version, *_BUILD_FLAGS, *_linker_flags()])
@@ -30,7 +30,7 @@ def ensure_binaries(cache_dir: Path) -> Path:
 
 
 def inputs_digest(module_dir: Path, settings: Sequence[str]) -> str:
-    """16 hex digits that change with anything that goes into the binary."""
+    """Return 16 hex digits that identify all inputs of the binary."""
     digest = hashlib.sha256("\0".join(settings).encode())
     for file in sorted([module_dir / "go.mod", module_dir / "go.sum", *module_dir.rglob("*.go")]):
         content = file.read_bytes()
@@ -39,7 +39,7 @@ def inputs_digest(module_dir: Path, settings: Sequence[str]) -> str:
 
 
 def required_go_version(module_dir: Path) -> tuple[int, ...]:
-    """The version in the `go` line of go.mod."""
+    """Return the version in the `go` line of go.mod."""
     for line in (module_dir / "go.mod").read_text().splitlines():
         if line.startswith("go "):
             return tuple(int(part) for part in line.split()[1].split("."))
@@ -47,7 +47,7 @@ def required_go_version(module_dir: Path) -> tuple[int, ...]:
 
 
 def _linker_flags() -> list[str]:
-    """Without these the parts report version v0.0.0 and refuse each other."""
+    """Return the flags that set the version. Without them components report v0.0.0 and reject each other."""
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     package = "k8s.io/component-base/version"
@@ -71,7 +71,7 @@ def _build(go: Path, directory: Path) -> None:
 
 
 def _forget_old_builds(directory: Path) -> None:
-    """Keep those that were used last: one takes 150 MB."""
+    """Delete all but the most recently used builds: each takes 150 MB."""
     by_use = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in by_use[_KEPT_BUILDS:]:
         shutil.rmtree(old)

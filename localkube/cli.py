@@ -1,4 +1,4 @@
-"""The command line: `python3 -m localkube COMMAND`. Progress goes to stderr, results to stdout."""
+"""Implement the command line `python3 -m localkube COMMAND`. Progress goes to stderr, results to stdout."""
 
 import argparse
 import os

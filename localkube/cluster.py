@@ -1,4 +1,4 @@
-"""The life of the cluster: start or repair, stop, look at, and break a part on purpose."""
+"""Start, repair, stop and inspect the cluster, and stop parts of it for tests."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ class ComponentState:
 
 
 def up(config: Config) -> None:
-    """Return with a healthy cluster: the one that runs, that one repaired, or a new one."""
+    """Return with a healthy cluster: keep the running one, repair it, or create a new one."""
     with exclusive(config.paths.lock):
         packages.ensure_packages()
         binaries = build.ensure_binaries(config.paths.cache_dir)
@@ -44,20 +44,20 @@ def up(config: Config) -> None:
 
 
 def ensure_binaries(config: Config) -> Path:
-    """The directory of the programs, built now if need be; nothing is started."""
+    """Return the directory of the programs; build them if needed. Start nothing."""
     with exclusive(config.paths.lock):
         return build.ensure_binaries(config.paths.cache_dir)
 
 
 def ensure_tools(config: Config) -> None:
-    """The programs that building images needs, without a cluster."""
+    """Install the programs that building images needs, without starting a cluster."""
     if packages.missing_packages():
         with exclusive(config.paths.lock):
             packages.ensure_packages()
 
 
 def down(config: Config) -> None:
-    """Stop the cluster and remove everything it made, but the cache."""
+    """Stop the cluster and delete everything it created, except for the cache."""
     with exclusive(config.paths.lock):
         start = time.monotonic()
         _remove(config)
@@ -65,13 +65,13 @@ def down(config: Config) -> None:
 
 
 def restart(config: Config, name: str) -> None:
-    """End a component and start it again at once."""
+    """Stop a component and start it again."""
     stop(config, name)
     start(config, name)
 
 
 def stop(config: Config, name: str) -> None:
-    """End a component and leave it so, until `start` or `up`."""
+    """Stop a component; it stays stopped until `start` or `up`."""
     component = components.by_name(config, name)
     with exclusive(config.paths.lock):
         components.stop(config, component, _STOP_GRACE_SECONDS)
@@ -79,7 +79,7 @@ def stop(config: Config, name: str) -> None:
 
 
 def start(config: Config, name: str) -> None:
-    """Start a component and wait until the cluster is healthy with it."""
+    """Start a component and wait until the cluster is healthy."""
     component = components.by_name(config, name)
     with exclusive(config.paths.lock):
         components.start(config, component)
@@ -88,7 +88,7 @@ def start(config: Config, name: str) -> None:
 
 
 def add_node(config: Config, number: int, options: NodeOptions) -> None:
-    """Return with a healthy cluster that has this node too: a new one, or the one that is there with its power back."""
+    """Return with a healthy cluster that includes this node: create the node, or start it again."""
     added = config.added(number)
     with exclusive(config.paths.lock):
         if not node.is_up(config, config.first):
@@ -109,14 +109,14 @@ def _keep_options(config: Config, added: Node, options: NodeOptions) -> None:
 
 
 def kill_node(config: Config, number: int) -> None:
-    """End all of an added node at once and without a word, as a power cut does, until `node-add` or `up`."""
+    """Kill all processes of an added node without a clean shutdown, as a power failure does. `node-add` or `up` restarts it."""
     with exclusive(config.paths.lock):
         node.cut_power(config, _existing(config, number))
         say(f"node{number} is dead")
 
 
 def remove_node(config: Config, number: int) -> None:
-    """Take an added node out of the cluster, with its pods, and leave nothing of it."""
+    """Remove an added node and its pods from the cluster, and delete its files."""
     with exclusive(config.paths.lock):
         added = _existing(config, number)
         node.remove(config, added)
@@ -132,7 +132,7 @@ def _existing(config: Config, number: int) -> Node:
 
 
 def states(config: Config) -> list[ComponentState]:
-    """All processes of the cluster, whether they run or not."""
+    """Return the state of all the cluster's processes, running or not."""
     registry = Registry(config.paths.processes)
     names = [name for each in config.nodes for name in (each.holder, *(part.name for part in components.of_node(config, each)))]
     running = {name: registry.running(name) for name in names}
@@ -143,7 +143,7 @@ def states(config: Config) -> list[ComponentState]:
 
 
 def _start(config: Config, binaries: Path) -> None:
-    """Start what does not run. What an earlier start left (after a reboot, for one) is used again."""
+    """Start the components that do not run. Reuse what an earlier start created (for example before a reboot)."""
     with step("starting the cluster"):
         _lay_out(config, binaries)
         if not node.is_up(config, config.first):
@@ -156,11 +156,11 @@ def _start(config: Config, binaries: Path) -> None:
 
 
 def _start_components(config: Config) -> None:
-    """All at once as far as possible; what a component cannot start without comes before it."""
+    """Start components concurrently where possible; wait first for those that others need to start."""
     daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
     for component in components.of_node(config, config.first):
         components.start(config, component)
-        if component.name == "etcd":  # without it, the API server would pause a second before it tries again
+        if component.name == "etcd":  # the API server starts a second later if etcd is not ready
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config, daemon)
@@ -169,7 +169,7 @@ def _start_components(config: Config) -> None:
 
 
 def _start_added(config: Config, added: Node) -> None:
-    """Start what does not run of an added node, as if its power were back."""
+    """Start the processes of an added node that do not run."""
     if not node.is_up(config, added):
         node.cut_power(config, added)
         node.start_holder(config, added)
@@ -177,11 +177,11 @@ def _start_added(config: Config, added: Node) -> None:
     components.start(config, containerd)
     _wait(config, containerd.name, Containerd(config.paths.containerd_socket(added)).answers)
     images.copy(config, added)
-    components.start(config, kubelet)  # it ends if no containerd answers
+    components.start(config, kubelet)  # the kubelet exits if containerd does not answer
 
 
 def _lay_out(config: Config, binaries: Path) -> None:
-    """Directories, links to the programs, keys, and settings."""
+    """Create the directories, links to the programs, keys, and configuration files."""
     paths = config.paths
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     for directory in (paths.bin, paths.logs, paths.etcd, *_views(config)):
@@ -211,7 +211,7 @@ def _wait_until_healthy(config: Config) -> None:
 
 
 def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
-    """Wait for one component, but no longer than it lives."""
+    """Wait until one component is ready. Fail if its process ends."""
     registry = Registry(config.paths.processes)
     wait_until(lambda: ready() or registry.running(name) is None, config.start_timeout_seconds)
     if registry.running(name) is None:
@@ -221,7 +221,7 @@ def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
 
 
 def _made_of(config: Config, binaries: Path) -> str:
-    """Changes with the programs, how they are called, and what the API server is to write down."""
+    """Return a text that changes with the programs, their command lines, and the audit policy."""
     called = [component.command for component in components.of_node(config, config.first)]
     digest = hashlib.sha256(json.dumps([called, settings_files.AUDIT_POLICY]).encode())
     return f"{binaries.name} {digest.hexdigest()}"

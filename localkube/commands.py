@@ -1,4 +1,4 @@
-"""Running other programs, and telling the user what is going on."""
+"""Run other programs, and report progress to the user."""
 
 import subprocess
 import sys
@@ -11,13 +11,13 @@ from localkube.errors import CommandFailed, Unsupported
 
 
 def say(message: str) -> None:
-    """One line of progress for a human, on stderr."""
+    """Print one line of progress on stderr."""
     print(f"localkube: {message}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(message: str) -> Iterator[None]:
-    """Announce work that takes a while and say afterwards how long it took."""
+    """Report the start of a longer task, and its duration when it is done."""
     say(f"{message} ...")
     start = time.monotonic()
     yield
@@ -27,7 +27,7 @@ def step(message: str) -> Iterator[None]:
 def capture(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str | None = None
 ) -> str:
-    """Run a program to its end and return its stdout; its output is in the error if it fails."""
+    """Run a program and return its stdout. If it fails, the error contains its output."""
     try:
         done = subprocess.run(command, env=env, cwd=cwd, input=stdin, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -38,7 +38,7 @@ def capture(
 
 
 def succeeds(command: Sequence[str]) -> bool:
-    """Run a program and say whether it exists and ended with 0."""
+    """Return whether a program exists and exits with code 0."""
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def succeeds(command: Sequence[str]) -> bool:
 
 
 def stream(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-    """Run a program whose output the user should see (on stderr: stdout is for results)."""
+    """Run a program and show its output on stderr: stdout is for results."""
     try:
         code = subprocess.run(command, env=env, cwd=cwd, stdout=sys.stderr, check=False).returncode
     except FileNotFoundError as error:
@@ -56,7 +56,7 @@ def stream(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd:
 
 
 def wait_until(condition: Callable[[], bool], timeout_seconds: float, interval_seconds: float = 0.05) -> bool:
-    """Ask until the answer is yes (True) or the time is over (False)."""
+    """Poll the condition. Return True once it holds, False at the timeout."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The parts of the cluster in the order they start, and how each is called."""
+"""Define the cluster's components in start order, and their command lines."""
 
 from dataclasses import dataclass
 
@@ -23,8 +23,8 @@ def containerd(config: Config, node: Node) -> list[str]:
 
 
 def etcd(config: Config) -> list[str]:
-    """Reached by a socket that only root can open. Data is thrown away at the end: no waiting for the disk."""
-    advertised = "http://127.0.0.1"  # must look like this; nobody connects to it, there are no other members
+    """Return etcd's command line. Only root can open its socket. Data need not survive a crash, so fsync is off."""
+    advertised = "http://127.0.0.1"  # etcd requires this form; nobody connects to it, as there are no other members
     return [
         str(config.paths.bin / "etcd"),
         f"--name={config.first.name}",
@@ -63,7 +63,7 @@ def apiserver(config: Config) -> list[str]:
         "--kubelet-preferred-address-types=InternalIP",
         f"--audit-policy-file={config.paths.config / 'audit.yaml'}",
         f"--audit-log-path={config.paths.audit_log}",
-        "--audit-log-maxsize=100",  # of a file, in MB; older ones are beside it
+        "--audit-log-maxsize=100",  # MB per file; rotated files are in the same directory
         "--audit-log-maxbackup=2",
     ]
 
@@ -81,7 +81,7 @@ def controller_manager(config: Config) -> list[str]:
         "--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
         "--kube-api-qps=100",
         "--kube-api-burst=200",
-        # A lost node is noticed soon; the kubelets say more often than by default that they live (settings_files.kubelet).
+        # Detect a failed node soon. For this, kubelets renew their leases more often than by default (settings_files.kubelet).
         "--node-monitor-period=2s",
         "--node-monitor-grace-period=24s",
     ]
@@ -97,7 +97,7 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Flags of a control loop that runs once. Without `--authentication-kubeconfig` it answers on /healthz only."""
+    """Return the flags of a control loop with one replica. Without `--authentication-kubeconfig` it serves /healthz only."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [
         f"--kubeconfig={kubeconfig}",
@@ -126,7 +126,7 @@ def dns(config: Config) -> list[str]:
 
 
 def of_node(config: Config, node: Node) -> list[Component]:
-    """The first node has the control plane; the others use its proxy and its DNS server, too."""
+    """Return a node's components. The first node runs the control plane; other nodes use its proxy and DNS server."""
     if node != config.first:
         return [
             Component(f"{node.prefix}containerd", node, containerd(config, node)),
@@ -145,7 +145,7 @@ def of_node(config: Config, node: Node) -> list[Component]:
 
 
 def of_all(config: Config) -> list[Component]:
-    """The components of every node that there is."""
+    """Return the components of all nodes."""
     return [component for node in config.nodes for component in of_node(config, node)]
 
 
@@ -158,7 +158,7 @@ def by_name(config: Config, name: str) -> Component:
 
 
 def start(config: Config, component: Component) -> Identity:
-    """Start it on its node, unless it runs already."""
+    """Start the component on its node, unless it already runs."""
     registry = Registry(config.paths.processes)
     running = registry.running(component.name)
     if running:
@@ -171,7 +171,7 @@ def start(config: Config, component: Component) -> Identity:
 
 
 def stop(config: Config, component: Component, grace_seconds: float) -> None:
-    """End the process; what it started (containers, for one) lives on."""
+    """Stop the process. Processes it started (such as containers) keep running."""
     registry = Registry(config.paths.processes)
     running = registry.running(component.name)
     if running:
@@ -180,6 +180,6 @@ def stop(config: Config, component: Component, grace_seconds: float) -> None:
 
 
 def dead(config: Config) -> list[Component]:
-    """Those that should run and do not."""
+    """Return the components that should run and do not."""
     registry = Registry(config.paths.processes)
     return [component for component in of_all(config) if registry.running(component.name) is None]

@@ -1,4 +1,4 @@
-"""What the cluster is made of: addresses, names, versions and places, in one typed object read at start."""
+"""Define the cluster's configuration (addresses, names, versions and paths) as one typed object, read at start."""
 
 import json
 import os
@@ -11,15 +11,15 @@ from localkube.errors import LocalkubeError
 
 KUBERNETES_VERSION = "v1.35.4"
 ADDED_NUMBERS = range(2, 10)
-_NUMBERS = 20  # clusters that a machine can have: 0 to 9, and a second one for the tests of each
+_NUMBERS = 20  # clusters per machine: 0 to 9, and for each a second one for tests
 SOURCE_DIR = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses inside the cluster's own network namespace; nothing of it is routed to the outside.
+    """Addresses inside the cluster's own network namespace. They are not routed to the outside.
 
-    So only names on the host and the link to it differ between several clusters of one machine.
+    Only the names on the host and the link to it differ between clusters of one machine.
     """
 
     namespace: str = "localkube"
@@ -29,9 +29,9 @@ class Network:
     host_address: str = "10.243.0.1"
     api_address: str = "10.243.0.2"
     link_prefix_length: int = 30
-    node_address: str = "10.244.0.1"  # of the first node, as its pods' range
+    node_address: str = "10.244.0.1"  # of the first node, like pod_cidr
     pod_cidr: str = "10.244.0.0/16"
-    added_nodes: str = "10.245"  # the node with number N has the pods' range 10.245.N.0/24
+    added_nodes: str = "10.245"  # the pod range of node number N is 10.245.N.0/24
     service_cidr: str = "10.96.0.0/16"
     first_service_address: str = "10.96.0.1"
     dns_address: str = "10.96.0.10"
@@ -44,7 +44,7 @@ class Network:
 
     @classmethod
     def numbered(cls, number: int) -> Self:
-        """That of the cluster with this number, 0 to 19."""
+        """Return the network of the cluster with this number, 0 to 19."""
         if not number:
             return cls()
         address = f"10.243.{number}"
@@ -55,9 +55,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the cluster. The first, number 1, has the control plane; its files and processes have no prefix.
+    """One node of the cluster. Node 1 runs the control plane; its files and processes have no prefix.
 
-    address: of its bridge, which is its own and its pods' gateway.
+    address: of its bridge. It is the node's own address and its pods' gateway.
     """
 
     number: int
@@ -72,20 +72,20 @@ class Node:
 
     @property
     def holder(self) -> str:
-        """The name of the process that keeps it alive, and of its directory."""
+        """Return the name of the process that keeps the node's namespaces open; its directory has the same name."""
         return "node" if self.number == 1 else self.name
 
     @property
     def prefix(self) -> str:
-        """Of the names of its processes, logs, files and certificates."""
+        """Return the prefix of its processes, logs, files and certificates."""
         return "" if self.number == 1 else f"{self.name}-"
 
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How an added node differs from the first. stream_idle_seconds: an exec stream that is silent for longer is ended."""
+    """Options of an added node. stream_idle_seconds: idle timeout of exec streams."""
 
-    stream_idle_seconds: int = 4 * 60 * 60  # Kubernetes' and containerd's own
+    stream_idle_seconds: int = 4 * 60 * 60  # default of Kubernetes and containerd
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -98,14 +98,14 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class Paths:
-    """Places of one cluster. All of `run_dir` goes away with `down`; `cache_dir` stays."""
+    """Paths of one cluster. `down` deletes `run_dir`; `cache_dir` stays."""
 
     run_dir: Path
     cache_dir: Path
 
     @property
     def lock(self) -> Path:
-        """Beside the directory, not in it: `down` removes that, and holds the lock meanwhile."""
+        """Return the lock file's path. It is outside of `run_dir`, as `down` deletes that directory while it holds the lock."""
         return Path("/run") / f"{self.run_dir.name}.lock"
 
     @property
@@ -122,7 +122,7 @@ class Paths:
 
     @property
     def audit_log(self) -> Path:
-        """Who asked the API server for what, one JSON object a line; older lines are in `audit-TIME.log` beside it."""
+        """Return the audit log's path: one JSON object per line. Rotated files are `audit-TIME.log` in the same directory."""
         return self.logs / "audit.log"
 
     @property
@@ -131,7 +131,7 @@ class Paths:
 
     @property
     def bin(self) -> Path:
-        """Symbolic links named after the parts, all to the one binary."""
+        """Return the directory of links named after the components; most point to the same binary."""
         return self.run_dir / "bin"
 
     @property
@@ -146,35 +146,35 @@ class Paths:
         return self.run_dir / f"{node.prefix}containerd.sock"
 
     def node(self, node: Node) -> Path:
-        """What belongs to the node alone; an added node is one that has this."""
+        """Return the node's own directory. An added node exists if this directory exists."""
         return self.run_dir / node.holder
 
     def node_var_lib(self, node: Node) -> Path:
-        """What the node's processes see as /var/lib."""
+        """Return the path that is /var/lib for the node's processes."""
         return self.node(node) / "var-lib"
 
     def node_var_log(self, node: Node) -> Path:
-        """What the node's processes see as /var/log."""
+        """Return the path that is /var/log for the node's processes."""
         return self.node(node) / "var-log"
 
     def node_options(self, node: Node) -> Path:
-        """What was asked for when the node was added."""
+        """Return the file with the options of an added node."""
         return self.node(node) / "options.json"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Return the path of the administrator's kubeconfig."""
         return self.run_dir / "kubeconfig"
 
     @property
     def made_of(self) -> Path:
-        """Names the programs that this cluster was made of, and how they are called."""
+        """Return the file that records the programs this cluster was created with, and their command lines."""
         return self.run_dir / "made-of"
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a cluster."""
+    """The whole configuration of a cluster."""
 
     paths: Paths
     network: Network = Network()
@@ -186,23 +186,23 @@ class Config:
 
     @property
     def first(self) -> Node:
-        """The node that is always there."""
+        """Return the first node, which always exists."""
         network = self.network
         return Node(1, network.namespace, network.node_address, network.pod_cidr, self.cgroup)
 
     def added(self, number: int) -> Node:
-        """The node with this number, 2 to 9, whether it is there or not."""
+        """Return the node with this number, 2 to 9, whether it exists or not."""
         network, name = f"{self.network.added_nodes}.{number}", f"node{number}"
         return Node(number, f"{self.network.namespace}-{name}", f"{network}.1", f"{network}.0/24", f"{self.cgroup}/{name}")
 
     @property
     def nodes(self) -> list[Node]:
-        """The first, and those that were added and not removed."""
+        """Return the first node and all added nodes that exist."""
         return [self.first, *(each for each in map(self.added, ADDED_NUMBERS) if self.paths.node(each).exists())]
 
 
 def load_config(environment: Mapping[str, str] = os.environ) -> Config:
-    """Read the settings from environment variables (all optional; see README.md)."""
+    """Read the configuration from environment variables (all optional; see README.md)."""
     cache = environment.get("MULTISTEP_CACHE") or f"{environment.get('HOME', '/root')}/.cache/multistep"
     number = _number(environment)
     name = f"multistep-localkube-{number}" if number else "multistep-localkube"
@@ -215,7 +215,7 @@ def load_config(environment: Mapping[str, str] = os.environ) -> Config:
 
 
 def second_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which all is about another cluster, which belongs to the one of this environment: tests use both."""
+    """Return the environment variables of a second cluster beside this one, for tests that use both."""
     others = {"LOCALKUBE_NUMBER": str((_number(environment) + _NUMBERS // 2) % _NUMBERS)}
     if directory := environment.get("LOCALKUBE_DIR"):
         others["LOCALKUBE_DIR"] = f"{directory.rstrip('/')}-second"

@@ -1,4 +1,4 @@
-"""The cluster's containerd, as seen by the images it holds."""
+"""Manage the images of the cluster's containerd."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Containerd:
-    """Talks to the daemon by its socket; works from the host, outside of the node's namespaces."""
+    """A client of the daemon's socket. It works from the host, outside of the node's namespaces."""
 
     socket: Path
 
@@ -25,26 +25,26 @@ class Containerd:
         return self.socket.exists() and succeeds([*self._ctr(), "version"])
 
     def digest(self, image: str) -> str | None:
-        """The digest of the manifest that the name stands for; None if there is no such image."""
+        """Return the digest of the image's manifest; None if the image does not exist."""
         lines = self._run("images", "list", f'name=="{image}"').splitlines()
         return lines[1].split()[2] if len(lines) > 1 else None
 
     def has(self, image: str, image_id: str) -> bool:
-        """Whether the name stands for the image with this id. The CRI plugin keeps a second name, the id, for each."""
+        """Return whether the name refers to the image with this id. The CRI plugin stores each image under its id, too."""
         digest = self.digest(image)
         return digest is not None and digest == self.digest(f"sha256:{image_id}")
 
     def load(self, archive_file: Path) -> None:
-        """Take in the images of an archive."""
+        """Import the images of an archive."""
         self._run("images", "import", str(archive_file))
 
     def names(self) -> list[str]:
-        """Of all its images; the CRI plugin's second names, by digest, are left out."""
+        """Return the names of all images, without the names by digest that the CRI plugin adds."""
         listed = self._run("images", "list", "--quiet").split()
         return [name for name in listed if not name.startswith("sha256:") and "@" not in name]
 
     def save(self, names: Sequence[str], archive_file: Path) -> None:
-        """Write images to an archive; what they share is in it once."""
+        """Export images to one archive; it contains shared layers once."""
         self._run("images", "export", str(archive_file), *names)
 
     def tag(self, image: str, other: str) -> None:
@@ -58,12 +58,12 @@ class Containerd:
 
 
 def architecture() -> str:
-    """This machine's architecture in the words of images."""
+    """Return this machine's architecture as named in image manifests."""
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def ensure_pause_image(config: Config, daemon: Containerd) -> None:
-    """Each pod has a container of it; it holds nothing but a program that waits to be told to end."""
+    """Import the pause image, which each pod needs. It contains only a program that waits for a signal."""
     if daemon.digest(PAUSE_IMAGE):
         return
     binary = Path(os.path.realpath(config.paths.bin / "pause"))

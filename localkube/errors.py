@@ -1,11 +1,11 @@
-"""Everything that localkube raises on purpose.
+"""Define all errors that localkube raises.
 
 LocalkubeError            exit code 1
-├── Unsupported           exit code 2: this machine, or this kind of cluster, cannot do it
-├── CommandFailed         a program ended with an error
-├── Unhealthy             a part of the cluster did not become (or is not) healthy
-├── ApiError              the API server refused a request
-└── Unreachable           nothing answers where the API server should be
+├── Unsupported           exit code 2: this machine or this kind of cluster does not support the request
+├── CommandFailed         a program exited with an error
+├── Unhealthy             a component is not healthy
+├── ApiError              the API server rejected a request
+└── Unreachable           the API server does not answer
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from pathlib import Path
 
 
 class LocalkubeError(Exception):
-    """Base of all errors that are shown to the user as one message."""
+    """Base class of errors that are shown to the user as one message."""
 
     exit_code = 1
 
 
 class Unsupported(LocalkubeError):
-    """What was asked for is not possible here; the message says what is missing."""
+    """The request is not supported here; the message names what is missing."""
 
     exit_code = 2
 
 
 class CommandFailed(LocalkubeError):
-    """A program ended with a non-zero exit code."""
+    """A program exited with a non-zero exit code."""
 
     def __init__(self, command: Sequence[str], code: int, output: str) -> None:
         super().__init__(f"`{' '.join(command)}` ended with exit code {code}:\n{output.strip()[-4000:]}")
@@ -34,7 +34,7 @@ class CommandFailed(LocalkubeError):
 
 
 class Unhealthy(LocalkubeError):
-    """A part is not what it should be; names the log that tells why."""
+    """A component is not healthy; the message shows the end of its log."""
 
     def __init__(self, what: str, log: Path | None = None) -> None:
         hint = f"\nIts log is {log}; the last lines:\n{_tail(log)}" if log else ""
@@ -50,7 +50,7 @@ class ApiError(LocalkubeError):
 
 
 class Unreachable(LocalkubeError):
-    """No connection to the API server."""
+    """The connection to the API server failed."""
 
 
 def _tail(log: Path, lines: int = 15) -> str:

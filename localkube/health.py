@@ -1,4 +1,4 @@
-"""What makes a cluster healthy: every process alive, and each part saying so when asked."""
+"""Check the cluster's health: every process runs, and each component reports that it is ready."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def connect(config: Config) -> Api:
 
 
 def problems(config: Config) -> list[str]:
-    """What is wrong, in words; empty if the cluster can take pods."""
+    """Return the problems as text; empty if the cluster accepts pods."""
     if not node.is_up(config, config.first):
         return ["the node's network or namespaces are not there"]
     dead = [f"{component.name} is not running" for component in components.dead(config)]
@@ -23,7 +23,7 @@ def problems(config: Config) -> list[str]:
 
 
 def unready(config: Config) -> list[str]:
-    """What does not say that it is ready, of a cluster whose processes all run."""
+    """Return the components that are not ready, in a cluster whose processes all run."""
     api = connect(config)
     if not api.says_ok("/readyz"):
         return ["apiserver is not ready"]
@@ -56,7 +56,7 @@ def _unready_services(api: Api, config: Config) -> list[str]:
 
 
 def takes_pods(found: dict[str, Any]) -> bool:
-    """Ready, and without a taint: a new node keeps its not-ready taint for about a second."""
+    """Return whether the node is Ready and untainted: a new node keeps its not-ready taint for about a second."""
     conditions = found.get("status", {}).get("conditions", [])
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and not found["spec"].get("taints") and not found["spec"].get("unschedulable")

@@ -1,4 +1,4 @@
-"""Container images without an engine: building them, base images to build on, and taking them into the cluster."""
+"""Build container images and base images without a container engine, and load them into the cluster."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ _CA_IN_BUILD = "/run/build-ca.crt"
 
 @dataclass(frozen=True)
 class Build:
-    """What `docker build` would be told."""
+    """The arguments of `docker build`."""
 
     name: str
     context: Path
@@ -39,7 +39,7 @@ class Build:
 
 
 def build(config: Config, wanted: Build) -> None:
-    """Build an image with buildah; layers are kept, so that a second build does only what changed."""
+    """Build an image with buildah. It caches layers, so a second build runs only the steps that changed."""
     options = ["--isolation", "chroot", "--layers", "--force-rm", "--tag", wanted.name, "--file", str(wanted.dockerfile)]
     for argument in wanted.arguments:
         options += ["--build-arg", argument]
@@ -50,7 +50,7 @@ def build(config: Config, wanted: Build) -> None:
 
 
 def load(config: Config, name: str) -> None:
-    """Take an image that buildah has into the cluster, unless it is there already."""
+    """Load an image that buildah built into the cluster, unless the cluster already has it."""
     image_id = _image_id(name)
     if image_id is None:
         raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")
@@ -65,7 +65,7 @@ def load(config: Config, name: str) -> None:
 
 
 def copy(config: Config, node: Node) -> None:
-    """Give an added node the images of the first one."""
+    """Copy the first node's images to an added node."""
     there, here = (Containerd(config.paths.containerd_socket(each)) for each in (config.first, node))
     missing = [each for each in there.names() if there.digest(each) != here.digest(each)]
     if missing:
@@ -76,9 +76,9 @@ def copy(config: Config, node: Node) -> None:
 
 
 def names_in_cluster(name: str) -> list[str]:
-    """The full names that pods may mean by `name`.
+    """Return the full names that `name` can mean in a pod.
 
-    A short name is `docker.io/...` for Kubernetes and `localhost/...` for buildah: it is then known by both.
+    Kubernetes reads a short name as `docker.io/...`, buildah as `localhost/...`, so the image gets both names.
     """
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     first, _, rest = tagged.partition("/")
@@ -88,7 +88,7 @@ def names_in_cluster(name: str) -> list[str]:
 
 
 def ensure_bases(config: Config, dockerfile: Path) -> None:
-    """Those of our base images that the Dockerfile names."""
+    """Create those of our base images that the Dockerfile names."""
     text = dockerfile.read_text() if dockerfile.exists() else ""
     if _short(PYTHON_IMAGE) in text:
         ensure_python(config)
@@ -97,7 +97,7 @@ def ensure_bases(config: Config, dockerfile: Path) -> None:
 
 
 def ensure_debian(config: Config) -> None:
-    """The base image that `FROM debian:bookworm-slim` finds."""
+    """Create the base image that `FROM debian:bookworm-slim` uses."""
     kept = config.paths.cache_dir / "images" / f"debian-{_SUITE}-slim-{architecture()}.tar"
     if _image_id(DEBIAN_IMAGE):
         return
@@ -109,7 +109,7 @@ def ensure_debian(config: Config) -> None:
 
 
 def ensure_python(config: Config) -> None:
-    """The base image that `FROM python:3.11-slim-bookworm` finds: Debian's Python, with pip and venv."""
+    """Create the base image that `FROM python:3.11-slim-bookworm` uses: Debian's Python, with pip and venv."""
     kept = config.paths.cache_dir / "images" / f"python-3.11-slim-{_SUITE}-{architecture()}.tar"
     if _image_id(PYTHON_IMAGE):
         return
@@ -163,7 +163,7 @@ def _bootstrap_debian(output: Path) -> None:
 
 
 def _slim(root: Path) -> None:
-    """Leave out what nobody reads in a container, and tell dpkg to leave it out of what is installed later."""
+    """Delete documentation, locales and package caches, and configure dpkg and apt not to add them later."""
     for directory in _UNNEEDED:
         for entry in (root / directory).iterdir():
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -173,9 +173,10 @@ def _slim(root: Path) -> None:
 
 
 def _trust_of_machine(directory: Path, environment: Mapping[str, str], system: Path = _CA_OF_DEBIAN) -> list[str]:
-    """Where this machine trusts a certificate authority of its own, let `pip` in builds trust it too.
+    """Return buildah options that let `pip` trust this machine's own certificate authority.
 
-    A variable names it, or it was added to Debian's bundle. Only mounts are used: a variable would stay in the image.
+    An environment variable names its file, or Debian's bundle includes it. The options only mount files: a variable would
+    stay in the image.
     """
     bundle = next((Path(environment[name]) for name in _CA_VARIABLES if environment.get(name)), system)
     if not bundle.is_file():

@@ -1,4 +1,4 @@
-"""One command at a time changes the cluster, across processes and checkouts."""
+"""Serialize commands that change the cluster, across processes and checkouts."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from localkube.commands import say
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file while the block runs; the file is removed afterwards, so that nothing is left behind."""
+    """Hold the lock file while the block runs, then delete the file."""
     descriptor = _acquire(path)
     try:
         yield
@@ -21,7 +21,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int:
-    """Lock the file that is at `path` now: its last holder may have removed the one that we waited for."""
+    """Lock the file that is at `path` now: the previous holder may have deleted the file that this process waited for."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _lock(descriptor)

@@ -1,4 +1,4 @@
-"""The cluster's own network: a namespace for each node with a bridge for its pods, a link to the host, and no way out."""
+"""Create the cluster's network: per node a namespace with a bridge for pods, one link to the host, no route to the outside."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def exists(node: Node) -> bool:
 
 
 def create(network: Network, node: Node) -> None:
-    """Make the first node's namespace and everything in it; what is there from an interrupted attempt is replaced."""
+    """Create the first node's namespace and its devices; replace what an interrupted attempt left."""
     remove(node)
     unlink(network)
     _make_namespace(node)
@@ -23,7 +23,7 @@ def create(network: Network, node: Node) -> None:
 
 
 def join(network: Network, first: Node, node: Node) -> None:
-    """Make an added node's namespace with a link to the first node, which is its way to everything else."""
+    """Create an added node's namespace and its link to the first node, which is its default route."""
     leave(first, node)
     _make_namespace(node)
     _configure(first, f"link add {node.name} type veth peer name {first.name} netns {node.namespace}\n")
@@ -32,29 +32,29 @@ def join(network: Network, first: Node, node: Node) -> None:
 
 
 def leave(first: Node, node: Node) -> None:
-    """Remove an added node's namespace, and the first node's end of the link: it would go by itself, but not at once."""
+    """Delete an added node's namespace and the first node's end of the link. The kernel would delete that end too, but later."""
     remove(node)
     succeeds(["ip", "-netns", first.namespace, "link", "delete", node.name])
 
 
 def cut(first: Node, node: Node) -> None:
-    """From now on, nothing reaches the added node, and nothing that it says reaches anybody."""
+    """Cut the added node's network: no packet reaches or leaves it."""
     _configure(node, f"link set {first.name} down\n")
 
 
 def remove(node: Node) -> None:
-    """Remove the namespace with all of its interfaces; other ends of links go with them."""
+    """Delete the namespace and all its interfaces; the other ends of their links disappear with them."""
     if exists(node):
         capture(["ip", "netns", "delete", node.namespace])
 
 
 def unlink(network: Network) -> None:
-    """Remove the host's end of its link to the first node; it may be gone already with its other end."""
+    """Delete the host's end of the link to the first node, if it still exists."""
     succeeds(["ip", "link", "delete", network.host_device])
 
 
 def enter(node: Node) -> list[str]:
-    """Prefix of a command that shall run in the namespace (`ip netns exec` would hide the cgroup mounts)."""
+    """Return the command prefix that runs a command in the namespace (`ip netns exec` would hide the cgroup mounts)."""
     return ["nsenter", f"--net={_namespace_file(node)}"]
 
 
@@ -85,7 +85,9 @@ link set {network.bridge} up
 
 
 def _link_commands(here: Node, there: Node, behind: str) -> str:
-    """One end of the link between two nodes; it is named after the other one, which is the way to `behind`."""
+    """Return commands that configure one end of the link between two nodes: a device named after the other node, which routes
+    `behind`.
+    """
     return f"""\
 address add {here.address} peer {there.address} dev {there.name}
 link set {there.name} up

@@ -1,7 +1,7 @@
-"""A node as its processes see it: own network, and an own view of /run, /var/lib and /var/log.
+"""Manage a node's namespaces: its own network, and its own /run, /var/lib and /var/log.
 
-Mounts made in this view (container root filesystems, volumes, pods' network namespaces) are not seen by the host and
-vanish with the last process in it. A process that does nothing, the holder, keeps it alive.
+The host does not see mounts created in them (container root filesystems, volumes, pods' network namespaces). They
+disappear with the last process of the node. An idle process, the holder, keeps the namespaces open.
 """
 
 import shutil
@@ -25,7 +25,7 @@ mount --bind "$2" /var/log
 
 
 def start_holder(config: Config, node: Node) -> None:
-    """Make the node's view of the machine; nothing must be left of an earlier one."""
+    """Create the node's namespaces. Those of an earlier run must not exist any more."""
     if node == config.first:
         network.create(config.network, node)
     else:
@@ -46,7 +46,7 @@ def is_up(config: Config, node: Node) -> bool:
 
 
 def inside(config: Config, node: Node, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` on the node."""
+    """Return the command line that runs `command` on the node."""
     holder = Registry(config.paths.processes).running(node.holder)
     if holder is None:
         raise Unhealthy(f"{node.name} is not running; start it with `python3 -m localkube up`")
@@ -54,7 +54,7 @@ def inside(config: Config, node: Node, command: Sequence[str]) -> list[str]:
 
 
 def stop_all(config: Config) -> None:
-    """End every process of the cluster at once and take the network away."""
+    """Kill every process of the cluster and delete its network."""
     cgroups.kill_all(config.cgroup)
     for node in reversed(config.nodes):
         network.remove(node)
@@ -62,14 +62,14 @@ def stop_all(config: Config) -> None:
 
 
 def cut_power(config: Config, node: Node) -> None:
-    """End an added node without a word: the network first, so that no connection is closed, only silent."""
+    """Kill an added node without a clean shutdown: cut the network first, so that connections go silent instead of closing."""
     if network.exists(node):
         network.cut(config.first, node)
     cgroups.kill_all(node.cgroup)
 
 
 def remove(config: Config, node: Node) -> None:
-    """Leave nothing of an added node on the machine; everything that has its name is its own."""
+    """Delete everything of an added node from the machine."""
     cut_power(config, node)
     network.leave(config.first, node)
     paths = config.paths
@@ -79,7 +79,7 @@ def remove(config: Config, node: Node) -> None:
 
 
 def _forget_earlier_run(config: Config, node: Node) -> None:
-    """What a reboot would clear, and addresses leased to pods that are no more."""
+    """Delete what a reboot would clear, and address leases of pods that no longer exist."""
     paths = config.paths
     var_lib = paths.node_var_lib(node)
     shutil.rmtree(var_lib / "cni", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The Debian packages that the node needs, installed only when something of them is missing."""
+"""Install the Debian packages that the node needs, if their programs are missing."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 from localkube.commands import capture, step, succeeds
 from localkube.errors import Unsupported
 
-_PROGRAMS = {  # package: what of it we use
+_PROGRAMS = {  # package: the program of it that localkube uses
     "buildah": "buildah",
     "containerd": "containerd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
@@ -25,7 +25,7 @@ _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 
 
 def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
-    """Install what is missing; nothing that is there is upgraded, and no service is started. programs: by package."""
+    """Install missing packages; upgrade nothing and start no service. programs: by package."""
     missing = missing_packages(programs)
     if not missing:
         return
@@ -34,18 +34,18 @@ def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
     with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
         _apt_get("update", "-qq")
         _apt_get("install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", *missing)
-    if "containerd" in missing:  # we run our own; do not let the machine's start at the next boot
+    if "containerd" in missing:  # localkube runs its own containerd; do not start the machine's at the next boot
         succeeds(["systemctl", "disable", "--quiet", "containerd.service"])
 
 
 def missing_packages(programs: Mapping[str, str] = _PROGRAMS) -> list[str]:
-    """Packages of which the program is not there."""
+    """Return the packages whose program is missing."""
     return [package for package, program in programs.items() if not shutil.which(program)]
 
 
 @contextmanager
 def _no_services_started() -> Iterator[None]:
-    """Packages ask this script whether they may start their service (invoke-rc.d(8)); we say no while we install."""
+    """Prevent service starts during the installation: package scripts ask this policy script first (invoke-rc.d(8))."""
     if _POLICY.exists():
         yield
         return

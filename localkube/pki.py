@@ -1,4 +1,4 @@
-"""The cluster's certificate authority and one certificate for each who speaks with another."""
+"""Create the cluster's certificate authority, and one certificate per client and server."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ subjectKeyIdentifier = hash
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is to be certified: a user (its common name) with groups, and for servers the names they are called by."""
+    """The content of a certificate: a user (common name) with groups, and for servers their names."""
 
     file: str
     user: str
@@ -45,7 +45,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Pki:
-    """Where keys and certificates lie: `NAME.crt` and `NAME.key`."""
+    """The directory of keys and certificates: `NAME.crt` and `NAME.key`."""
 
     directory: Path
     ca: str = field(default="ca", init=False)
@@ -58,7 +58,7 @@ class Pki:
 
 
 def certificates(config: Config) -> list[Certificate]:
-    """Everyone in the cluster who proves who they are with a certificate."""
+    """Return all certificates of the cluster's clients and servers."""
     net = config.network
     api_names = (
         *("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
@@ -81,7 +81,7 @@ def _kubelet(node: Node) -> Certificate:
 
 
 def create(config: Config) -> Pki:
-    """Make whatever is missing; keys are readable by root only."""
+    """Create the keys and certificates that are missing; only root can read the keys."""
     pki = Pki(config.paths.pki)
     pki.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not pki.certificate(pki.ca).exists():

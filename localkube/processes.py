@@ -1,4 +1,4 @@
-"""Processes known by identity, never by name: a pid together with the time it started and the boot it belongs to."""
+"""Identify processes by pid, start time and boot id, never by name."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _STATE_FIELD = 3
 
 @dataclass(frozen=True)
 class Identity:
-    """Names one process for good: a pid alone is used again by the kernel."""
+    """Identifies one process uniquely: the kernel reuses pids."""
 
     pid: int
     start_ticks: int  # clock ticks after boot
@@ -29,17 +29,17 @@ class Identity:
 
 
 def parse_stat(stat: str) -> tuple[str, int]:
-    """State letter and start time (clock ticks after boot) from the text of /proc/PID/stat.
+    """Return the state letter and start time (clock ticks after boot) from the text of /proc/PID/stat.
 
-    The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    The second field is the program's name in parentheses and can itself contain spaces and parentheses.
     """
     after_name = stat[stat.rindex(")") + 2 :].split()
-    first = 3  # number of the field that follows the name
+    first = 3  # number of the first field after the name
     return after_name[_STATE_FIELD - first], int(after_name[_START_TIME_FIELD - first])
 
 
 def identify(pid: int) -> Identity | None:
-    """The identity of a running process; None if there is none (a zombie does not run)."""
+    """Return the identity of a running process; None if no such process runs (a zombie does not run)."""
     try:
         state, start_ticks = parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -50,7 +50,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
-    """Start a process of its own session inside a cgroup, its output appended to `log`."""
+    """Start a process in its own session and in a cgroup; append its output to `log`."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             [*_INTO_CGROUP, str(cgroup_procs), *command],
@@ -61,18 +61,18 @@ def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
             env=os.environ | _FEWER_COLLECTIONS,
         )
     identity = identify(child.pid)
-    child.returncode = 0  # it outlives us: no warning that it still runs
+    child.returncode = 0  # the process outlives this one: avoid the warning that it still runs
     return identity or Identity(child.pid, 0, "")
 
 
-# All are Go programs. Memory is plenty here and cores are few: by default the API server collects garbage an eighth of its time.
+# All are Go programs. Memory is plentiful and CPUs are few: by default the API server spends an eighth of its time in GC.
 _FEWER_COLLECTIONS = {"GOGC": "400", "GOMEMLIMIT": "3GiB"}
 
 _INTO_CGROUP = ("sh", "-c", 'echo $$ >"$0" && exec "$@"')
 
 
 def stop(identity: Identity, grace_seconds: float) -> None:
-    """Ask the process to end, and kill it when the grace is over."""
+    """Send SIGTERM, and SIGKILL after the grace period."""
     _signal(identity, signal.SIGTERM)
     if not wait_until(lambda: not identity.alive, grace_seconds):
         _signal(identity, signal.SIGKILL)
@@ -80,7 +80,7 @@ def stop(identity: Identity, grace_seconds: float) -> None:
 
 
 def _signal(identity: Identity, number: signal.Signals) -> None:
-    """Signal exactly this process: a pidfd cannot come to mean another one between the check and the signal."""
+    """Signal exactly this process: with a pidfd the pid cannot be reused between check and signal."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -96,7 +96,7 @@ def _signal(identity: Identity, number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Registry:
-    """The cluster's processes by component, one small file each."""
+    """The cluster's recorded processes: one small file per component."""
 
     directory: Path
 
@@ -107,14 +107,14 @@ class Registry:
         temporary.rename(self.directory / name)
 
     def recorded(self, name: str) -> Identity | None:
-        """What was recorded, dead or alive; None for nothing, or nothing readable."""
+        """Return the recorded process, running or not; None if the record is missing or invalid."""
         try:
             return Identity(**json.loads((self.directory / name).read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def running(self, name: str) -> Identity | None:
-        """The component's process if it is alive and truly the one that was recorded."""
+        """Return the component's process if it runs and is the recorded one."""
         identity = self.recorded(name)
         return identity if identity and identity.alive else None
 

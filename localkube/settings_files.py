@@ -1,4 +1,4 @@
-"""The configuration files of the components. Those that are YAML are written as JSON, which is YAML too."""
+"""Write the components' configuration files. YAML files are written as JSON, which is valid YAML."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 def write_all(config: Config, pki: Pki) -> None:
-    """Write every file that a component reads at start."""
+    """Write every file that a component reads when it starts."""
     directory = config.paths.config
     directory.mkdir(parents=True, exist_ok=True)
     for node in config.nodes:
@@ -37,7 +37,7 @@ def _write_of_node(config: Config, pki: Pki, node: Node) -> None:
 
 
 def kubeconfig(network: Network, pki: Pki, user: str) -> Document:
-    """Access as one of the certificate's users, everything embedded."""
+    """Return a kubeconfig for the certificate's user, with embedded certificates and key."""
     name = "multistep-localkube"
     ca = _embedded(pki.certificate(pki.ca))
     credentials = {
@@ -55,7 +55,7 @@ def kubeconfig(network: Network, pki: Pki, user: str) -> Document:
 
 
 def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Document:
-    """Certificates and the API server decide who may speak with the kubelet; nobody may anonymously."""
+    """Return the kubelet's configuration: client certificates, authorization by the API server, no anonymous access."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -76,10 +76,10 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
         "streamingConnectionIdleTimeout": f"{options.stream_idle_seconds}s",
-        "nodeLeaseDurationSeconds": 8,  # renewed every 2 s: a machine that is slow for a while is not lost
+        "nodeLeaseDurationSeconds": 8,  # renewed every 2 s, so that a slow machine does not count as failed
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
-        # The machine's control groups are not ours to arrange: the pods' are kept in one of our own.
+        # localkube does not control the machine's cgroups: the pods' cgroups are in a group of its own.
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
         "cgroupRoot": f"/{node.cgroup}",
@@ -92,18 +92,18 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
             "nodefs.inodesFree": "1%",
             "imagefs.available": "1%",
         },
-        "imageGCHighThresholdPercent": 100,  # images cannot be pulled again
+        "imageGCHighThresholdPercent": 100,  # deleted images could not be pulled again
     }
 
 
 def proxy(config: Config) -> Document:
-    """Services by nftables."""
+    """Return kube-proxy's configuration: Services by nftables."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": str(config.paths.config / "proxy.kubeconfig")},
         "mode": "nftables",
-        # Pods share a bridge: without masquerading, an answer would go past the translation straight to the caller.
+        # Pods share a bridge: without masquerading, a reply would bypass the address translation.
         "nftables": {"masqueradeAll": True},
         "clusterCIDR": config.network.pod_cidr,
         "hostnameOverride": config.first.name,
@@ -114,7 +114,7 @@ def proxy(config: Config) -> Document:
 
 
 def cni(network: Network, node: Node) -> Document:
-    """Pods on one bridge, with addresses from the node's range."""
+    """Return the CNI configuration: one bridge for all pods, with addresses from the node's range."""
     bridge = {
         "type": "bridge",
         "bridge": network.bridge,
@@ -131,7 +131,7 @@ def cni(network: Network, node: Node) -> Document:
 
 
 def containerd(config: Config, node: Node, options: NodeOptions) -> str:
-    """`restrict_oom_score_adj`: machines without CAP_SYS_RESOURCE cannot lower it, and runc would fail."""
+    """Return containerd's configuration. Without `restrict_oom_score_adj`, runc fails on machines without CAP_SYS_RESOURCE."""
     return f"""\
 version = 2
 root = "/var/lib/containerd"
@@ -153,7 +153,7 @@ state = "/run/containerd"
 
 
 def corefile(config: Config) -> str:
-    """Names of the cluster; all others do not exist, and that is said at once."""
+    """Return CoreDNS's configuration: it resolves the cluster's names, and answers NXDOMAIN to all others."""
     address = config.network.node_address
     return f"""\
 . {{
@@ -172,7 +172,7 @@ def corefile(config: Config) -> str:
 """
 
 
-AUDIT_POLICY: Document = {  # what programs in pods ask for: who, what, when, and whether they may; no bodies
+AUDIT_POLICY: Document = {  # logs requests of service accounts, without bodies
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
@@ -189,7 +189,7 @@ def _embedded(path: Path) -> str:
 
 
 def _write(path: Path, document: Document) -> None:
-    """Write readable by the owner only, as some hold keys; and only if it differs: kube-proxy ends at any change."""
+    """Write a file that only its owner can read (some contain keys), if it differs: kube-proxy exits when its file changes."""
     text = json.dumps(document, indent=2) + "\n"
     if path.exists() and path.read_text() == text:
         return

