@@ -1,15 +1,16 @@
-"""``make bench``: what trials cost against pods that do nothing, in one run on one cluster.
+"""``make bench``: compare trials with idle pods, in one run on one cluster.
 
-Sections, in their order:
+Sections, in order:
 
-- trials: for 1 and for 40 trials of the example at once, wall time against that of idle pods of the same shape (image, init
-  container, grace period) and of bare pods, by turns in three rounds; per trial execs, API requests, status writes, operator
-  CPU; then the same 40 by Harbor's own driver, where there is one (HARBOR=, or `harbor` on the PATH)
-- transfers: what files into a pod and back cost in time and in memory
-- store: a large artifact on its way into an object store
-- simulated: 5,000 trials at once (BENCH_TRIALS=) on nodes that KWOK plays, two rounds; the resource of a trial of 100 steps
+- trials: for 1 and for 40 concurrent trials of the example, wall time compared with idle pods of the same shape (image, init
+  container, grace period) and with bare pods, alternating in three rounds; per trial: execs, API requests, status writes,
+  operator CPU; then the same 40 trials by Harbor's own driver, if available (HARBOR=, or `harbor` on the PATH)
+- transfers: time and memory of file transfers to and from a pod
+- store: upload of a large artifact to an object store
+- simulated: 5,000 concurrent trials (BENCH_TRIALS=) on nodes that KWOK simulates, two rounds; the size of a trial of 100 steps
 
-It fails where a trial takes more execs than it has steps, or the store's artifact is slower or takes more memory than was promised.
+It fails if a trial takes more execs than it has steps, if the upload exceeds its limits of time or memory, or if a limit of the
+simulated trials is exceeded.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from tests.bench.trials import Manifests
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
 SECTIONS = ("trials", "transfers", "store", "simulated")
 COUNTS = (1, 40)
-TRANSFERS = (64, 1024)  # MiB; memory that grows with them would not be flat
+TRANSFERS = (64, 1024)  # MiB; two sizes show whether memory grows with the file
 
 Object = dict[str, Any]
 
 
 def idle_pod(trial: Object, image: str, operator_image: str) -> Object:
-    """A pod of the shape that a trial's has, which does nothing: the runner waits and is never asked."""
+    """Return an idle pod with the same shape as a trial's pod: its runner gets no request."""
     parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
     task = parse_task((EXAMPLE / "task.toml").read_text())
     settings = Settings(operator_image=operator_image)
@@ -57,7 +58,7 @@ def idle_pod(trial: Object, image: str, operator_image: str) -> Object:
 
 
 def bare_pod(shape: Object) -> Object:
-    """The least pod with the same image: no init container, no probe; it ends at once when told to."""
+    """Return a minimal pod with the same image: no init container, no probe, no grace period."""
     main = shape["spec"]["containers"][0]
     container = {"name": "main", "image": main["image"], "command": ["sleep", "3600"], "resources": main["resources"]}
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
@@ -66,7 +67,7 @@ def bare_pod(shape: Object) -> Object:
 
 @dataclass
 class Bench:
-    """A namespace of its own, and what its pods and trials are made of. sections: those that are wanted."""
+    """A bench in its own namespace. manifests: its pods and trials; sections: those to run."""
 
     client: Client
     namespace: str
@@ -74,7 +75,7 @@ class Bench:
     sections: Sequence[str]
 
     async def run(self) -> bool:
-        """All measurements that are wanted. Whether what was promised holds."""
+        """Run all selected sections. Return whether all limits hold."""
         held = True
         if "trials" in self.sections:
             held = await self._trials()
@@ -102,7 +103,7 @@ class Bench:
         _print(harbor.table(found, ours))
 
     async def _transfers(self) -> None:
-        """Bytes through the exec channel and the runner, by the client that the operator uses, in a process of its own."""
+        """Measure transfers through the exec channel and the runner, with the operator's client, in this process."""
         _say("files into a pod and back")
         table = Table("file MiB", "upload MB/s", "download MB/s", "client's memory grew by MiB")
         for mebibytes in TRANSFERS:
@@ -135,7 +136,7 @@ class Bench:
 
 
 async def run(image: str, operator_image: str, sections: Sequence[str], *, runner_in_image: bool) -> bool:
-    """Measure in a namespace that is there only for it. Whether what was promised holds."""
+    """Run the bench in a new namespace. Return whether all limits hold."""
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     packed = pack(EXAMPLE)
@@ -175,7 +176,7 @@ def _print(*found: Table | str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Parse the command line and run the bench."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--image", required=True, help="the example's image, as `multistep build` made it")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""The same trials by Harbor's own driver, on the same cluster, with the same image: its environment "ack" takes any kubeconfig.
+"""Run the same trials with Harbor's own driver, on the same cluster and image: its environment "ack" accepts any kubeconfig.
 
-What is changed of the task, in a copy: it names the image that the cluster has, as Harbor would push what it builds to a registry.
-What is changed of the pod: it asks for what ours asks for, as Harbor's wants a whole CPU or none.
+A copy of the task names the image that the cluster has, because Harbor would push the image that it builds to a registry.
+The pod has the same resource requests as ours, because Harbor's pod requests a whole CPU or none.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _LOG_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Harbor:
-    """What trials cost by its driver. seconds: from the start of its job to the end, without those until Python is there.
+    """Cost of the trials with Harbor's driver. seconds: from the start of its job to the end, without the start of Python.
 
-    bare: of as many bare pods, just before and just after; execs and cpu_seconds: of all trials together; wrong: failed trials.
+    bare: seconds of as many bare pods, before and after; execs and cpu_seconds: of all trials together; wrong: failed trials.
     """
 
     version: str
@@ -48,13 +48,13 @@ class Harbor:
 
 
 def program(variables: Mapping[str, str] = os.environ) -> Path | None:
-    """The `harbor` to measure, if there is one."""
+    """Return the path of `harbor`, or None if it is missing."""
     found = shutil.which(variables.get("HARBOR") or "harbor", path=variables.get("PATH"))
     return Path(found) if found else None
 
 
 async def measure(client: Client, namespace: str, harbor: Path, task: Path, manifests: Manifests, count: int) -> Harbor:
-    """`count` trials of the task at once. Raises RuntimeError if it cannot run them."""
+    """Run `count` trials of the task concurrently. Raise RuntimeError if `harbor` fails."""
     print(f"bench: {count} trials by {harbor} ...", file=sys.stderr, flush=True)
     version = (await _run(harbor, "--version")).strip()
     before = await time_pods(client, namespace, manifests.bare, count)
@@ -75,7 +75,7 @@ async def measure(client: Client, namespace: str, harbor: Path, task: Path, mani
 
 
 def table(found: Harbor, ours: Comparison) -> Table:
-    """Both drivers."""
+    """Return a table of both drivers."""
     titles = ("driver", "trials", "s", "ratio to bare", "execs / trial", "driver's CPU s / trial", "went wrong")
     made = Table(*titles, title="Harbor's own driver and this operator")
     count = ours.count
@@ -128,6 +128,6 @@ async def _run(*command: str | Path) -> str:
 
 
 def _cpu_seconds() -> float:
-    """Of programs that this one ran and that are over."""
+    """Return the CPU seconds of child processes that exited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

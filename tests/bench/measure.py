@@ -1,4 +1,4 @@
-"""What the bench measures with: pods that do nothing, trials, and the operator's own counters."""
+"""Measure idle pods and trials, and read the operator's counters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file
 
 DEADLINE_SECONDS = 900.0
-LOOK_SECONDS = 0.2  # at metadata only
+LOOK_SECONDS = 0.2  # polls metadata only
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Counters:
-    """The operator's counters at one moment; differences are what a run cost."""
+    """The operator's counters at one moment; the difference of two is the cost of a run."""
 
     execs: float
     requests: float
@@ -36,13 +36,13 @@ class Counters:
     peak_bytes: float
 
     def since(self, start: Counters) -> Counters:
-        """What came since then; the peak is all the operator's life's."""
+        """Return the difference from `start`. The peak is that of the operator's whole life."""
         differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
         return replace(Counters(**differences), peak_bytes=self.peak_bytes)
 
 
 async def counters(client: Client) -> Counters:
-    """Scrape the operator through the API server."""
+    """Scrape the operator's metrics through the API server."""
     totals: dict[str, float] = {}
     for sample, value in (await samples(client)).items():
         name = sample.split("{")[0]
@@ -57,7 +57,7 @@ async def counters(client: Client) -> Counters:
 
 
 async def api_server_execs(client: Client) -> float:
-    """Exec sessions that the API server has seen the end of, whoever's they were."""
+    """Return the number of finished exec sessions at the API server, by all clients."""
     found = await samples(client, "/metrics")
     return sum(
         value for name, value in found.items() if name.startswith("apiserver_request_total{") and 'subresource="exec"' in name
@@ -65,7 +65,7 @@ async def api_server_execs(client: Client) -> float:
 
 
 async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], count: int) -> float:
-    """Seconds to create pods, see them all Ready, delete them and see them gone."""
+    """Return the seconds to create pods, see all Ready, delete them and see them gone."""
     names = [f"idle-{number}" for number in range(count)]
     start = time.monotonic()
     await asyncio.gather(*(client.create_pod(_named(pod, namespace, name)) for name in names))
@@ -76,7 +76,7 @@ async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], coun
 
 
 async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], count: int) -> float:
-    """Seconds to create trials, see them all finished and their pods gone. Raises RuntimeError if one went wrong."""
+    """Return the seconds to create trials, see all finished and their pods gone. Raise RuntimeError if a trial failed."""
     names = [f"bench-{number}" for number in range(count)]
     start = time.monotonic()
     await asyncio.gather(*(client.create(_named(trial, namespace, name)) for name in names))
@@ -91,7 +91,7 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
 
 @dataclass(frozen=True)
 class TransferCost:
-    """A file of some bytes sent into a pod and back. grown_bytes: of the peak memory of this process."""
+    """Cost of a file sent into a pod and back. grown_bytes: growth of this process's peak memory."""
 
     size: int
     upload_seconds: float
@@ -100,7 +100,7 @@ class TransferCost:
 
 
 async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size: int) -> TransferCost:
-    """Send a file into a pod of its own and fetch it back, holding none of it."""
+    """Send a file into a new pod and fetch it back, without keeping it in memory."""
     name = f"transfer-{size}"
     uid = (await client.create_pod(_named(pod, namespace, name)))["metadata"]["uid"]
     await _until_all(client, PODS, namespace, 1, _is_ready)
@@ -125,7 +125,7 @@ def _peak_bytes() -> int:
 
 
 async def until_without_pods(client: Client, namespace: str, selector: str) -> None:
-    """All pods with those labels are gone."""
+    """Wait until all pods with these labels are gone."""
 
     async def gone() -> bool:
         return not await client.list_metadata(PODS, namespace, label_selector=selector)
@@ -134,7 +134,7 @@ async def until_without_pods(client: Client, namespace: str, selector: str) -> N
 
 
 async def remove_trials(client: Client, namespace: str) -> None:
-    """Delete all trials of the namespace and see them gone."""
+    """Delete all trials of the namespace and wait until they are gone."""
     for found in await client.list_trials(namespace):
         await client.delete_trial(namespace, found["metadata"]["name"])
     await _until(lambda: _no_trials(client, namespace))
@@ -151,7 +151,7 @@ async def _until(done: Any) -> None:
 
 
 async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
-    """As many objects are so. A watch tells: to list them all, again and again, would be a good part of what is measured."""
+    """Wait until `count` objects satisfy `so`. It watches, as repeated lists would distort the measurement."""
     there: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
         async for event in events:

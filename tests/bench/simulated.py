@@ -1,5 +1,7 @@
-"""Many trials at once in one replica, on simulated nodes: what each costs the operator and the API server; and how large a trial of
-many steps is."""
+"""Run many concurrent trials in one replica, on simulated nodes, and measure their cost for the operator and the API server.
+
+Also measure the size of a trial with many steps.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,17 @@ from tests.e2e.operators import samples
 
 DEADLINE_SECONDS: Final = 1500.0
 LOOK_SECONDS: Final = 1.0
-AT_ONCE: Final = 16  # requests of the bench's own
+AT_ONCE: Final = 16  # concurrent requests of the bench itself
 NODES: Final = 10
 STEPS: Final = ("first", "last")
 MANY_STEPS: Final = 100
 ROUNDS: Final = 2
 REWARDS: Final = {"reward": 0.833333, "correctness": 0.75, "style": 0.916667, "tests-passed": 41}
 
-LEAST_ADMITTED: Final = 20.0  # a second
+LEAST_ADMITTED: Final = 20.0  # per second
 MOST_BYTES: Final = 1 << 30
-MOST_GROWTH: Final = 1.05  # of the memory that stays, from the first round to the second
-MOST_WRITES: Final = 12 + 3 * len(STEPS)  # a trial, of its status and its pod; Events are told apart
+MOST_GROWTH: Final = 1.05  # of resident memory, from the first round to the second
+MOST_WRITES: Final = 12 + 3 * len(STEPS)  # per trial, to its status and its pod; Events are counted separately
 MOST_RESOURCE_BYTES: Final = 64 << 10
 
 Object = dict[str, Any]
@@ -48,15 +50,18 @@ _WRITES = ("create", "replace", "apply", "patch", "delete")
 
 
 def count() -> int:
-    """How many trials at once: BENCH_TRIALS."""
+    """Return the number of concurrent trials: BENCH_TRIALS, or 5000."""
     return int(os.environ.get("BENCH_TRIALS") or 5000)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a round cost. Seconds: until each trial had its pod, until all agents worked, and from the first one's end until all
-    trials were over; lags: from an agent's end to the start of its verifier. open_execs: that stayed open at the API server while
-    all agents worked."""
+    """Cost of a round.
+
+    admit_seconds: until each trial had its pod; start_seconds: until all agents worked; finish_seconds: from the end of the first
+    agent until all trials finished. lags: seconds from an agent's end to the start of its verifier. open_execs: exec streams that
+    stayed open at the API server while all agents worked.
+    """
 
     trials: int
     admit_seconds: float
@@ -74,11 +79,11 @@ class Round:
 
     @property
     def admitted(self) -> float:
-        """Trials a second: a trial is admitted when it has its pod."""
+        """Return trials admitted per second. A trial is admitted when it has its pod."""
         return self.trials / self.admit_seconds
 
     def lag(self, share: float) -> float:
-        """The lag that this share of the trials did not exceed."""
+        """Return this quantile of the lags, in seconds."""
         return sorted(self.lags)[min(len(self.lags) - 1, int(share * len(self.lags)))]
 
     def row(self) -> list[str]:
@@ -114,7 +119,7 @@ TITLES: Final = (
 
 
 def table(found: Sequence[Round]) -> Table:
-    """A row a round."""
+    """Return a table with one row per round."""
     made = Table(*TITLES)
     for each in found:
         made.add_row(*each.row())
@@ -122,7 +127,7 @@ def table(found: Sequence[Round]) -> Table:
 
 
 def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
-    """Whether what was promised holds, and what that is."""
+    """Return whether all limits hold, and one line per limit."""
     first, last = found[0], found[-1]
     promises = [
         (min(each.admitted for each in found) >= LEAST_ADMITTED, f"at least {LEAST_ADMITTED:g} trials a second are admitted"),
@@ -139,7 +144,7 @@ def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
 
 
 async def measure(client: Client, namespace: str) -> tuple[list[Round], int]:
-    """Rounds of as many trials at once, and the bytes of the resource of a trial with many steps."""
+    """Run the rounds. Return them, and the size in bytes of a trial with many steps."""
     names = [f"simulated-{number}" for number in range(count())]
     with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
         place = Path(directory)
@@ -151,7 +156,7 @@ async def measure(client: Client, namespace: str) -> tuple[list[Round], int]:
 
 
 def _tasks() -> dict[str, Sequence[str]]:
-    """Names of steps by name of task."""
+    """Return the names of the steps by name of task."""
     many = [f"step-{number:03}-reproduce-and-fix-the-reported-failure" for number in range(MANY_STEPS)]
     return {"few": STEPS, "many": many}
 
@@ -162,14 +167,14 @@ async def _simulation(client: Client, namespace: str, socket: Path, pods: Sequen
     async with simulation, simulated_nodes(client, namespace, pods, socket, count=NODES):
         try:
             yield simulation
-        finally:  # without kubelets nobody would end what is left
+        finally:  # without kubelets, nothing else would stop the remaining pods
             await _remove([each["metadata"]["name"] for each in await client.list_trials(namespace)], client, namespace)
             for pod in await client.list_metadata(PODS, namespace):
                 await client.delete_pod(namespace, pod["name"], grace_period_seconds=0)
 
 
 async def _trial(client: Client, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
-    """A trial of a task that nothing is ever run of; the task is in the cluster."""
+    """Return a trial whose task never runs for real; create the task's ConfigMaps."""
     name = directory.name
     for step in steps:
         for file in ("instruction.md", "solution/solve.sh", "tests/test.sh"):
@@ -213,7 +218,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     open_execs = await _open_execs(client)
     released = time.monotonic()
     _say(f"all agents work after {working - began:.0f} s; now each ends")
-    for pod in simulation.working:  # as fast as they are taken up: the lag is that of an operator that has something to do
+    for pod in simulation.working:  # as fast as the operator reconciles them: the lag is that of a busy operator
         while simulation.released_and_waiting >= AT_ONCE:
             await asyncio.sleep(0.01)
         simulation.release(pod)
@@ -245,7 +250,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
 
 
 async def scrape(client: Client) -> Samples:
-    """The operator's metrics: totals by name; those of requests by verb, and by verb and resource, too. Leases are left out."""
+    """Return the operator's metrics: totals by name; requests also by verb, and by verb and resource. Leases are excluded."""
     totals: Samples = {}
     for sample, value in (await samples(client)).items():
         name, _, labels = sample.partition("{")
@@ -258,7 +263,7 @@ async def scrape(client: Client) -> Samples:
 
 
 async def _open_execs(client: Client) -> float:
-    """Of all exec streams at the API server, those that are open for long: the fewest at several moments."""
+    """Return the exec streams that stay open at the API server: the minimum of several samples."""
     found = []
     for _ in range(8):
         await asyncio.sleep(LOOK_SECONDS)
@@ -269,7 +274,7 @@ async def _open_execs(client: Client) -> float:
 
 
 def _require_complete(trials: Iterable[Object]) -> None:
-    """Each is Complete with its rewards after one attempt."""
+    """Raise RuntimeError unless each trial is Complete with its rewards after one attempt."""
     for found in trials:
         status = found["status"]
         mean = {key: round(value, 6) for key, value in (status.get("rewards") or {}).items()}
@@ -278,7 +283,7 @@ def _require_complete(trials: Iterable[Object]) -> None:
 
 
 async def _remove(names: Iterable[str], client: Client, namespace: str) -> None:
-    """Delete these trials, and see them and their pods gone."""
+    """Delete these trials, and wait until they and their pods are gone."""
     await _all(names, lambda name: client.delete_trial(namespace, name))
     async with asyncio.timeout(DEADLINE_SECONDS):
         for resource in (TRIALS, PODS):

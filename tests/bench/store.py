@@ -1,4 +1,4 @@
-"""A large artifact on its way into an object store, against a plain copy of as many bytes to the same server in the same run."""
+"""Upload a large artifact to an object store, and compare with a plain copy of the same size to the same server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _PIECE = 16 * MIB
 _LOOK_SECONDS = 0.1
 _DEADLINE_SECONDS = 900.0
 _RSS, _PEAK = "VmRSS", "VmHWM"
-# What the agent itself leaves to the disk is no part of the copy. A phase that is over before the operator lets go of its
+# Writing the agent's data to the disk is no part of the measurement, hence sync. The status never shows a phase that finishes
+# before the operator closes its session, hence sleep.
 # session is never seen in a status, so it stays for a while.
 _SOLVE = f"""#!/bin/bash
 cd /logs/artifacts
@@ -45,9 +46,9 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cost:
-    """seconds: from the end of the agent to the end of the trial; plain: of a copy, mean of one before and one after it.
+    """Cost of the upload. seconds: from the end of the agent to the end of the trial; plain: of a copy before and one after it.
 
-    grown_bytes: how far the operator's high-water mark was above what it held while the agent was at work.
+    grown_bytes: the operator's peak memory minus its memory while the agent worked.
     """
 
     seconds: float
@@ -60,22 +61,22 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        """1: as fast as the plain copy."""
+        """Return the speed relative to the plain copy; 1 is equally fast."""
         return self.plain_seconds / self.seconds
 
     @property
     def holds(self) -> bool:
-        """Whether it is what was promised."""
+        """Return whether both limits hold."""
         return self.ratio >= LEAST_RATIO and self.grown_bytes < MOST_GROWN_BYTES
 
 
 async def artifact(client: Client, namespace: str) -> Cost:
-    """Measure it, with the operator in the cluster told of a real S3 server meanwhile."""
+    """Measure the upload, with the cluster's operator configured for a real S3 server."""
     async with servers.s3(servers.node()) as server:
         variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
         with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, with_variables(variables):
             await asyncio.to_thread(_fill, Path(file.name))
-            await _ended(client, namespace, trial(Step("a"), name="warm"))  # what the first trial loads is no cost of the large one
+            await _ended(client, namespace, trial(Step("a"), name="warm"))  # so that one-time costs are not measured
             before = await asyncio.to_thread(copy_plainly, server, Path(file.name))
             seconds, grown = await _send(client, namespace, Store(server))
             after = await asyncio.to_thread(copy_plainly, server, Path(file.name))
@@ -83,10 +84,10 @@ async def artifact(client: Client, namespace: str) -> Cost:
 
 
 async def _send(client: Client, namespace: str, store: Store) -> tuple[float, int]:
-    """Seconds, and bytes that the operator's memory rose by. Raises RuntimeError if the file did not come as it was."""
+    """Return the seconds, and the growth of the operator's memory in bytes. Raise RuntimeError if the stored file differs."""
     created = await client.create(_in(trial(Step("a", solve=_SOLVE), name="large"), namespace))
     await _until(client, created, in_agent)
-    await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # its high-water mark is from now on
+    await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # reset the peak memory
     held = await _memory(_RSS)
     await _until(client, created, lambda found: not in_agent(found))
     began = time.monotonic()
@@ -121,14 +122,14 @@ def _in(manifest: Object, namespace: str) -> Object:
 
 
 async def _memory(field: str) -> int:
-    """Bytes, of the operator's process."""
+    """Return this field of the operator's /proc/1/status, in bytes."""
     status = await _operator("cat", "/proc/1/status")
     [line] = [each for each in status.splitlines() if each.startswith(f"{field}:")]
     return int(line.split()[1]) * 1024
 
 
 async def _operator(*command: str) -> str:
-    """What a command in its container prints."""
+    """Run a command in the operator's container and return its stdout."""
     kubectl = ("kubectl", "-n", "multistep-system", "exec", "deployment/multistep", "--", *command)
     process = await asyncio.create_subprocess_exec(*kubectl, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
@@ -147,7 +148,7 @@ def _fill(file: Path) -> None:
 
 
 def copy_plainly(server: servers.S3, file: Path) -> float:
-    """Seconds that one PUT takes from this machine."""
+    """Return the seconds of one PUT from this machine."""
     client = S3Store(
         server.bucket, endpoint=server.url, access_key_id=server.access_key, secret_access_key=server.secret_key,
         region=server.region, client_options={"allow_http": True},

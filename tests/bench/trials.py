@@ -1,4 +1,4 @@
-"""Trials against pods that do nothing: rounds of both by turns, so that one noisy moment of the machine decides nothing."""
+"""Compare trials with idle pods, in alternating rounds, so that noise of the machine affects both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifests:
-    """What is made many times over. shape: a pod like a trial's that does nothing; bare: the least one; steps: of the trial."""
+    """Manifests to measure. shape: an idle pod with the shape of a trial's pod; bare: a minimal pod; steps: of the trial."""
 
     trial: Object
     shape: Object
@@ -32,7 +32,7 @@ class Manifests:
 
 @dataclass(frozen=True)
 class Round:
-    """Seconds of some trials, of as many pods of their shape (mean of those just before and just after) and of bare pods."""
+    """Seconds of some trials, of as many pods of the same shape (mean of before and after) and of bare pods."""
 
     trials: float
     shape: float
@@ -42,7 +42,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`count` trials at once, some rounds of it."""
+    """Some rounds of `count` concurrent trials."""
 
     count: int
     steps: int
@@ -62,12 +62,12 @@ class Comparison:
 
     @property
     def execs_per_step(self) -> float:
-        """All rounds together."""
+        """Return the mean of all rounds."""
         return sum(each.cost.execs for each in self.rounds) / (len(self.rounds) * self.count * self.steps)
 
 
 async def compare(client: Client, namespace: str, manifests: Manifests, count: int, rounds: int = ROUNDS) -> Comparison:
-    """Pods of the shape come before, between and after the rounds of trials."""
+    """Measure pods of the shape before, between and after the rounds of trials."""
     print(f"bench: {count} pods and {count} trials by turns, {rounds} rounds ...", file=sys.stderr, flush=True)
     before = await time_pods(client, namespace, manifests.shape, count)
     measured = []
@@ -84,7 +84,7 @@ async def compare(client: Client, namespace: str, manifests: Manifests, count: i
 
 
 def times(comparisons: Sequence[Comparison]) -> Table:
-    """Wall time."""
+    """Return a table of wall times."""
     table = Table("trials", "s", "same shape s", "bare s", "ratio to shape", "ratio to bare", title="median (least to most)")
     for each in comparisons:
         shape, bare = [[getattr(one, name) for one in each.rounds] for name in ("shape", "bare")]
@@ -94,7 +94,7 @@ def times(comparisons: Sequence[Comparison]) -> Table:
 
 
 def costs(comparisons: Sequence[Comparison]) -> Table:
-    """What was asked of the cluster and of the operator."""
+    """Return a table of the requests to the cluster and the operator's cost."""
     counted = ("execs", "requests", "status_writes", "cpu_seconds")
     titles = ("execs", "API requests", "status writes", "operator CPU s")
     table = Table("trials", *titles, "execs / step", "operator's peak MiB", title="per trial, mean of all rounds")
@@ -107,7 +107,7 @@ def costs(comparisons: Sequence[Comparison]) -> Table:
 
 
 def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
-    """Whether its counts are what was promised, and what to say. Time is told only: it is the machine's, too."""
+    """Return whether the exec limit holds, and one line per limit. Time is reported only: it depends on the machine."""
     ratio = median(found.of_shape)
     held = found.execs_per_step <= MOST_EXECS_PER_STEP
     time = f"{_holds(ratio <= MOST_OF_SHAPE)}: {found.count} trials take {ratio:.2f} times as long as idle pods of their shape"
@@ -116,7 +116,7 @@ def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Median, least and most."""
+    """Return median, minimum and maximum as text."""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 

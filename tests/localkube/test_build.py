@@ -1,4 +1,4 @@
-"""The binary is found again by the digest of what it is made of."""
+"""The build's cache: the digest of the inputs identifies the binary."""
 
 from collections.abc import Callable
 from pathlib import Path

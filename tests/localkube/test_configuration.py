@@ -1,4 +1,4 @@
-"""What the components are told: where things are, who may do what, and that the files can be read."""
+"""The components' configuration: paths, permissions, and valid files."""
 
 import ipaddress
 import itertools
@@ -22,7 +22,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def keys(config: Config) -> Pki:
-    """Files in the place of keys and certificates."""
+    """Placeholder files for keys and certificates."""
     made = Pki(config.paths.pki)
     made.directory.mkdir(parents=True)
     _certify(config, made)
@@ -37,7 +37,7 @@ def _certify(config: Config, made: Pki) -> None:
 
 @pytest.fixture
 def second(config: Config, keys: Pki) -> Node:
-    """A second node, as it is when it was added."""
+    """An added second node."""
     node = config.added(2)
     NodeOptions(stream_idle_seconds=5).write(config.paths.node_options(node))
     _certify(config, keys)
@@ -183,7 +183,7 @@ def test_an_added_node_shares_nothing_with_the_first(config: Config, keys: Pki, 
 
 
 def _of_its_own(config: Config, node: Node) -> list[str]:
-    """All that two machines cannot have in common."""
+    """Return the values that must differ between two nodes."""
     kubelet = json.loads((config.paths.config / f"{node.prefix}kubelet.yaml").read_text())
     containerd = tomllib.loads((config.paths.config / f"{node.prefix}containerd.toml").read_text())
     cri = containerd["plugins"]["io.containerd.grpc.v1.cri"]
@@ -232,7 +232,7 @@ def test_a_lost_node_is_noticed_soon_and_a_slow_one_is_not_lost(config: Config, 
     lease = settings_files.kubelet(config, keys, config.first, NodeOptions())["nodeLeaseDurationSeconds"]
     flag = next(each for each in components.controller_manager(config) if each.startswith("--node-monitor-grace-period="))
     assert 20 <= int(flag.partition("=")[2].removesuffix("s")) <= 30
-    assert lease / 4 * 10 <= 20  # a kubelet says four times per lease that it lives
+    assert lease / 4 * 10 <= 20  # a kubelet renews its lease four times per lease duration
 
 
 def test_volumes_are_of_the_default_class() -> None:

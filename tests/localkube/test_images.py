@@ -1,4 +1,4 @@
-"""Names of images, archives, and what builds are told."""
+"""Names of images, image archives, and arguments of builds."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A process is known by pid, start time and boot; nothing else is ever taken for it."""
+"""Processes are identified by pid, start time and boot; no other process is mistaken for one."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Simulated nodes: KWOK beside the local cluster, whose pods run nothing. An exec into one of them reaches the Simulation.
+"""Simulated nodes: KWOK beside the local cluster; their pods run nothing. An exec into such a pod reaches the Simulation.
 
-KWOK's exec runs a command on the host, so the path of the runner is made to lead to a program of ours, for KWOK alone.
+KWOK's exec runs a command on the host, so a mount that only KWOK sees replaces the runner with our program.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Object = dict[str, Any]
 
 
 def available() -> bool:
-    """Whether there is a KWOK: hack/peers.py tells it to whom has a cluster of localkube."""
+    """Return whether KWOK is installed. hack/peers.py sets the variable where a cluster of localkube runs."""
     return "MULTISTEP_KWOK" in os.environ
 
 
 def placement() -> Object:
-    """What a pod template says so that the pod goes to these nodes and to no other."""
+    """Return the part of a pod template that places the pod on simulated nodes only."""
     return {"nodeSelector": {LABEL: VALUE}, "tolerations": [{**TAINT, "operator": "Equal"}]}
 
 
 @asynccontextmanager
 async def simulated_nodes(client: Client, namespace: str, pods: Sequence[str], socket: Path, *, count: int) -> AsyncIterator[None]:
-    """Nodes whose pods are simulated. pods: names of those in the namespace that will be asked; socket: of who answers."""
+    """Run nodes whose pods are simulated. pods: names of pods that get exec sessions; socket: of the Simulation."""
     names = [f"simulated-{number}" for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="multistep-kwok-") as directory:
         place = Path(directory)
@@ -63,7 +63,7 @@ async def simulated_nodes(client: Client, namespace: str, pods: Sequence[str], s
 
 
 def _settings(namespace: str, pods: Sequence[str], socket: Path) -> str:
-    """KWOK's stages, and an Exec for each pod: only by that does the program learn whose runner is asked."""
+    """Return KWOK's stages, and an Exec per pod, which passes the pod's name to the program."""
     stages = Path(os.environ["MULTISTEP_KWOK_STAGES"])
     documents = [(stages / name).read_text() for name in _STAGES]
     return "\n---\n".join([*documents, *(json.dumps(_exec(namespace, pod, socket)) for pod in pods)])
@@ -81,7 +81,7 @@ def _exec(namespace: str, pod: str, socket: Path) -> Object:
 
 @contextmanager
 def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """KWOK in the cluster's network, with the runner's path leading to our program in its view of the machine."""
+    """Run KWOK in the cluster's network, with our program mounted at the runner's path."""
     config, runner = load_config(), Path(RUNNER)
     pki, node = Pki(config.paths.pki), config.first
     arguments = [
@@ -94,11 +94,11 @@ def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
         f"--tls-cert-file={pki.certificate('kubelet')}",
         f"--tls-private-key-file={pki.key('kubelet')}",
         "--cidr=10.200.0.0/16",
-        "--node-lease-duration-seconds=40",  # else the cluster takes the nodes for lost
+        "--node-lease-duration-seconds=40",  # a shorter lease would make the cluster count the nodes as failed
     ]
     script = f'mount --make-rprivate / && mount --bind "$0" {runner.parent} && exec "$@"'
     inside = ["unshare", "--mount", "sh", "-c", script, str(_built(place)), os.environ["MULTISTEP_KWOK"]]
-    runner.parent.mkdir(exist_ok=True)  # only a place to mount at
+    runner.parent.mkdir(exist_ok=True)  # mount point
     with (place / "kwok.log").open("wb") as log:
         kwok = subprocess.Popen([*network.enter(node), *inside, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -106,12 +106,12 @@ def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         kwok.terminate()
         kwok.wait()
-        with suppress(OSError):  # another bench of this machine uses it
+        with suppress(OSError):  # another bench on this machine uses it
             runner.parent.rmdir()
 
 
 def _built(place: Path) -> Path:
-    """The directory of the program that is run in place of the runner."""
+    """Build the program that replaces the runner, and return its directory."""
     directory = place / "runner"
     source = Path(__file__).with_name("runner.go")
     environment = os.environ | {"CGO_ENABLED": "0", "GO111MODULE": "off"}

@@ -1,6 +1,6 @@
-"""Runners of simulated pods: all in one process, each with its own state, speaking the runner's real protocol.
+"""Runners of simulated pods: all in one process, each with its own state, with the runner's real protocol.
 
-An agent that "works" is a timer at most: no process, no stream, nothing on the machine.
+A working agent is at most a timer: no process, no stream, no load on the machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from multistep.pod.frames import DATA, END, MESSAGE, FrameReader, encode, encode
 from tests.support.fake_runner import PHASES, FakeRunner
 from tests.support.played import rewarded
 
-PROBE_SECONDS: Final = 1.0  # between two looks of a kubelet at a pod's readiness
-IDLE_SECONDS: Final = 30.0  # a session without a request is over by then
+PROBE_SECONDS: Final = 1.0  # period of a kubelet's readiness probe
+IDLE_SECONDS: Final = 30.0  # timeout of a session without a request
 LEAVING_SECONDS: Final = 0.05
 LAST_NOTE: Final = "/last/end"
 CHUNK_BYTES: Final = 1 << 16
@@ -32,17 +32,17 @@ Json = dict[str, Any]
 
 
 class SimulatedRunner(FakeRunner):
-    """PID 1 of a simulated pod. changed: called when a phase has ended or was acknowledged."""
+    """PID 1 of a simulated pod. changed: called when a phase finished or was acknowledged."""
 
     def __init__(self, pod_uid: str, works: Callable[[SimulatedRunner, str], object], changed: Callable[[], object]) -> None:
         super().__init__(pod_uid, finish="manual")
         self._works = works
         self._changed = changed
         self._ended = asyncio.Event()
-        self.ended_at: float | None = None  # of the last agent's phase, until another phase starts; time of the event loop
+        self.ended_at: float | None = None  # end of the last agent phase until the next phase starts; time of the event loop
 
     def answer(self, request: Json) -> Json:
-        """As the real one; requests are not kept."""
+        """Answer as the real runner does; do not keep requests."""
         answered = super().answer(request)
         self.requests.clear()
         if request["op"] == "ack":
@@ -50,7 +50,7 @@ class SimulatedRunner(FakeRunner):
         return answered
 
     async def wait(self, request: Json) -> Json:
-        """The record once it is done, or as it is after a while."""
+        """Return the record once the phase is done, or its current state after the request's timeout."""
         record = self.records.get(request["id"])
         if record is not None and record["state"] == "running":
             with suppress(TimeoutError):
@@ -78,9 +78,9 @@ class SimulatedRunner(FakeRunner):
 
 
 class Simulation:
-    """All runners of a namespace, and the kubelets' part: pods' readiness.
+    """All runners of a namespace, and the kubelets' readiness probes.
 
-    held: phases whose ids end with this go on until ``release``; all others end as they start. rewards: what each verifier gives.
+    held: phases whose ids end with this run until ``release``; all others finish immediately. rewards: result of each verifier.
     """
 
     def __init__(self, client: Client, namespace: str, socket: Path, *, held: str, rewards: Mapping[str, float]) -> None:
@@ -89,14 +89,14 @@ class Simulation:
         self._socket = socket
         self._held = held
         self._verdict = rewarded(json.dumps(rewards))
-        self._uids: dict[str, str] = {}  # by pod's name
-        self._runners: dict[str, SimulatedRunner] = {}  # by pod's uid
-        self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod's name: whose agents work, and the phase's id
-        self._probed: set[str] = set()  # pods whose readiness is being looked at
-        self._ready: dict[str, bool] = {}  # by pod's name: what its status says
+        self._uids: dict[str, str] = {}  # by pod name
+        self._runners: dict[str, SimulatedRunner] = {}  # by pod uid
+        self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod name: the runner whose agent works, and the phase's id
+        self._probed: set[str] = set()  # pods with a readiness probe in progress
+        self._ready: dict[str, bool] = {}  # by pod name: the readiness in its status
         self._tasks: set[asyncio.Task[None]] = set()
-        self.released_and_waiting = 0  # agents that have ended, and nothing has begun after them
-        self.lags: list[float] = []  # seconds between the two
+        self.released_and_waiting = 0  # finished agents after which no phase has started yet
+        self.lags: list[float] = []  # seconds from an agent's end to the start of the next phase
 
     async def __aenter__(self) -> Simulation:
         self._server = await asyncio.start_unix_server(self._serve, self._socket)
@@ -111,16 +111,16 @@ class Simulation:
 
     @property
     def pods(self) -> list[str]:
-        """Pods that there are."""
+        """Return the existing pods."""
         return list(self._uids)
 
     @property
     def working(self) -> list[str]:
-        """Pods whose agents work."""
+        """Return the pods whose agents work."""
         return list(self._working)
 
     def release(self, pod: str) -> None:
-        """The agent of a pod has done its work."""
+        """Finish the agent phase of a pod."""
         runner, id = self._working.pop(pod)
         self.released_and_waiting += 1
         runner.ended_at = asyncio.get_running_loop().time()
@@ -139,13 +139,13 @@ class Simulation:
             runner.end(id, **(self._verdict if id.endswith("/verifier") else {}))
 
     def _changed(self, pod: str, runner: SimulatedRunner) -> None:
-        """The next look of its kubelet may find another readiness."""
+        """Start a probe if the readiness changed and no probe is in progress."""
         if self._ready.get(pod, True) != runner.ready and pod not in self._probed:
             self._probed.add(pod)
             self._do(self._probe(pod, runner))
 
     async def _probe(self, pod: str, runner: SimulatedRunner) -> None:
-        """One at a time for a pod, as a kubelet does it: what was told last is what holds."""
+        """Run one probe at a time per pod, as a kubelet does, so that the last reported readiness is current."""
         try:
             await self._tell_readiness(pod, runner)
         finally:
@@ -194,12 +194,12 @@ class Simulation:
             pod = (await reader.readline()).decode().strip()
             await self._session(await self._runner(pod), reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # whoever asked has gone
+            pass  # the client disconnected
         finally:
             writer.close()
 
     async def _runner(self, pod: str) -> SimulatedRunner:
-        while pod not in self._uids:  # the watch is a little late
+        while pod not in self._uids:  # the watch lags behind
             await asyncio.sleep(0.05)
         uid = self._uids[pod]
         if uid not in self._runners:
@@ -235,8 +235,10 @@ class Simulation:
 
 
 def _last_word(request: Json, answer: Json) -> bool:
-    """Whether the operator leaves after this answer: the phase goes on, or the last step is over. The real runner is told so by the
-    end of its stdin, of which KWOK tells nothing: the stream would stay open until it is idle."""
+    """Return whether the operator closes the session after this answer: the phase still runs, or the last step is finished.
+
+    The real runner sees the end of its stdin. KWOK does not pass it on, so the stream would stay open until its idle timeout.
+    """
     record = answer.get("record") or {}
     waited = request["op"] == "wait" and record.get("state") == "running"
     return waited or (request["op"] == "note" and request["id"].endswith(LAST_NOTE))

@@ -1,4 +1,4 @@
-"""The client against a small HTTP server: what is asked, what answers become."""
+"""The API client against a small HTTP server: its requests, and its results for each response."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def client_of(*answers: Answer | Any, **options: Any) -> AsyncIterator[tuple[Client, ApiServer]]:
-    """A client of a server that gives these answers one after another, the last one for ever."""
+    """Run a client of a server that returns these responses in order, and then the last one repeatedly."""
     left = list(answers)
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -97,7 +97,7 @@ async def test_a_refusal_becomes_an_error_with_the_servers_words(code: int, reas
             await client.create_pod(POD)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.reason) == (code, reason)
-    assert len(server.seen) == (4 if code == 429 else 1)  # a write that may have happened is never sent twice
+    assert len(server.seen) == (4 if code == 429 else 1)  # a write that may have succeeded is never sent again
 
 
 async def test_a_refusal_without_a_status_object_is_told_as_it_came() -> None:
@@ -342,7 +342,7 @@ async def test_a_watch_survives_cuts_and_large_objects() -> None:
 
 
 def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The attempts for which a watch asked how long to pause."""
+    """Record the attempts for which a watch asked for a back-off."""
     pauses: list[int] = []
 
     def pause(attempt: int) -> float:

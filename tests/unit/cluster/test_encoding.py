@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON for one reader, YAML for the other."""
+"""Request bodies are valid JSON and YAML, with the same text for both readers."""
 
 from __future__ import annotations
 

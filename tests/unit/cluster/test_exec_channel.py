@@ -46,7 +46,7 @@ async def read_all(stream: ExecStream) -> bytes:
 
 
 async def cat(socket: web.WebSocketResponse) -> None:
-    """Send back what comes, end with its end."""
+    """Echo stdin to stdout until stdin is closed."""
     async for message in socket:
         if message.data == bytes((255, 0)):
             break
@@ -63,7 +63,7 @@ async def test_stdin_comes_back_and_the_half_close_ends_it() -> None:
         await stream.send_eof()
         assert await read_all(stream) == b"hello world"
         assert stream.status == ExitStatus(0)
-        assert await stream.receive() == b""  # the end stays the end
+        assert await stream.receive() == b""  # after the end, every read returns the end
 
 
 async def test_a_session_runs_over_it() -> None:
@@ -217,7 +217,7 @@ async def test_a_refused_handshake_says_why() -> None:
         with pytest.raises(NotFound, match='pods "pod" not found'):
             await open_exec(connection, "ns", "pod", "main", ["x"])
         await connection.close()
-    assert len(server.seen) == 1  # a no is not asked for again
+    assert len(server.seen) == 1  # a rejection is not retried
 
 
 async def test_a_handshake_is_tried_again_while_the_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ async def test_a_handshake_is_tried_again_while_the_server_is_unavailable(monkey
         if len(server.seen) == 1:
             raise web.HTTPServiceUnavailable
         if len(server.seen) == 2:
-            await over.wait()  # past the time limit of the handshake
+            await over.wait()  # until the handshake's timeout has passed
         socket = web.WebSocketResponse(protocols=(V5,))
         await socket.prepare(request)
         await socket.send_bytes(SUCCESS)
@@ -279,7 +279,7 @@ async def test_a_slow_reader_slows_the_writer_down() -> None:
         while before != sent:
             before = sent
             await asyncio.sleep(0.05)
-        assert sent < 16_000_000  # what kernel and transports hold; not the 65 MB
+        assert sent < 16_000_000  # the buffers of kernel and transports, not the whole 65 MB
         assert len(await read_all(stream)) == 2000 * 32_768 - 32_768
 
 
@@ -317,7 +317,7 @@ async def test_closing_does_not_wait_for_a_dead_peer(monkeypatch: pytest.MonkeyP
         started = time.monotonic()
         await stream.close()
         await stream.close()
-        assert time.monotonic() - started < 5  # half of what the websocket would wait by itself
+        assert time.monotonic() - started < 5  # half of the websocket's own timeout
         gone.set()
 
 

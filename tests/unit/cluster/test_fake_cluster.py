@@ -1,4 +1,4 @@
-"""The fakes keep the contract that the real cluster keeps (tests/e2e/cluster/test_contract.py), and break on demand."""
+"""The fakes fulfil the same contract as the real cluster (tests/e2e/cluster/test_contract.py), and fail on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fence: a replica that does not lead reads, and changes nothing."""
+"""The fence: a replica that is not the leader can read, but not write."""
 
 from __future__ import annotations
 

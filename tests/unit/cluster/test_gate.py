@@ -1,4 +1,4 @@
-"""The gate that all requests pass: fewer at once when the server has too much to do, more again when it answers."""
+"""The gate limits concurrent requests: fewer when the server is overloaded, more again when it responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial's pods say to Kueue, and what is read of what Kueue did to them."""
+"""Kueue labels of a trial's pods, and how the operator reads Kueue's actions on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN = {"multistep.dev/verifier-queue": "judges"}
 
 
 def labels(trial: dict[str, str], template: dict[str, str] | None = None, *, verifier: bool = False) -> dict[str, str]:
-    """Those for Kueue on a pod of a trial that has these, with a pod template that has these."""
+    """Return the Kueue labels of a pod, given the labels of the trial and of its pod template."""
     spec: dict[str, Any] = {"task": {"inline": {"config": {}}}}
     if template is not None:
         spec["environment"] = {"podTemplate": {"metadata": {"labels": {"team": "a", **template}}}}
@@ -86,5 +86,5 @@ def test_an_eviction_by_kueue_has_its_reason(told: Object, message: str) -> None
     target = {"type": "TerminationTarget", "status": "True", **told}
     found = pods.facts(pod(MANAGED, target))
     assert (found.disruption, found.message) == ("EvictedByKueue", message)
-    assert pods.facts(pod({}, target)).disruption == ""  # whoever that is, it is not Kueue
+    assert pods.facts(pod({}, target)).disruption == ""  # a pod without Kueue's label was not evicted by Kueue
     assert pods.facts(pod(MANAGED, {**target, "status": "False"})).disruption == ""

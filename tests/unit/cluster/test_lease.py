@@ -1,4 +1,4 @@
-"""The lease: who has it, for how long, and what becomes of one that was asleep."""
+"""The leader lease: who holds it, for how long, and what happens when its holder was suspended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMESPACE, NAME, SECONDS = "multistep-system", "multistep", 15.0
 
 @dataclass
 class Place:
-    """A cluster, and each replica's own clock: no two agree."""
+    """A cluster, and one clock per replica; the clocks differ."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     passed: float = 0.0
@@ -32,7 +32,7 @@ class Place:
         return dict(self.cluster.objects["Lease", NAMESPACE, NAME]["spec"])
 
     async def until_taken(self, lease: Lease, *, most_seconds: float = 60.0) -> float:
-        """Attempts once a second. Returns the seconds it took."""
+        """Attempt to acquire the lease once per second. Return the seconds it took."""
         began = self.passed
         await lease.attempt()
         while not lease.held:
@@ -84,7 +84,7 @@ async def test_a_holder_stops_trusting_it_before_another_takes_it(place: Place) 
         place.passed += 0.5
         await second.attempt()
         assert not (first.held and second.held)
-    assert not was_held  # for a good while already
+    assert not was_held  # it stopped leading well before that
     with pytest.raises(NotLeading, match="does not hold the lease multistep-system/multistep"):
         first.check()
 
@@ -94,7 +94,7 @@ async def test_one_that_slept_past_its_time_never_has_it_again(place: Place) -> 
     await first.attempt()
     place.passed += SECONDS
     assert not first.held
-    for _ in range(2):  # though nobody else took it
+    for _ in range(2):  # although no other replica acquired it
         with pytest.raises(NotLeading):
             await first.attempt()
     assert not first.held
@@ -141,7 +141,7 @@ async def test_of_two_that_find_it_free_one_gets_it(place: Place) -> None:
 
 
 class Slowly:
-    """Reads, and gives way before it writes."""
+    """Yields to other tasks between read and write."""
 
     def __init__(self, lease: Lease) -> None:
         read = lease._read

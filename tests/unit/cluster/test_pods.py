@@ -1,4 +1,4 @@
-"""What is read of a pod, in the shapes that kubelets write, and what a pod is made of."""
+"""Facts read from a pod's status as kubelets write it, and the manifest of a trial's pod."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_image_is_the_one_that_the_kubelet_resolved() -> None:
 
 
 def created(environment: Object) -> Object:
-    """The pod of a trial's third attempt."""
+    """Return the pod of a trial's third attempt."""
     trial = world.manifest({"environment": environment})
     status = {"attempt": 3, "podName": "t-3"}
     request = PodRequest(

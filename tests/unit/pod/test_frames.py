@@ -41,7 +41,7 @@ def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
     assert reader.next() == Frame(DATA, bytes(MAX_PAYLOAD_BYTES))
     with pytest.raises(ValueError, match="exceeds the limit of 1048576"):
         encode(DATA, bytes(MAX_PAYLOAD_BYTES + 1))
-    reader.feed(HEADER.pack(DATA, MAX_PAYLOAD_BYTES + 1))  # refused by its header: nothing is gathered
+    reader.feed(HEADER.pack(DATA, MAX_PAYLOAD_BYTES + 1))  # rejected by its header: the payload is not buffered
     with pytest.raises(RunnerError, match="1048577 bytes"):
         reader.next()
 

@@ -251,7 +251,7 @@ async def test_a_sink_may_be_asynchronous_and_its_error_is_the_callers() -> None
     async with session(FakeRunner(files={"/a": b"1"})) as talk:
         with pytest.raises(StoreError, match="no space"):
             await talk.download([Source("/a")], full)
-        with pytest.raises(StreamLost, match="was interrupted"):  # the rest of the body is still on its way
+        with pytest.raises(StreamLost, match="was interrupted"):  # the rest of the body is still in transit
             await talk.hello()
 
 
@@ -307,7 +307,7 @@ async def everything(talk: Session) -> None:
 
 
 async def until_done(runner: FakeRunner, **breaks: int) -> int:
-    """Break the first session, go on with new ones until all is done; how many sessions were lost."""
+    """Break the first session, and open new ones until all operations are done. Return the number of lost sessions."""
     lost = 0
     while True:
         try:
@@ -334,7 +334,7 @@ async def test_a_stream_lost_at_any_frame_is_lost_and_nothing_is_done_twice(side
 
 
 class Cut:
-    """A stream that is cut after so many bytes, wherever in a frame that is. traffic: what went through, by direction."""
+    """A stream that breaks after a number of bytes, anywhere in a frame. traffic: bytes transferred, by direction."""
 
     exit_details = ""
 
@@ -374,7 +374,7 @@ class Cut:
 
 
 def inside(chunks: list[bytes]) -> list[int]:
-    """Places to cut a stream at: around the ends of frames, in their headers, and in the middle."""
+    """Return offsets at which to break a stream: around the ends of frames, in their headers, and in the middle."""
     ends = [0, *itertools.accumulate(map(len, chunks))]
     near = {end + offset for end in ends for offset in (1, 3, 5, 6)} | {(a + b) // 2 for a, b in itertools.pairwise(ends)}
     return sorted(each for each in near if 0 < each <= ends[-1])
@@ -402,7 +402,7 @@ async def test_a_stream_cut_at_any_byte_near_a_frame_is_lost_and_nothing_is_done
 
 
 class Scripted:
-    """A hostile runner: says what it was told to, whatever it is asked."""
+    """A hostile runner: it sends its scripted answers, whatever the request."""
 
     exit_details = ""
 

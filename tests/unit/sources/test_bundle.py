@@ -1,4 +1,4 @@
-"""Bundles: the same directory makes the same bytes, and hostile bytes make an error."""
+"""Bundles: the same directory gives the same bytes, and hostile bytes give an error."""
 
 from __future__ import annotations
 

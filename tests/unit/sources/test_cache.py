@@ -1,4 +1,4 @@
-"""The cache of fetched tasks: bounded, found again after a restart, and never trusted."""
+"""The cache of fetched tasks: bounded, kept across restarts, and untrusted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_least_used_goes_first(tmp_path: Path) -> None:
     put(cache, "b", b"1234")
     for name, seconds in (("a", 200), ("b", 100)):
         os.utime(cache.find(name).path, (seconds, seconds))  # type: ignore[union-attr]
-    cache = opened(tmp_path, most=10)  # after a restart, too
+    cache = opened(tmp_path, most=10)  # the order survives a restart
     put(cache, "c", b"1234")
     assert [read(cache, key) for key in "abc"] == [b"1234", None, b"1234"]
     put(cache, "large", b"x" * 100)

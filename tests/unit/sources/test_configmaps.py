@@ -1,4 +1,4 @@
-"""Bundles go through ConfigMaps and through the trial itself."""
+"""Bundles are stored in ConfigMaps, or inline in the trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching tasks from real servers, in the process that the operator uses for it."""
+"""Fetch tasks from real servers, in the child process that the operator uses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def task(tmp_path: Path) -> Path:
 
 
 async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:
-    """What the process brings, put into the cache and read back."""
+    """Fetch in the child process, put the task into the cache, and read it back."""
     found = await child.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
     if found.file:
         cache.put(request.key(found.revision), found)
@@ -72,7 +72,7 @@ def same(bundle: Bundle, directory: Path) -> bool:
 
 
 class Repository:
-    """One with the task below tasks/t, and a bare copy of it that a server serves."""
+    """A repository with the task in tasks/t, and a bare copy that a server serves."""
 
     def __init__(self, work: Path, bare: Path) -> None:
         self._work = work
@@ -80,7 +80,7 @@ class Repository:
         self._git("init", "-q", "-b", "main")
 
     def commit(self, *names: str) -> str:
-        """All that is there; names: also for it."""
+        """Commit and push all files. names: tags of the commit."""
         self._git("add", "-A")
         self._git("-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m")
         for name in names:
@@ -136,7 +136,7 @@ async def test_what_the_cache_has_is_not_fetched_again(git: servers.Server, repo
     asked = git.log.read_text().count("POST")
     second, _ = await fetched(cache, request)
     assert first.file and not second.file and second.digest == first.digest
-    assert git.log.read_text().count("POST") == asked + 1  # for the branches' commits
+    assert git.log.read_text().count("POST") == asked + 1  # one request to resolve the branch
 
 
 async def test_a_private_repository_wants_credentials_and_hides_them(
@@ -255,7 +255,7 @@ async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, c
 
 
 async def many(cache: Cache, request: Request) -> dict[str, Bundle]:
-    """The tasks by name, as the cache has them for those who ask for one; and each is the same when it is fetched alone."""
+    """Fetch all tasks at once. Return them by name, and check that each is the same when fetched alone."""
     found = await child.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
     assert not found.file
     for each in found.tasks:
@@ -331,7 +331,7 @@ async def test_a_file_in_an_object_store_is_had_with_its_keys(s3: servers.S3, ca
 
 
 class Played:
-    """A server that answers what it is told, and remembers what it was sent."""
+    """A server that returns scripted responses, and records requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, web.Response] = {}
@@ -418,7 +418,7 @@ async def test_another_digest_is_refused(here: Played, cache: Cache) -> None:
     assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"y")))).reason == "TaskDigestMismatch"
 
 
-# -- what the operator allows
+# -- the operator's rules
 
 
 @pytest.mark.parametrize("kind", ["oci", "git", "url"])

@@ -1,4 +1,4 @@
-""".harborignore works like .gitignore, in tests/ and solution/ only."""
+""".harborignore works like .gitignore, but only in tests/ and solution/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task is loaded if Harbor 0.25 would load it, and delivers what is to be uploaded."""
+"""The operator loads the same tasks as Harbor 0.25, and returns the files to upload."""
 
 from __future__ import annotations
 

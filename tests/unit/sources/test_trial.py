@@ -1,4 +1,4 @@
-"""Tasks of trials: read once for all that have the same one from the same place, and dropped when there are too many."""
+"""Tasks of trials: trials with the same task and source share one read; the number of tasks in memory is bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.sources.trees import task
 
 
 class Cluster:
-    """Bundles in ConfigMaps, and how often each ConfigMap was read."""
+    """ConfigMaps with bundles, and the number of reads of each ConfigMap."""
 
     def __init__(self) -> None:
         self.maps: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -39,7 +39,7 @@ class Cluster:
         return self.maps[namespace, name]
 
     def bundle(self, namespace: str, text: str) -> Mapping[str, Any]:
-        """A task that holds this text was packaged there; what a trial says to have it."""
+        """Package a task that contains this text into ConfigMaps. Return the trial's reference to it."""
         data = gzip.compress(b"".join(tar_chunks(sorted(task({"environment/text": text}).entries.items()))))
         maps = split(data, "task")
         self.maps |= {(namespace, each["metadata"]["name"]): each for each in maps}

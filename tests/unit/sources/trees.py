@@ -1,4 +1,4 @@
-"""Makes bundles for tests: a path ending in '/' is a directory, a text beginning with '-> ' a link."""
+"""Create bundles for tests: a path ending in '/' is a directory, a text starting with '-> ' a link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tree(files: dict[str, str]) -> Bundle:
 
 
 def task(files: dict[str, str] | None = None) -> Bundle:
-    """A task of one step "a" that can be verified, with files added to it, or taken away by "(absent)"."""
+    """Return a task with one verifiable step "a". files: files to add, or to remove with the text "(absent)"."""
     base = {"task.toml": TOML, "steps/a/instruction.md": "do", "steps/a/tests/test.sh": "#!/bin/sh\n"}
     return tree({path: text for path, text in {**base, **(files or {})}.items() if text != "(absent)"})
 

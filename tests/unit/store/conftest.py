@@ -1,4 +1,4 @@
-"""A volume for each test."""
+"""Provide a volume for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tars as a runner would send them, or would not, and volumes to unpack them on."""
+"""Create tars as valid and hostile runners send them, and volumes to unpack them on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER_ONLY = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTY
 
 @dataclass(frozen=True)
 class Step:
-    """What a volume wants to know of a step."""
+    """The attributes of a step that a volume reads."""
 
     name: str = "one"
     directory: str | None = "one"
@@ -29,7 +29,7 @@ class Step:
 
 
 def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, mode: int = 0o644, target: str = "") -> bytes:
-    """One member's header and contents."""
+    """Return one member's header and contents."""
     info = tarfile.TarInfo()
     info.name, info.type, info.mode, info.linkname = name, kind, mode, target
     data = b"" if kind in _HEADER_ONLY else data
@@ -38,22 +38,22 @@ def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, mode: in
 
 
 def tar(*members: bytes) -> bytes:
-    """A whole tar."""
+    """Return a whole tar."""
     return b"".join(members) + bytes(1024)
 
 
 def directory(name: str, mode: int = 0o755) -> bytes:
-    """A directory's member."""
+    """Return a directory's member."""
     return member(f"{name.rstrip('/')}/", kind=tarfile.DIRTYPE, mode=mode)
 
 
 def link(name: str, target: str) -> bytes:
-    """A symbolic link's member."""
+    """Return a symbolic link's member."""
     return member(name, kind=tarfile.SYMTYPE, target=target)
 
 
 def entries(*sources: str) -> tuple[ArtifactConfig, ...]:
-    """Artifact entries without anything but a source."""
+    """Return artifact entries with only a source."""
     return tuple(ArtifactConfig(source=source) for source in sources)
 
 
@@ -66,7 +66,7 @@ async def keep(
     attempt: int = 1,
     key: TrialKey = KEY,
 ) -> Collected:
-    """Spool a download and keep it, as the operator does."""
+    """Spool a download and store it, as the operator does."""
     async with volume.spool(key) as spool:
         for start in range(0, len(data), 70_000):
             await spool.write(data[start : start + 70_000])
@@ -74,12 +74,12 @@ async def keep(
 
 
 def trial_path(volume: Volume, key: TrialKey = KEY) -> Path:
-    """Where a trial's directory is."""
+    """Return a trial's directory."""
     return volume.root / key.namespace / key.name / key.uid
 
 
 def snapshot(top: Path) -> dict[str, tuple[str, int, bytes]]:
-    """Everything below a directory: type, mode, contents or target, by path."""
+    """Return everything below a directory: type, mode, and contents or target, by path."""
     return {str(path.relative_to(top)): _described(path) for path in top.rglob("*")}
 
 
@@ -93,6 +93,6 @@ def _described(path: Path) -> tuple[str, int, bytes]:
 
 
 def opened(data: bytes) -> dict[str, tarfile.TarInfo]:
-    """The members of a tar, read by the standard library."""
+    """Return the members of a tar, read by the standard library."""
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         return {info.name: info for info in archive.getmembers()}

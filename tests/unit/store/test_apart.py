@@ -1,4 +1,4 @@
-"""What is kept of a step that is verified apart: in two parts, with what its verifier gets and its records."""
+"""Results of a step with a separate verifier: collected in two parts, with the verifier's input and its records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part
 
 
 async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
-    """Members of the stream for one entry: contents, a link's target, None for a directory."""
+    """Return the members of one entry's stream: contents, a link's target, None for a directory."""
     data = b"".join([chunk async for chunk in volume.collected(KEY, attempt=1, step=STEP, entry=entry)])
     with tarfile.open(fileobj=io.BytesIO(data)) as stream:
         return {

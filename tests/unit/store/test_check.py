@@ -1,4 +1,4 @@
-"""Whoever may not write to the volume does not: each change that can be seen asks first, in whatever thread."""
+"""Without permission to write, nothing changes the volume: each visible change checks first, in any thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Gate:
 
 async def keep(volume: Volume) -> None:
     async with volume.spool(KEY) as spool:
-        await spool.write(bytes(1024))  # the end of a tar stream
+        await spool.write(bytes(1024))  # the end marker of a tar stream
         await volume.keep_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
 
 

@@ -1,4 +1,4 @@
-"""Harbor's files as dicts and texts; that Harbor itself loads them is tests/harbor's business."""
+"""Harbor's files as dicts and texts; tests/harbor checks that Harbor itself loads them."""
 
 from __future__ import annotations
 

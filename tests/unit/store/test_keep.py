@@ -1,4 +1,4 @@
-"""Collections of a step: where files are put, what is refused, and that nothing ever leads out of the trial's directory."""
+"""Collections of a step: where files are stored, what is rejected, and that no path leads out of the trial's directory."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_links_are_kept_and_never_followed(volume: Volume, tmp_path: Path)
     await keep(volume, data)
     found = snapshot(trial_path(volume) / "steps/one/agent")
     assert list(outside.iterdir()) == []
-    assert found["etc/passwd"][0] == found["file"][0] == found["loop/x"][0] == "file"  # the later won
+    assert found["etc/passwd"][0] == found["file"][0] == found["loop/x"][0] == "file"  # the later member replaces the link
     assert found["dangling"] == ("link", 0, b"../../nowhere")
 
 

@@ -1,4 +1,4 @@
-"""Redaction: as if a whole file were read and replaced at once, however it is cut into chunks."""
+"""Redaction gives the same result as replacing in the whole file at once, however the file is split into chunks."""
 
 from __future__ import annotations
 

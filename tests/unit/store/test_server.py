@@ -1,4 +1,4 @@
-"""Results over HTTP: for whoever shows the token, and nothing else."""
+"""Results over HTTP: each request needs the token, and reaches results only."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volum
         nonlocal most
         running.append(1)
         most = max(most, len(running))
-        await two.wait()  # both of those that are allowed, however late the second one comes
+        await two.wait()  # until both allowed requests run, however late the second one arrives
         await asyncio.sleep(0.02)
         yield b"all"
         running.pop()

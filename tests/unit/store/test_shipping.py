@@ -1,4 +1,4 @@
-"""Finished trials in an object store: a real S3 server, and a store in memory where only the order of things matters."""
+"""Upload of finished trials: to a real S3 server, and to a store in memory where only the order of operations matters."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def memory(check: Callable[[], None] = lambda: None) -> Bucket:
 
 
 def awkward(top: Path) -> None:
-    """Results with everything that a file system takes, and archives and stores may not."""
+    """Create results with file types and names that a file system accepts, and archives or stores may not."""
     (top / "steps/one/artifacts").mkdir(parents=True)
     (top / "steps/one/empty").mkdir()
     files = {
         b"result.json": b"{}",
         b"steps/one/artifacts/empty": b"",
-        b"steps/one/artifacts/binary": bytes(range(256)) * 9000,  # larger than what is sent as one piece
+        b"steps/one/artifacts/binary": bytes(range(256)) * 9000,  # larger than one part of an upload
         "steps/one/artifacts/größe 大.txt".encode(): b"unicode",
         b"steps/one/artifacts/not-\xff-utf-8": b"bytes",
         b"steps/one/artifacts/#?%{}\\^`'\"<>|": b"signs",
@@ -128,7 +128,7 @@ async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pyte
     await shipped.ship(KEY)
     assert before & set(names) == {f"_trials/{KEY}"}
     names.clear()
-    (trial_path(volume) / "result.json").write_text('{"again": true}')  # a finish that is repeated says another time
+    (trial_path(volume) / "result.json").write_text('{"again": true}')  # a repeated finish writes another time
     await shipped.ship(KEY)
     assert set(names) == {f"_trials/{KEY}", f"{KEY}/files/result.json"}
     assert await tar_of(shipped) == await tar_of(volume)
@@ -155,7 +155,7 @@ async def test_an_object_that_was_changed_is_not_served_as_what_was_stored(volum
 
 
 async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease that was lost may be noticed late; what decides is who was first to write the manifest."""
+    """A replica may notice late that it lost its lease; the first writer of the manifest wins."""
     awkward(trial_path(volume))
     bucket = memory()
     first, second = Shipping(bucket, volume), Shipping(bucket, volume)
@@ -172,7 +172,7 @@ async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume,
 
 
 async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_the_volume_after_them(volume: Volume) -> None:
-    """An operator that read an old version of the trial finishes it once more, when the volume is cleared already."""
+    """An operator that read an old version of the trial finishes it again, after the volume was cleared."""
     awkward(trial_path(volume))
     shipped = Shipping(memory(), volume)
     await shipped.ship(KEY)
@@ -185,7 +185,7 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
 
 
 async def collected_directly(volume: Volume, s3: servers.S3, told: str | None = None) -> tuple[Shipping, bytes, Pointer]:
-    """A step whose only artifact a pod put into the store itself. told: another digest than is right."""
+    """Collect a step whose only artifact the pod uploaded to the store itself. told: a wrong digest to report."""
     data = bytes(range(256)) * 1000
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
     invitation = await shipped.invite(KEY, 1, 0, 0)
@@ -219,7 +219,7 @@ async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: s
 
 
 async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cleared(s3: servers.S3, volume: Volume) -> None:
-    """A log may be as large as that, and `multistep logs` reads files one by one."""
+    """A log can be that large, and `multistep logs` reads a file in parts."""
     shipped, data, pointer = await collected_directly(volume, s3)
     await shipped.ship(KEY)
     await volume.remove(KEY)

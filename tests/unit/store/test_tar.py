@@ -1,4 +1,4 @@
-"""The reader of a runner's tar stream: as the standard library reads it, and never more than a bound in memory."""
+"""The reader of a runner's tar stream: same results as the standard library, with bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial's directory over its life: attempts, the files at its end, its log, its archive, its removal."""
+"""A trial's directory over its life: attempts, final files, log, archive, deletion."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
     def slow(fd: int, *_: object) -> None:
         began.set()
         go_on.wait(10)
-        seen.append(os.fstat(fd).st_nlink)  # would fail, or be another file, if the spool were closed by now
+        seen.append(os.fstat(fd).st_nlink)  # fails, or sees another file, if the spool is closed by now
 
     monkeypatch.setattr("multistep.store.steps.keep", slow)
     task = asyncio.create_task(keep(volume, tar()))
@@ -250,7 +250,7 @@ async def test_free_bytes(volume: Volume) -> None:
     assert await volume.free_bytes() > 0
 
 
-# -- trials that are gone
+# -- deleted trials
 
 
 async def test_a_mark_tells_since_when_a_trial_is_gone_until_it_is_taken_away(volume: Volume) -> None:
