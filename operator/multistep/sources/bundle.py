@@ -1,6 +1,6 @@
-"""Task bundles: a deterministic tar.gz, identified by the sha256 of its bytes, packed and read.
+"""Packs and reads task bundles: deterministic tar.gz files, identified by the sha256 of their bytes.
 
-Bundles are untrusted: paths cannot lead out of the task, sizes are bounded, and nothing is unpacked to a disk.
+Bundles are untrusted: paths cannot lead out of the task, sizes are bounded, and nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Bundle:
 
     @classmethod
     def open(cls, data: bytes, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-        """Read a bundle from a tar.gz or tar. SourceError: it has another digest, or is malformed or too large."""
+        """Read a bundle from a tar.gz or tar. Raises SourceError if its digest differs, or if it is malformed or too large."""
         found = digest_of(data)
         if found != digest:
             raise SourceError(f"the bundle's digest is {found}, not {digest}: package the task again")
@@ -126,7 +126,7 @@ def tar_chunks(entries: Iterable[tuple[str, Entry]], *, mtime: int = 0) -> Itera
 
 
 def safe_path(name: str) -> str:
-    """Return a member's path without a leading './' and a trailing '/'. SourceError: it could lead out of the task."""
+    """Return a member's path without a leading './' and a trailing '/'. Raises SourceError if it could lead out of the task."""
     path = name.removeprefix("./").rstrip("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
         raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
@@ -171,7 +171,7 @@ def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]
 
 
 def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Write a tar.gz or tar to another file, uncompressed. SourceError: it is not a gzip file, or too large."""
+    """Write a tar.gz or tar to another file, uncompressed. Raises SourceError if it is not a gzip file, or too large."""
     size = packed.seek(0, io.SEEK_END)
     packed.seek(0)
     start = packed.read(_BLOCK)
@@ -187,7 +187,7 @@ def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMIT
 
 
 def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
-    """Yield the entries of a tar.gz or tar; only one is in memory. SourceError: it is malformed or too large.
+    """Yield the entries of a tar.gz or tar; only one is in memory. Raises SourceError if it is malformed or too large.
 
     view: the bytes of an uncompressed tar; files are slices of it.
     """
@@ -250,7 +250,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | Non
 
 
 def _complete(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries with missing parent directories added. SourceError: a parent is not a directory."""
+    """Return the entries with missing parent directories added. Raises SourceError if a parent is not a directory."""
     whole = dict(entries)
     for path in entries:
         parent = path.rpartition("/")[0]

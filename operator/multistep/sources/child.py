@@ -1,4 +1,4 @@
-"""Runs the child process that fetches a task: with a timeout, its input on stdin, and without the operator's environment."""
+"""Runs the child process that fetches a task: with a timeout, the order on stdin, and without the operator's environment."""
 
 from __future__ import annotations
 

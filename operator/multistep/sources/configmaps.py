@@ -1,4 +1,4 @@
-"""A bundle as immutable ConfigMaps: split when a task is packaged, joined when its trial runs."""
+"""Stores a bundle in immutable ConfigMaps: `multistep package` splits it, and the operator joins the parts when the trial runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def split(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[
 
 
 def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """Return the bundle's bytes from its parts, in order. SourceError: a part is invalid, or the digest differs."""
+    """Return the bundle's bytes from its parts, in order. Raises SourceError if a part is invalid or the digest differs."""
     data = b"".join(map(_part, config_maps))
     if len(data) > limits.compressed:
         raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}")
@@ -44,7 +44,7 @@ def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits =
 async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
     """Write the parts to a file, in the ConfigMaps' encoding: name and base64, one part per line. Only one part is in memory.
 
-    get: reads a ConfigMap. A part that does not exist may still be created: the error is transient.
+    get: reads a ConfigMap. A missing part may still be created, so the error is transient.
     """
     left = limits.compressed // 3 * 4 + 4 * len(names)
     with path.open("w", encoding="ascii", errors="replace") as file:

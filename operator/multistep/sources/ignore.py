@@ -20,7 +20,7 @@ class IgnoreRules:
         self._specs: dict[str, GitIgnoreSpec] = {}
 
     def excludes(self, path: str) -> bool:
-        """Whether the path is excluded, by its own name or by that of its link target."""
+        """Return whether the path is excluded, by its own name or by that of its link target."""
         if self._matches(path):
             return True
         real = links.resolve(self._bundle, path)
@@ -34,7 +34,7 @@ class IgnoreRules:
         return scope > 0 and any(self._decides(parts, scope, end) for end in range(scope + 1, len(parts) + 1))
 
     def _decides(self, parts: list[str], scope: int, end: int) -> bool:
-        """Whether the path's first `end` parts are excluded: the last matching rule decides."""
+        """Return whether the path's first `end` parts are excluded: the last matching rule decides."""
         directory = end < len(parts) or self._is_directory("/".join(parts))
         excluded = False
         for start in range(scope, end):

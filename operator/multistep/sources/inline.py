@@ -10,7 +10,7 @@ _FIELD = "spec.task.inline.files"
 
 
 def inline_bundle(source: InlineSource) -> Bundle:
-    """Return the bundle of spec.task.inline; files named *.sh are executable. InvalidSpec: a path is invalid."""
+    """Return the bundle of spec.task.inline; files named *.sh are executable. Raises InvalidSpec for an invalid path."""
     if "task.toml" in source.files:
         raise InvalidSpec(f"{_FIELD}: task.toml cannot be a file here: put its content into spec.task.inline.config")
     try:

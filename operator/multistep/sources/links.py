@@ -12,7 +12,7 @@ _MAX_VISITS = 200_000  # links can make the walk of a small tree exponential
 
 
 def resolve(bundle: Bundle, path: str) -> str:
-    """Return the path with links resolved; its target may be missing. InvalidTask: it leads out of the task or to itself."""
+    """Return the path with links resolved; it may not exist. Raises InvalidTask if a link leads out of the task or is cyclic."""
     real: list[str] = []
     ahead = path.split("/")[::-1]
     hops = 0
@@ -39,25 +39,25 @@ def resolve(bundle: Bundle, path: str) -> str:
 
 
 def lookup(bundle: Bundle, path: str) -> Entry | None:
-    """Return the entry at a path, links followed; None: it does not exist."""
+    """Return the entry at a path, links followed; None if it does not exist."""
     real = resolve(bundle, path)
     return bundle.entries.get(real) if real else Entry("dir")
 
 
 def is_file(bundle: Bundle, path: str) -> bool:
-    """Whether the path is a file, links followed."""
+    """Return whether the path is a file, links followed."""
     entry = lookup(bundle, path)
     return entry is not None and entry.kind == "file"
 
 
 def is_directory(bundle: Bundle, path: str) -> bool:
-    """Whether the path is a directory, links followed."""
+    """Return whether the path is a directory, links followed."""
     entry = lookup(bundle, path)
     return entry is not None and entry.kind == "dir"
 
 
 def check_tree(bundle: Bundle, path: str, excludes: Callable[[str], bool]) -> None:
-    """Check the links at and below the path. InvalidTask: one leads out of the task, or directories form a cycle."""
+    """Raise InvalidTask if a link at or below the path leads out of the task, or if directories form a cycle."""
     ahead: list[tuple[str, frozenset[str]]] = [(path, frozenset())]
     visits = 0
     while ahead:

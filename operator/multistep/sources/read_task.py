@@ -40,7 +40,7 @@ class ReadTask:
     digest: str
     unknown: Sequence[UnknownKey]
     contents: Mapping[ContentKey, Span]
-    file: int  # descriptor, closed when the task is forgotten; -1: the contents are in `small`
+    file: int  # descriptor, closed when the task is evicted; -1: the contents are in `small`
     small: bytes
     memory: int
     disk: int
@@ -50,7 +50,7 @@ class ReadTask:
             weakref.finalize(self, os.close, self.file)
 
     def content(self, ref: Content) -> Iterable[bytes] | AsyncIterator[bytes]:
-        """Return the tar stream of one upload. SourceError: the task has no such directory."""
+        """Return the tar stream of one upload. Raises SourceError if the task has no such directory."""
         if ref.kind == "file":
             return text_file(ref)
         span = self.contents.get((ref.kind, ref.step))

@@ -31,7 +31,7 @@ class Fetching(Protocol):
     def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
         """Return the fetched task of a trial or sweep, which is in the cache. Raises SourceError, transient while the fetch runs.
 
-        begun: it was fetched before, so a denied request is retried.
+        begun: the task was fetched before, so a denied request is retried.
         """
 
 
@@ -76,7 +76,7 @@ class Remote:
         return request_for(source, revision, scope, credentials)
 
     async def _secret(self, namespace: str, field: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
-        """Return a Secret's UID and values. The error for a missing Secret is transient: it may still be created."""
+        """Return a Secret's UID and values. A missing Secret may still be created, so the error is transient."""
         try:
             secret = await self._get_secret(namespace, name)
         except NotFound as error:

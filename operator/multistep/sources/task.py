@@ -35,7 +35,7 @@ class Task:
     def content(self, ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
         """Return the tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
 
-        SourceError: the task has no such directory.
+        Raises SourceError if the task has no such directory.
         """
         if ref.kind == "file":
             return text_file(ref, mtime=mtime)
@@ -44,7 +44,7 @@ class Task:
         return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
 
     def selection(self, ref: Content) -> tuple[str, list[str]]:
-        """Return an upload's directory, links resolved, and its uploaded paths. SourceError: the directory does not exist."""
+        """Return an upload's directory, links resolved, and its uploaded paths. Raises SourceError if the directory is missing."""
         directory = _path(ref.step, ref.kind)
         if not links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
@@ -59,7 +59,7 @@ def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """Load the task of a bundle. InvalidTask: Harbor 0.25 rejects it, too.
+    """Load the task of a bundle. Raises InvalidTask if Harbor 0.25 rejects it, too.
 
     verification: steps are verified and need tests. oracle: the oracle agent loads the task again, with all
     checks. With neither, files may be missing; a step that needs one fails.
@@ -191,7 +191,7 @@ def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: S
 
 
 def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -> bool:
-    """Whether a separate verifier's image contains the tests, so that none are uploaded."""
+    """Return whether a separate verifier's image contains the tests, so that none are uploaded."""
     levels = [(config.verifier, "tests")]
     if step is not None:
         levels.insert(0, (step.verifier, _path(step.name, "tests")))
@@ -206,7 +206,7 @@ def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -
 
 
 def _check_services(config: TaskConfig) -> None:
-    """Services other than main need a compose environment, which there is not."""
+    """Raise InvalidTask for services other than main: they need a compose environment, which Multistep does not support."""
     places: list[tuple[str, list[ArtifactConfig]]] = [("artifacts", config.artifacts)]
     places += [(f"steps[{index}].artifacts", step.artifacts) for index, step in enumerate(config.steps or [])]
     for field, artifacts in places:

@@ -183,7 +183,7 @@ class TrialLoader:
         return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
     async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
-        """Return the value of a key. The error for a missing key is transient, as for pods: it may still be created."""
+        """Return the value of a key. A missing key may still be added, as for pods, so the error is transient."""
         try:
             data = (await get(namespace, selector.name)).get("data") or {}
         except NotFound:

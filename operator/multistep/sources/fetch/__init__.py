@@ -1,4 +1,4 @@
-"""Fetching a task from elsewhere, in a process of its own: what hostile servers and repositories do stays in there.
+"""Fetches remote tasks in a child process, which confines the damage that hostile servers and repositories can do.
 
-Nothing of this imports the API models: the process starts in a tenth of a second.
+No module here imports the API models, so that the process starts in a tenth of a second.
 """

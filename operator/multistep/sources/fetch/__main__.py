@@ -1,4 +1,4 @@
-"""The process: ``python -m multistep.sources.fetch``, an order on stdin, an answer on stdout."""
+"""The fetching process, ``python -m multistep.sources.fetch``: reads an order on stdin, and writes an answer on stdout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN_FILES = 128
 
 
 def limit(seconds: float) -> None:
-    """Bounds on this process: memory, files, processor and time. The parent kills it, too, if it has not ended by itself."""
+    """Limit this process's memory, files, CPU time and wall time (in seconds). The parent kills it, too, after its own timeout."""
     wanted = {
         resource.RLIMIT_DATA: _DATA_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
@@ -36,12 +36,12 @@ def limit(seconds: float) -> None:
         hard = resource.getrlimit(each)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(each, (most, most))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails instead
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails with an OSError instead
     signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
 
 def run(order: Order) -> Fetched:
-    """Fetch it, and look whether it can be a task. Raises SourceError."""
+    """Fetch the task and check that it can be one. Raises SourceError."""
     incoming = Path(order.cache) / INCOMING
     kind = importlib.import_module(f".{order.request.kind}", __package__)
     fetched: Fetched = kind.fetch(order, incoming)
@@ -61,7 +61,7 @@ def run(order: Order) -> Fetched:
 
 
 def check(file: Path, order: Order) -> None:
-    """SourceError: the file is no bundle, is too large, or holds no task."""
+    """Raise SourceError if the file is not a bundle, is too large, or has no task.toml."""
     rules = order.rules
     with file.open("rb") as stream:
         names = {path for path, _ in read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))}
@@ -71,7 +71,7 @@ def check(file: Path, order: Order) -> None:
 
 
 def outcome(order: Order) -> Fetched | SourceError:
-    """Whatever happens, in words that hold no credentials."""
+    """Return what was fetched, or any error as a SourceError without credentials."""
     what = order.request.location.partition("?")[0]
     try:
         return run(order)
@@ -81,12 +81,12 @@ def outcome(order: Order) -> Fetched | SourceError:
         return SourceError(f"{what} takes more memory to read than there is for it", reason=TOO_LARGE)
     except (OSError, zlib.error) as error:
         return SourceError(f"{what} could not be read or kept: {getattr(error, 'strerror', None) or error}", transient=True)
-    except Exception as error:  # a library that meets hostile bytes raises anything
+    except Exception as error:  # libraries raise any exception on hostile bytes
         return SourceError(f"{what} cannot be read: {type(error).__name__}")
 
 
 def main() -> None:
-    """Read, obey, answer."""
+    """Read the order, fetch the task, and write the answer."""
     order = Order.from_json(sys.stdin.buffer.read())
     limit(order.rules.seconds)
     install(order.rules.blocked_networks)

@@ -1,4 +1,4 @@
-"""A task from a git repository: one commit, without its history."""
+"""Fetches a task from a git repository: one commit, without its history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SUBMODULE = 0o160000
 
 
 def fetch(order: Order, incoming: Path) -> Fetched:
-    """The directory at the commit. Raises SourceError."""
+    """Fetch the task's directory at the commit. Raises SourceError."""
     request, rules = order.request, order.rules
     check_named(host_of(request.location), rules.allowed_hosts)
     remote = _Remote(request.location, request.credentials, insecure=listed(host_of(request.location), rules.insecure_hosts))
@@ -55,11 +55,11 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 class _BrokeOff(SourceError):
-    """No answer where one was due."""
+    """The server closed the connection instead of answering."""
 
 
 class _Remote:
-    """What is asked of a server. Its errors are told apart here."""
+    """A client of one git server. Converts the client library's errors to SourceErrors."""
 
     def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool) -> None:
         self._url = url
@@ -74,7 +74,7 @@ class _Remote:
         self._path = parts.path.encode()
 
     def resolve(self, ref: str) -> str:
-        """The commit that a branch, tag or commit id is now; "" is the repository's default branch."""
+        """Return the current commit of a branch, tag or commit id; "" is the repository's default branch."""
         if COMMIT.fullmatch(ref):
             return ref
         refs = self._refs()
@@ -87,7 +87,7 @@ class _Remote:
         return refs.get(f"{found[0]}^{{}}", refs[found[0]])
 
     def fetch(self, repository: Repo, revision: str) -> None:
-        """That commit with all its files."""
+        """Fetch the commit with all its files."""
         with tempfile.TemporaryFile(dir=repository.path) as stream:
             try:
                 self._fetch_pack(repository, revision, stream)
@@ -114,7 +114,7 @@ class _Remote:
         self._told(lambda: self._client.fetch_pack(self._path, want, nothing, take, depth=1), at=revision)  # type: ignore[arg-type]
 
     def _check_known(self, revision: str) -> None:
-        """Git's own server says nothing when it is asked for a commit that it does not have: it breaks off."""
+        """Raise SourceError if the commit does not exist: git's own server then closes the connection without an error."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not give it", reason=NOT_FOUND)
 
@@ -140,7 +140,7 @@ class _Remote:
 
 
 class _OneHost:
-    """Connections that send the credentials, and follow redirects, within one host only."""
+    """HTTP connections that send credentials to, and follow redirects within, one host only."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str, authorization: str) -> None:
         self._pool = pool
@@ -148,7 +148,7 @@ class _OneHost:
         self.headers = {"Authorization": authorization} if authorization else {}
 
     def request(self, method: str, url: str, headers: Mapping[str, str] | None = None, **options: Any) -> Any:
-        """As a PoolManager's."""
+        """Send a request; has the signature of PoolManager.request."""
         follow = options.pop("redirect", True)
         for _ in range(4):
             response = self._pool.request(method, url, headers={**(headers or {}), **self.headers}, redirect=False, **options)
@@ -174,7 +174,7 @@ def _refused(said: str, url: str, at: str) -> SourceError:
 
 
 def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
-    """The directory of the task."""
+    """Return the tree of the task's directory."""
     try:
         found = repository[revision.encode()]
         while isinstance(found, Tag):
@@ -195,7 +195,7 @@ def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
 
 
 def sorted_entries(repository: Repo, tree: Tree, budget: Budget, url: str) -> Iterator[tuple[str, Entry]]:
-    """All below a directory, by path, each read when it is asked for."""
+    """Yield all entries below a directory, sorted by path. Each is read when it is yielded."""
     found = dict(_walk(repository, tree, "", url, budget, depth=0))
     for path in sorted(found):
         mode, sha = found[path]

@@ -1,6 +1,6 @@
-"""Where the process may connect to.
+"""Restricts the addresses to which the process may connect.
 
-It is asked at each connection, for the address itself: no name and no redirect leads around it.
+Each connection is checked by its IP address, so neither DNS nor a redirect can bypass the check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..reasons import NOT_ALLOWED
 
 
 def install(blocked_networks: Sequence[str]) -> None:
-    """From now on, for the rest of the process's life. Whatever library connects, Python asks its audit hooks."""
+    """Block the networks until the process ends. Python's audit hooks see the connections of every library."""
     networks = [ipaddress.ip_network(each) for each in blocked_networks]
 
     def check(event: str, args: tuple[object, ...]) -> None:
@@ -27,7 +27,7 @@ def install(blocked_networks: Sequence[str]) -> None:
 
 
 def check_address(address: object, networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> None:
-    """SourceError: the address of a socket is in one of the networks, or is no internet address."""
+    """Raise SourceError if a socket's address is in one of the networks, or is not an internet address."""
     if not isinstance(address, tuple):
         raise SourceError("connecting to anything but an internet address is refused", reason=NOT_ALLOWED)
     found = ipaddress.ip_address(str(address[0]).partition("%")[0])
@@ -39,7 +39,7 @@ def check_address(address: object, networks: Sequence[ipaddress.IPv4Network | ip
 
 
 def host_of(url: str) -> str:
-    """``HOST`` or ``HOST:PORT`` of a URL."""
+    """Return ``HOST`` or ``HOST:PORT`` of a URL."""
     parts = urlsplit(url)
     try:
         port = f":{parts.port}" if parts.port is not None else ""
@@ -51,13 +51,13 @@ def host_of(url: str) -> str:
 
 
 def listed(host: str, patterns: Sequence[str]) -> bool:
-    """Whether a host, with or without its port, is among the patterns."""
+    """Return whether a host, with or without its port, matches one of the patterns."""
     bare = host if host.endswith("]") else host.rpartition(":")[0] or host
     return any(fnmatchcase(each, pattern.lower()) for each in {host.lower(), bare.lower()} for pattern in patterns)
 
 
 def check_named(host: str, allowed: Sequence[str]) -> None:
-    """SourceError: the operator does not fetch tasks from there."""
+    """Raise SourceError if the operator's settings do not allow to fetch tasks from this host."""
     if allowed and not listed(host, allowed):
         text = f"tasks are not fetched from {host}: the operator's setting taskAllowedHosts has {', '.join(allowed)}"
         raise SourceError(text, reason=NOT_ALLOWED)

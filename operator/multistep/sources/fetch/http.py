@@ -1,4 +1,4 @@
-"""HTTP as a fetch needs it: bounded, its errors told apart, and credentials for the host only that they are meant for."""
+"""An HTTP client for fetches: bounds sizes, classifies errors, and sends credentials only to the host that they are for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Response = urllib3.BaseHTTPResponse
 
 
 def make_pool(ca: str = "") -> urllib3.PoolManager:
-    """Connections that follow no redirects and try nothing twice. ca: certificates to trust besides the system's, as PEM."""
+    """Return a connection pool without redirects and retries. ca: certificates (PEM) to trust in addition to the system's."""
     context = ssl.create_default_context()
     if ca:
         try:
@@ -45,7 +45,7 @@ def make_pool(ca: str = "") -> urllib3.PoolManager:
 
 
 class Http:
-    """Requests, each sent once."""
+    """Sends requests, each once, without retries."""
 
     def __init__(self, pool: urllib3.PoolManager) -> None:
         self._pool = pool
@@ -60,7 +60,9 @@ class Http:
         body: bytes | None = None,
         follow: bool = True,
     ) -> Response:
-        """The answer, whatever its status, its body not read yet. authorization: for the URL's own host, not where it leads."""
+        """Return the response with any status; its body is not read yet. authorization: sent to the URL's origin only, not after a
+        redirect to another one.
+        """
         origin = _origin(url)
         for _ in range(_HOPS):
             sent = {"Accept-Encoding": "identity", "User-Agent": "multistep", **(headers or {})}
@@ -81,7 +83,7 @@ class Http:
 
 
 def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
-    """The body, in pieces. SourceError: it is longer than most, or breaks off. what: for messages."""
+    """Yield the body in chunks. Raises SourceError if it has more than ``most`` bytes or is incomplete. what: for messages."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
         raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)
@@ -99,12 +101,12 @@ def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
 
 
 def body(response: Response, what: str, most: int = 4 << 20) -> bytes:
-    """The whole of a small body."""
+    """Return a whole body, which must be small."""
     return b"".join(pieces(response, what, most))
 
 
 def check_status(response: Response, what: str) -> Response:
-    """The response of a request that succeeded. SourceError: it did not. what: for messages; it holds no credentials."""
+    """Return the response if its status is 2xx; else raise SourceError. what: for messages; contains no credentials."""
     status = response.status
     if 200 <= status < 300:
         return response
@@ -120,12 +122,14 @@ def check_status(response: Response, what: str) -> Response:
 
 
 def basic(user: str, password: str) -> str:
-    """The header's value for a name and a password."""
+    """Return the Authorization header's value for a user name and a password."""
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
 def trouble(error: Exception, what: str) -> SourceError:
-    """What went wrong on the way, without the URL, which may be signed. Only bad certificates do not get better by themselves."""
+    """Return a SourceError for a failed request, without the URL, which may be signed. Invalid certificates and requests are
+    permanent errors, all others are transient.
+    """
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return SourceError(f"{what}: its certificate is not trusted, or it speaks no TLS: {_plain(error)}")
     if isinstance(error, LocationValueError | InvalidHeader | UnrewindableBodyError | ValueError):

@@ -1,4 +1,4 @@
-"""The filesystem that the layers of an image make, as far as it is below one path. Nothing is unpacked: contents go to one file."""
+"""Merges an image's layers, as far as they are below one path. Nothing is unpacked: file contents go to one spool file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class _Node:
-    """What a path is. offset, size: of a file's content in the spool."""
+    """The file, directory or link at a path. offset, size: of a file's contents in the spool."""
 
     kind: Literal["file", "dir", "link"]
     mode: int
@@ -34,7 +34,7 @@ class _Node:
 
 
 class Layers:
-    """root: the path in the image at which the task is, without slashes at its ends. spool: a file for contents."""
+    """The merged layers. root: the task's path in the image, without leading and trailing slashes. spool: a file for contents."""
 
     def __init__(self, root: str, limits: Limits, spool: BinaryIO, what: str) -> None:
         self._root = root
@@ -44,7 +44,7 @@ class Layers:
         self._nodes: dict[str, _Node] = {}
 
     def add(self, stream: io.RawIOBase) -> None:
-        """The next layer, a tar or tar.gz. What it whites out is taken from the layers below it only, wherever it says so."""
+        """Add the next layer, a tar or tar.gz. Its whiteouts apply to lower layers only, wherever they are in the tar."""
         below = dict(self._nodes)
         own: dict[str, _Node] = {}
         try:
@@ -60,7 +60,7 @@ class Layers:
         self._nodes = below
 
     def entries(self) -> Iterator[tuple[str, Entry]]:
-        """All that is there in the end, sorted; parents first. SourceError: nothing is."""
+        """Yield all remaining entries, sorted, parents first. Raises SourceError if the task's directory does not exist."""
         prefix = f"{self._root}/" if self._root else ""
         if self._root and self._nodes.get(self._root, _Node("file", 0)).kind != "dir":
             raise SourceError(f"{self._what} has no directory /{self._root}")
@@ -94,7 +94,7 @@ class Layers:
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to what is not in the task: {member.linkname!r}")
-            self._budget.take(target.size)  # it is a file of its own in the task
+            self._budget.take(target.size)  # becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
@@ -120,7 +120,7 @@ class Layers:
 
 
 class Checked(io.RawIOBase):
-    """A stream of pieces that knows at its end whether they were what a digest says."""
+    """A stream of chunks whose digest is checked at its end."""
 
     def __init__(self, chunks: Iterable[bytes], digest: str, what: str) -> None:
         self._chunks = iter(chunks)
@@ -130,11 +130,11 @@ class Checked(io.RawIOBase):
         self._sha = hashlib.sha256()
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True: io.RawIOBase requires this method."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """As much as there is; 0 at the end only."""
+        """Read up to the buffer's size and return the number of bytes; 0 only at the end."""
         if not self._rest:
             self._rest = next(self._chunks, b"")
             self._sha.update(self._rest)
@@ -143,7 +143,7 @@ class Checked(io.RawIOBase):
         return count
 
     def finish(self) -> None:
-        """Read to the end. SourceError: the digest is another."""
+        """Read to the end. Raises SourceError if the digest differs."""
         while self.read(_CHUNK):
             pass
         found = f"sha256:{self._sha.hexdigest()}"
@@ -152,7 +152,7 @@ class Checked(io.RawIOBase):
 
 
 def _opened(stream: io.RawIOBase) -> BinaryIO:
-    """Uncompressed, whatever the media type says."""
+    """Return the uncompressed stream. Compression is detected by the first bytes, because media types can be wrong."""
     buffered = io.BufferedReader(stream, _CHUNK)
     start = buffered.peek(4)[:4]
     if start[:2] == b"\x1f\x8b":
@@ -181,7 +181,7 @@ def _remove(nodes: dict[str, _Node], path: str, *, itself: bool = True, children
 
 
 def _make_parents(nodes: dict[str, _Node], path: str) -> None:
-    """A layer may leave out directories, and has one where a layer below had something else."""
+    """Add missing parent directories. A layer may omit them, and replaces files of lower layers by them."""
     parent = path.rpartition("/")[0]
     while parent:
         if nodes.get(parent, _Node("file", 0)).kind == "dir":

@@ -1,4 +1,4 @@
-"""One file with many tasks: each directory right below its top (or below a path in it) that has a task.toml becomes a bundle."""
+"""Splits a file with many tasks: each directory at its top (or directly below a path in it) with a task.toml becomes a bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME_CHARACTERS = 253
 
 
 def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
-    """What the file holds below a path, by relative path."""
+    """Return the file's entries below a path, by relative path."""
     rules, prefix = order.rules, f"{path}/" if path else ""
     with file.open("rb") as stream:
         members = read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))
@@ -23,7 +23,7 @@ def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
 
 
 def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
-    """Each task in a file of its own beside it. SourceError: there is none."""
+    """Write each task to a file of its own in the same directory. Raises SourceError if the file has no task."""
     found: dict[str, dict[str, Entry]] = defaultdict(dict)
     for name, entry in below(file, path, order).items():
         top, _, rest = name.partition("/")

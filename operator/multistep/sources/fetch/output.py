@@ -1,4 +1,4 @@
-"""The file that a fetch makes: written below a temporary name, its digest taken on the way."""
+"""The output file of a fetch: written under a temporary name and hashed while it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..reasons import TOO_LARGE
 
 
 class Output:
-    """A new file in a directory; removed again if anything goes wrong. digest: of what was written so far."""
+    """A new file in a directory, which is deleted if an exception is raised. digest: of the bytes written so far."""
 
     def __init__(self, directory: Path) -> None:
         number, name = tempfile.mkstemp(dir=directory)
@@ -25,13 +25,13 @@ class Output:
         self._sha = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Add to its end."""
+        """Append data."""
         self._sha.update(data)
         self._stream.write(data)
 
     @property
     def digest(self) -> str:
-        """``sha256:`` and the hexadecimal digest."""
+        """Return ``sha256:`` and the hexadecimal digest."""
         return f"sha256:{self._sha.hexdigest()}"
 
     def __enter__(self) -> Self:
@@ -44,13 +44,13 @@ class Output:
 
 
 def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:
-    """Entries, in their order, as the tar that the same entries always make."""
+    """Write the entries, in their order, as a deterministic tar."""
     for chunk in tar_chunks(entries):
         output.write(chunk)
 
 
 class Budget:
-    """How much a task may hold. what: for messages."""
+    """Enforces the limits on a task's size. what: for messages."""
 
     def __init__(self, limits: Limits, what: str) -> None:
         self._limits = limits
@@ -58,7 +58,7 @@ class Budget:
         self._what = what
 
     def take(self, size: int, entries: int = 1) -> None:
-        """Another entry, with so many bytes. Raises SourceError."""
+        """Count an entry with its bytes. Raises SourceError beyond the limits."""
         self._bytes += size
         self._entries += entries
         if self._bytes > self._limits.uncompressed:

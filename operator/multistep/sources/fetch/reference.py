@@ -1,4 +1,4 @@
-"""References of images, as docker and Kubernetes read them."""
+"""Parses image references as docker and Kubernetes do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HUB = "registry-1.docker.io"
 
 @dataclass(frozen=True)
 class Reference:
-    """registry: host and port; tag and digest: "" where there is none (then the tag is latest)."""
+    """An image reference. registry: host and port; tag, digest: "" if unset (without both, the tag is latest)."""
 
     registry: str
     repository: str
@@ -28,7 +28,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """``[HOST[:PORT]/]REPOSITORY[:TAG][@sha256:DIGEST]``. Raises SourceError."""
+        """Parse ``[HOST[:PORT]/]REPOSITORY[:TAG][@sha256:DIGEST]``. Raises SourceError."""
         name, at, digest = text.partition("@")
         first, slash, rest = name.partition("/")
         has_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
@@ -43,17 +43,17 @@ class Reference:
 
     @property
     def host(self) -> str:
-        """Where the registry's API is."""
+        """Return the host of the registry's API."""
         return _HUB if self.registry == "docker.io" else self.registry
 
     @property
     def name(self) -> str:
-        """Without tag and digest."""
+        """Return the reference without tag and digest."""
         return f"{self.registry}/{self.repository}"
 
     @property
     def manifest(self) -> str:
-        """What to ask the registry for."""
+        """Return the digest or tag with which to request the manifest."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Reference:
 
 
 def login(docker_config: str, reference: Reference) -> tuple[str, str] | None:
-    """Name and password for an image in a docker config.json; None: it has none for it. Raises SourceError."""
+    """Return user name and password for an image from a docker config.json; None if it has no entry for it. Raises SourceError."""
     try:
         entries = json.loads(docker_config).get("auths") or {}
         fitting = sorted((each for each in entries if _covers(each, reference)), key=len)

@@ -1,4 +1,4 @@
-"""The part of a registry's API that tasks need: manifests and blobs, to read and to write."""
+"""A client of the registry API, as far as tasks need it: pulls and pushes manifests and blobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARAMETER = re.compile(r'([a-zA-Z]+)="([^"]*)"')
 
 
 class Registry:
-    """One repository. login: name and password; plain_http: without TLS."""
+    """One repository of a registry. login: user name and password; plain_http: without TLS."""
 
     def __init__(self, http: Http, reference: Reference, login: tuple[str, str] | None, *, plain_http: bool = False) -> None:
         self._http = http
@@ -33,7 +33,7 @@ class Registry:
         self._authorization = ""
 
     def manifest(self, wanted: str) -> tuple[str, Mapping[str, Any]]:
-        """Digest and content of the manifest (or index) with a tag or digest, which it is checked against."""
+        """Return digest and content of the manifest (or index) with a tag or digest. Raises SourceError if its digest differs."""
         what = f"{self._reference.name}{'@' if ':' in wanted else ':'}{wanted}"
         response = check_status(self._send("GET", f"manifests/{wanted}", {"Accept": _ACCEPT}), what)
         told = response.headers.get("Docker-Content-Digest", "")
@@ -51,11 +51,11 @@ class Registry:
         return digest, content
 
     def blob(self, digest: str) -> Response:
-        """A blob, to be read, and checked against its digest, by the caller."""
+        """Return the response with a blob. The caller reads it and checks its digest."""
         return check_status(self._send("GET", f"blobs/{digest}"), f"{self._reference.name}: blob {digest}")
 
     def push_blob(self, data: bytes) -> str:
-        """Upload a blob that is not there yet; returns its digest."""
+        """Upload a blob unless it exists, and return its digest."""
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         what = f"{self._reference.name}: upload of {digest}"
         found = self._send("HEAD", f"blobs/{digest}", actions="pull,push")
@@ -71,7 +71,7 @@ class Registry:
         return digest
 
     def push_manifest(self, tag: str, manifest: bytes) -> tuple[str, bool]:
-        """Give a manifest a tag (or, with "", its digest); returns its digest, and whether anything was sent."""
+        """Upload a manifest under a tag ("": under its digest) unless it exists. Return its digest, and whether it was uploaded."""
         digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
         name = tag or digest
         found = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")

@@ -1,4 +1,4 @@
-"""What the operator and the process that fetches tell each other, as JSON. Credentials are in the request only."""
+"""The JSON messages between the operator and the fetching process. Only the request contains credentials."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Rules:
-    """What the operator's settings allow. allowed_hosts: patterns, of what a trial may name; empty: all.
+    """The operator's settings for fetches. allowed_hosts: patterns of hosts that a trial may name; empty: all.
 
-    insecure_hosts: registries that speak HTTP, and hosts that may be sent credentials by it. blocked_networks: no connection is
-    made to an address in them, whatever name led there. seconds: for one fetch.
+    insecure_hosts: registries without TLS, and hosts to which credentials may be sent without TLS. blocked_networks: no
+    connection is made to an address in them, whatever the host name. seconds: timeout of one fetch.
     """
 
     allowed_hosts: tuple[str, ...] = ()
@@ -34,11 +34,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Request:
-    """A task to fetch. location: an image's reference, or a URL; ref: of git; digest: of a URL.
+    """A task to fetch. location: an image reference, or a URL; ref: of git; digest: of a URL.
 
-    revision: the commit or manifest digest that it was resolved to before; "" resolves it now. scope: who may share what is
-    fetched with the credentials (a Secret's UID); "" for what needs none. credentials: as in the Secret. many: each directory right
-    below the path that has a task.toml is a task.
+    revision: the resolved commit or manifest digest; "" to resolve it now. scope: limits the sharing of a task fetched with
+    credentials (the Secret's UID); "" without credentials. credentials: the Secret's data. many: each directory directly below
+    the path that has a task.toml is a task.
     """
 
     kind: Kind
@@ -52,34 +52,34 @@ class Request:
     many: bool = False
 
     def below(self, name: str) -> Request:
-        """One of the many tasks."""
+        """Return the request for one of many tasks."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
     @property
     def id(self) -> str:
-        """The same for requests that can have the same answer."""
+        """Return an id that is equal for requests that can share an answer."""
         return _hash(self.kind, self.location, self.ref, self.path, self.digest, self.revision, self.scope, str(self.many))
 
     def key(self, revision: str) -> str:
-        """The name in the cache of what is there at a revision."""
+        """Return the cache key of the task at a revision."""
         return _hash(self.kind, self.location if self.kind == "git" else "", self.path, revision, self.scope)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A request, and where and under which rules to fulfil it. cache: the directory; what it has is not fetched again."""
+    """A request with the rules for its fetch. cache: the cache's directory; cached tasks are not fetched again."""
 
     request: Request
     rules: Rules
     cache: str
 
     def to_json(self) -> bytes:
-        """What goes to the process's stdin."""
+        """Return the order as the process reads it from its stdin."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Order:
-        """The way back."""
+        """Parse an order; the inverse of to_json."""
         table = json.loads(text)
         rules: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table["rules"].items()}
         return cls(Request(**table["request"]), Rules(**rules), table["cache"])
@@ -87,7 +87,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FetchedTask:
-    """One of many. name: of its directory; digest, file: as of Fetched."""
+    """One of many tasks. name: its directory's name; digest, file: as in Fetched."""
 
     name: str
     digest: str
@@ -96,8 +96,10 @@ class FetchedTask:
 
 @dataclass(frozen=True)
 class Fetched:
-    """revision: the commit, or the digest of manifest or file; digest: of the bundle's bytes. file: its name below the cache's
-    incoming directory; "" when the cache has it already. tasks: where many were asked for; then there is no other file."""
+    """A fetched task. revision: the commit, or the digest of the manifest or file; digest: of the bundle's bytes.
+
+    file: its name in the cache's incoming directory; "" if it is cached already. tasks: if many were requested; then file is "".
+    """
 
     revision: str
     digest: str
@@ -106,7 +108,7 @@ class Fetched:
 
 
 def answer(outcome: Fetched | SourceError) -> bytes:
-    """What the process writes on stdout."""
+    """Return the answer as the process writes it to stdout."""
     if isinstance(outcome, Fetched):
         return json.dumps({"fetched": asdict(outcome)}).encode()
     error = {"message": str(outcome), "reason": outcome.reason, "transient": outcome.transient}
@@ -114,7 +116,7 @@ def answer(outcome: Fetched | SourceError) -> bytes:
 
 
 def parse_answer(text: bytes) -> Fetched:
-    """The way back: what was fetched, or the SourceError. ValueError, KeyError, TypeError: it is no answer."""
+    """Parse an answer: what was fetched, or the SourceError. Raises ValueError, KeyError or TypeError if it is invalid."""
     table = json.loads(text)
     if "error" in table:
         told = table["error"]

@@ -1,4 +1,4 @@
-"""A packed task from a URL: http, https, s3 or gs. Its digest is in the trial's spec."""
+"""Fetches a packed task from a URL: http, https, s3 or gs. The trial's spec has its digest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GS_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
 
 
 def fetch(order: Order, incoming: Path) -> Fetched:
-    """The file, if it has the digest. Raises SourceError."""
+    """Fetch the file and check its digest. Raises SourceError."""
     request, rules = order.request, order.rules
     if kept := kept_in(order, request.digest):
         return kept
@@ -45,7 +45,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:
-    """The directory at the path in a file, which is removed."""
+    """Return the task in the file's directory at the path, and delete the file."""
     try:
         found = below(whole, order.request.path.strip("/"), order)
     finally:
@@ -56,7 +56,7 @@ def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:
 
 
 def _request_to(location: str, credentials: Mapping[str, str]) -> tuple[str, str]:
-    """The URL to ask, and the Authorization to ask it with."""
+    """Return the HTTP URL to request, and the value of its Authorization header."""
     parts = urlsplit(location)
     if parts.scheme == "s3":
         return _s3(parts.netloc, parts.path.lstrip("/"), credentials), ""

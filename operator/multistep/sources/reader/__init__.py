@@ -1,1 +1,1 @@
-"""Reads tasks in bounded child processes: nothing that a user wrote is hashed, unpacked or parsed in the operator itself."""
+"""Reads tasks in bounded child processes: the operator itself never hashes, unpacks or parses user input."""

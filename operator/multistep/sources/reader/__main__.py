@@ -1,7 +1,7 @@
-"""The fork server: ``python -m multistep.sources.reader``. Its stdin is a socket; each message on it carries two more sockets.
+"""The fork server, ``python -m multistep.sources.reader``. Its stdin is a socket; each message on it passes two more sockets.
 
-It has imported all that reading takes, so a child for one task starts in milliseconds. The first socket brings the order and takes
-the answer, the second takes the child's exit status.
+It has imported all modules that a read needs, so a child for one task starts in milliseconds. The first socket carries the
+order and the answer, the second one the child's exit status.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGER_SECONDS = 2.0
 
 
 class _Child:
-    """A child that reads a task. A child that disarmed its own timer is killed at the deadline."""
+    """A child that reads one task. It is killed at the deadline, in case it disarmed its own timer."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
@@ -33,16 +33,16 @@ class _Child:
         self.deadline = time.monotonic() + WALL_SECONDS + _LONGER_SECONDS
 
     def reap(self) -> None:
-        """Send its exit status, after it ended."""
+        """Send the exit status of the child, which has ended."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        with suppress(OSError):  # nobody waits for it any more
+        with suppress(OSError):  # the operator no longer waits for it
             self.status.send(STATUS.pack(code), socket.MSG_DONTWAIT)
         self.status.close()
         os.close(self.fd)
 
 
 def _work(order: socket.socket) -> None:
-    """In the child: read the order, obey, answer."""
+    """Read the order, read the task, and send the answer. Runs in the child."""
     limit_process()
     with order.makefile("rb") as stream:
         text = stream.read()
@@ -73,7 +73,7 @@ def main() -> None:
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # so that collections in children do not copy these pages
+    gc.freeze()  # garbage collections in children then do not copy these pages
     children: dict[int, _Child] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""How much a task may cost to read, and how large what is read of it may be."""
+"""Limits on the cost of reading a task, and on the size of the result."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ITEMS: Final = 50_000
 
 
 def limit_process() -> None:
-    """Bound this process: memory, CPU time, wall time, files. It also yields the processor to the operator."""
+    """Limit this process's memory, CPU time, wall time and files, and lower its priority below the operator's."""
     wanted = {
         resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
         resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
         resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
         resource.RLIMIT_NPROC: (0, 0),
-        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # first SIGXCPU, which the operator can tell from other deaths
+        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # first SIGXCPU, which the operator can distinguish
         resource.RLIMIT_CORE: (0, 0),
     }
     for each, (soft, hard) in wanted.items():
@@ -39,13 +39,13 @@ def limit_process() -> None:
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(each, (soft, hard))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails instead
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails with an OSError instead
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     os.nice(_NICENESS)
 
 
 def check_size(config: TaskConfig, table_bytes: int) -> None:
-    """Raise SourceError for a task whose plan would be large: the operator makes one for each trial, outside of this process."""
+    """Raise SourceError for a task with a large plan: the operator computes a plan for each trial, outside of this process."""
     if table_bytes > CONFIG_BYTES:
         raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
     steps = len(config.steps or [None])

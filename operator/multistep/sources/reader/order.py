@@ -1,4 +1,4 @@
-"""What the operator and the process that reads a task send each other, as JSON. What comes back is small and bounded."""
+"""The JSON messages between the operator and the process that reads a task. Answers are small and bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_BYTES: Final = 2 << 20
 _MESSAGE_LENGTH: Final = 2000
 
 Form = Literal["parts", "bundle", "inline"]
-Span = tuple[int, int]  # where a tar stream begins in the file of contents, and its bytes
+Span = tuple[int, int]  # offset of a tar stream in the file of contents, and its bytes
 ContentKey = tuple[str, str | None]  # kind and step of an api.content.Content
 
 
@@ -23,8 +23,8 @@ ContentKey = tuple[str, str | None]  # kind and step of an api.content.Content
 class Order:
     """A task to read. path: its file; output: the file for the contents; digest: of the bundle.
 
-    form: of the file: the parts of a bundle in base64, one a line; a bundle; or an inline task as JSON. verification, oracle: as in
-    sources.task.load_task.
+    form: format of the file: a bundle's parts in base64, one per line; a bundle; or an inline task as JSON. verification, oracle:
+    as in sources.task.load_task.
     """
 
     form: Form
@@ -46,7 +46,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """A task that was read and checked. table: what task.toml holds; contents: where each upload is in the output file."""
+    """A task that was read and checked. table: the content of task.toml; contents: the place of each upload in the output file."""
 
     digest: str
     table: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Answer:
 
 
 def error_answer(error: MultistepError) -> bytes:
-    """An error in place of an answer."""
+    """Return an error as an answer."""
     told = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LENGTH]}
     if isinstance(error, SourceError):
         told |= {"reason": error.reason, "transient": error.transient, "retry": error.retry_seconds}  # type: ignore[dict-item]
@@ -71,7 +71,7 @@ def error_answer(error: MultistepError) -> bytes:
 
 
 def parse_answer(text: bytes) -> Answer:
-    """The task. Raises what the process answered instead; ValueError, KeyError, TypeError, RecursionError: it is no answer."""
+    """Return the task, or raise the answer's error. ValueError, KeyError, TypeError, RecursionError: the answer is invalid."""
     table = json.loads(text)
     if "error" in table:
         raise _error(table["error"])

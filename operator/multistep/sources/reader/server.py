@@ -1,4 +1,4 @@
-"""The operator's side of the fork server: starts it, and hands it one order at a time for each child."""
+"""The operator's side of the fork server: starts it, and sends it one order per child."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .order import ANSWER_BYTES, Answer, Order, parse_answer
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
 _PASSED = ("PATH", "LANG")
 _LONGER_SECONDS = 5.0
-_STARTS = 2  # of the server for one order: it may have been killed since the last
+_STARTS = 2  # maximum starts of the server for one order: it may have been killed since the last order
 _CHUNK = 1 << 18
 
 
 class ForkServer:
-    """One server process for all reads; it starts at the first, and again when it was killed."""
+    """The single server process for all reads. It starts at the first read, and is restarted if it was killed."""
 
     def __init__(self) -> None:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def read(self, order: Order) -> Answer:
-        """The task. Raises InvalidTask, InvalidSpec and SourceError; SourceError without a reason of its own: the child died."""
+        """Return the task. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child died."""
         said, code = b"", None
         with suppress(TimeoutError):
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
@@ -46,7 +46,7 @@ class ForkServer:
             raise ReadFailed(f"the process that read the task gave no answer: {type(error).__name__}") from None
 
     async def _exchange(self, order: bytes) -> tuple[bytes, int | None]:
-        """What the child answered, and its exit status; None: it is not known."""
+        """Return the child's answer and its exit status (None if unknown)."""
         loop = asyncio.get_running_loop()
         talk, talk_child = socket.socketpair()
         status, status_server = socket.socketpair()
@@ -83,7 +83,7 @@ class ForkServer:
                 _COMMAND,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # a traceback may hold what must not be in a log
+                stderr=subprocess.DEVNULL,  # a traceback may contain secrets
                 env=environment | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"},
                 start_new_session=True,
             )
@@ -92,7 +92,7 @@ class ForkServer:
         return ours
 
     def close(self) -> None:
-        """End the server and its children."""
+        """Kill the server and its children."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -104,7 +104,7 @@ class ForkServer:
 
 
 class ReadFailed(SourceError):
-    """The process that read a task died, and it is not known that the task was the cause: it is read again, a few times."""
+    """The process that read a task died, possibly for a reason outside of the task. The read is retried a few times."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True, retry_seconds=5.0)

@@ -1,4 +1,4 @@
-"""What the child process does: unpack one task, check it, and write the tar streams of its uploads into one file."""
+"""The child's work: unpack one task, check it, and write the tar streams of its uploads to one file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 def perform(order: Order) -> bytes:
-    """Read the task and return the answer for the operator, which is an error for whatever goes wrong."""
+    """Read the task and return the answer for the operator; any exception becomes an error answer."""
     try:
         answer = _read(order).to_json()
         if len(answer) > ANSWER_BYTES:
@@ -42,7 +42,7 @@ def perform(order: Order) -> bytes:
     except OSError as error:
         text = f"the task could not be read on the operator's disk: {error.strerror or error}"
         return error_answer(SourceError(text, transient=True))
-    except Exception as error:  # hostile bytes make a library raise anything
+    except Exception as error:  # libraries raise any exception on hostile bytes
         return error_answer(InvalidSpec(f"spec.task: the task cannot be read: {type(error).__name__}"))
 
 
@@ -74,7 +74,7 @@ def _bundle(order: Order, plain: BinaryIO) -> Bundle:
 
 
 def _packed(order: Order) -> BinaryIO:
-    """The bundle's bytes as a file."""
+    """Return the bundle's bytes as a file."""
     if order.form == "bundle":
         try:
             return Path(order.path).open("rb")
@@ -107,7 +107,7 @@ def _check_digest(order: Order, packed: BinaryIO) -> None:
 
 
 def _write_contents(task: Task, output: BinaryIO) -> Mapping[ContentKey, Span]:
-    """Each directory that can be uploaded, once: steps may link to the same one."""
+    """Write each directory that can be uploaded, once: steps may link to the same one."""
     spans: dict[ContentKey, Span] = {}
     written: dict[tuple[str, str], Span] = {}
     for ref in _references(task):
