@@ -10,7 +10,7 @@ from secrets import token_bytes, token_hex
 
 KEY_FILE = ".access-key"
 _KEY_BYTES = 32
-_TOKEN_CHARACTERS = 32  # of hexadecimal: 128 bits
+_TOKEN_CHARACTERS = 32  # hexadecimal digits: 128 bits
 
 
 def load_or_make_key(path: Path) -> bytes:

@@ -77,7 +77,7 @@ class Bucket:
 
     @property
     def can_sign(self) -> bool:
-        """Whether the store supports presigned requests."""
+        """Return whether the store supports presigned requests."""
         return isinstance(self._store, S3Store | GCSStore | AzureStore)
 
     async def put(self, name: str, data: bytes) -> str:
@@ -103,7 +103,7 @@ class Bucket:
             return put["e_tag"] or ""
 
     async def get(self, name: str, version: str | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the contents in chunks. Raises StoreError if the object is missing or has another version."""
+        """Yield the contents in chunks. Raises StoreError if the object is missing or its version differs."""
         with self._errors("reading", name):
             found = await obstore.get_async(self._store, name, options={"if_match": version} if version else None)
             async for chunk in found.stream(min_chunk_size=CHUNK_BYTES):

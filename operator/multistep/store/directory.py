@@ -100,7 +100,7 @@ class TrialDirectory:
             made.rename(target)
 
     def begin(self, attempt: int) -> None:
-        """Start an attempt: move the former one's results to ``attempts/N/``. trial.log stays. Idempotent."""
+        """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent."""
         current = self.attempt()
         if attempt < current:
             raise StoreError(f"attempt {attempt} has finished; the results are those of attempt {current}")
@@ -130,7 +130,7 @@ class TrialDirectory:
         write(self.path / f".{what}-{attempt}-{step}", data)
 
     def kept(self, what: str, attempt: int) -> dict[int, bytes]:
-        """Return the internal data of one kind, by the step's index."""
+        """Return the internal data of one kind, by step index."""
         found = self.path.glob(f".{what}-{attempt}-*")
         return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
 
@@ -186,7 +186,7 @@ class TrialDirectory:
             return []
 
     def log(self, lines: Iterable[str], now: float) -> None:
-        """Append lines to trial.log. Lines whose text it already has are skipped, so that a repeated call is idempotent."""
+        """Append lines to trial.log, except lines whose text it already has. Idempotent."""
         known = {line.partition(" ")[2] for line in self._log_lines()}
         new = [line for line in map(_one_line, lines) if line not in known]
         if not new:

@@ -19,7 +19,7 @@ from .tar import MAX_MEMBERS
 from .tree import walk
 
 NOTE = "usage"
-ADMITTED_BYTES = 2**20  # of a download, whatever the limits are
+ADMITTED_BYTES = 2**20  # of a download, admitted beyond the limits
 HEADER_BYTES = 2048  # of a member of a download
 _NO_LIMIT = 2**62
 
@@ -69,7 +69,7 @@ class Ledger:
         return room(self.limits, step=step, trial=used, namespace=taken)
 
     def left(self, namespace: str) -> int:
-        """Return the bytes that the namespace may still collect at this moment."""
+        """Return the bytes that the namespace may still collect."""
         return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
 
     def take(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
@@ -91,7 +91,7 @@ class Ledger:
 class Admission:
     """Admits the bytes of one download within its room and its namespace's limit, and reserves them until it is unpacked.
 
-    Headers and the first bytes, which have the reward, are admitted whatever the limits are.
+    Headers and the first bytes, which contain the reward, are always admitted.
     """
 
     def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:

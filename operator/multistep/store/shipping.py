@@ -74,8 +74,10 @@ class Shipping:
         return self.url(key)
 
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
-        """Write the manifest if nobody replaced the former one: this fences a writer that lost the lease. (A large manifest
-        needs a multipart upload, for which stores support no condition.)"""
+        """Write the manifest unless the previous version was replaced: this condition fences a writer that lost the lease.
+
+        A large manifest needs a multipart upload, for which stores support no condition.
+        """
         async with aclosing(lines.chunks()) as chunks:
             if lines.size > PART_BYTES:
                 await self._bucket.put_stream(_manifest(key), chunks, lines.size)
@@ -175,7 +177,7 @@ class Shipping:
 
     @property
     def direct(self) -> bool:
-        """Whether the store supports presigned uploads by pods."""
+        """Return whether the store supports presigned uploads by pods."""
         return self._bucket.can_sign
 
     async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:

@@ -19,7 +19,7 @@ _SIZE_LIMIT = 2**62
 
 Kind = Literal["file", "directory", "link", "other"]
 _KINDS: Mapping[bytes, Kind] = {b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"2": "link"}
-_HEADER_ONLY = frozenset(b"123456")  # types without contents, whatever their size field contains
+_HEADER_ONLY = frozenset(b"123456")  # types without contents; their size field is ignored
 _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 

@@ -24,7 +24,7 @@ _UNWRITABLE_NAME = frozenset({ENAMETOOLONG, EILSEQ, EINVAL, ELOOP})
 
 
 class Skipped(Exception):
-    """A member cannot or must not be written. The message is the reason."""
+    """A member that cannot or must not be written. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -233,5 +233,5 @@ def _write_file(parent: int, name: str, member: Member, source: int) -> None:
 
 
 def _owner_mode(mode: int) -> int:
-    """Return the mode, with read and write for the owner (the operator), and execute if anyone has it."""
+    """Return the mode with read and write for the owner (the operator), and with execute for the owner if anyone has it."""
     return mode | stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if mode & 0o111 else 0)
