@@ -64,7 +64,7 @@ def _go_tests() -> None:
 
 
 def _python_tests(env: dict[str, str]) -> list[Ended]:
-    """Run on all cores. Uses worksteal because test durations differ widely."""
+    """Run the Python tests on all cores, with worksteal because test durations differ widely."""
     cores = ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE)]

@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables for programs that use the cluster, with multistep, kubectl, helm and go on the PATH."""
+        """Return environment variables for programs that use the cluster, with multistep, kubectl, helm and go on the PATH."""
         programs = [VENV / "bin" / "multistep", Path(self.kubectl), helm(), go()]
         directories = [str(each.parent) for each in programs if each.is_absolute()]
         path = os.pathsep.join([*directories, self.variables.get("PATH", "")])

@@ -1,7 +1,7 @@
 """Run the end-to-end tests on one or two clusters, in parallel where possible.
 
-Tests with the mark `alone` have a cluster for themselves: they stop or change what other tests use, or count its objects.
-A failed test is repeated once when all others have finished (hack.flaky).
+Tests with the mark `alone` run without other tests on their cluster: they stop or change shared objects, or count them.
+A failed test is repeated once after all others have finished (hack.flaky).
 Tests with the mark `long` run in `make test-long`, those with the mark `measures` in `make bench`.
 """
 

@@ -11,7 +11,7 @@ MOST_AGAIN = 10  # more failures have a common cause, so the rest is not repeate
 
 @dataclass(frozen=True)
 class Again:
-    """The second run of a test. name: the run in which it failed first. first: its output there."""
+    """The repeated run of a test. name: the run in which it failed first; first: its output there."""
 
     test: str
     name: str
@@ -24,7 +24,7 @@ class Again:
 
 
 def run_again(ended: Iterable[Ended], env: Mapping[str, str], execute: Callable[[Run], Ended]) -> list[Again]:
-    """Repeat each failed test once, sequentially. The cluster must be idle otherwise."""
+    """Repeat each failed test once, sequentially. No other tests may run on the cluster."""
     failed = [(each.run.name, test, output) for each in ended for test, output in each.outcomes.failed.items()]
     return [
         Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: also show the output of a passed test

@@ -31,7 +31,7 @@ class TestRun:
 
 @dataclass(frozen=True)
 class History:
-    """The last runs. continued: add to the newest run of this checkout, although another process started it."""
+    """The last runs. continued: add to the newest run of this checkout, which another process started."""
 
     file: Path = FILE
     checkout: str = str(ROOT)

@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """A finished run. code: exit code. words: lines of the summary, failures first, totals last."""
+    """A finished run. code: exit code; words: lines of the summary, failures first, totals last."""
 
     run: Run
     code: int

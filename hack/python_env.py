@@ -42,7 +42,7 @@ def lock() -> None:
 
 
 def tools() -> Path:
-    """The directory of programs that we build and install with, kept in the cache."""
+    """Return the directory of the build and install tools, which is kept in the cache."""
     digest = digest_of([TOOLS_LOCK], sys.version, sys.executable)
     return cached("tools", digest, _install_tools) / "bin"
 
@@ -51,7 +51,7 @@ def uv(*arguments: str, offline_first: bool = True) -> None:
     """Run uv with the project's cache; first offline, then with the network."""
     command = [str(tools() / "uv"), *arguments]
     settings = {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
-    settings["UV_SYSTEM_CERTS"] = "1"  # a company's proxy is trusted by the system, not by uv's own certificates
+    settings["UV_SYSTEM_CERTS"] = "1"  # the system trusts a company proxy's certificate, uv's own certificates do not include it
     env = _clean_environment() | settings
     if offline_first and _succeeds([*command, "--quiet", "--offline"], env):
         return

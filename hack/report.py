@@ -15,7 +15,7 @@ _SLOWEST = 10
 def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | None = None) -> None:
     """Print the report.
 
-    Raises Failure if a run failed for another reason than a few flaky tests.
+    Raises Failure if a run failed, unless its only failures are a few flaky tests.
     """
     forgiven = flaky.flaky_tests(again)
     bad = [each for each in ended if each.code and not flaky.is_forgiven(each, forgiven)]

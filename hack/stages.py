@@ -9,7 +9,7 @@ _done: list[tuple[str, float]] = []
 
 
 class Failure(Exception):
-    """A stage failed; the message says what to do."""
+    """A stage failed. The message states the reason and, if known, the fix."""
 
 
 def say(text: str) -> None:

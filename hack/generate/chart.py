@@ -22,7 +22,7 @@ _KEPT = ("type", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exc
 _KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
 _WHOLE = frozenset(
     {"podSecurityContext", "resources", "labels"}
-)  # shown as one value: what is in them is Kubernetes' or the user's
+)  # shown as one value, because their contents are defined by Kubernetes or by the user
 
 Schema = dict[str, Any]
 
@@ -88,7 +88,7 @@ def _value_rows() -> Iterator[Sequence[str]]:
     values = yaml.safe_load("\n".join(lines))
     path: list[str] = []
     comment: list[str] = []
-    skip = -1  # the indentation of a value that is shown as a whole
+    skip = -1  # indentation of a value that is shown as a whole
     for line in lines:
         if line.lstrip().startswith("#"):
             comment.append(line.lstrip(" #"))

@@ -34,7 +34,7 @@ kubectl __complete multistep lo           # what kubectl's own completion asks o
 
 
 def page() -> str:
-    """All of docs/cli.md."""
+    """Return docs/cli.md."""
     return "\n".join([_HEAD, *_sections()])
 
 

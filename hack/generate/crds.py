@@ -26,8 +26,9 @@ Column = tuple[str, str, str, int, str]  # name, type, path, 1: only with -o wid
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of resource. mutable: the fields of the spec that may change; another: what to do instead; rules: further ones, of
-    the spec and of the whole."""
+    """A kind of resource. mutable: mutable fields of the spec; another: advice in the error for other changes; rules: additional
+    validation rules, of the spec and of the whole resource.
+    """
 
     kind: str
     plural: str
@@ -52,7 +53,7 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: make a new trial",
     "fieldPath": ".stop",
 }
-# What no operator has seen must neither be taken for done (by kstatus) nor look as if it were merely slow.
+# Until an operator reconciles it, a resource must be neither finished for kstatus nor seem merely slow.
 _NOT_SEEN_YET = {
     "observedGeneration": -1,
     "conditions": [

@@ -19,7 +19,7 @@ def with_table(page: str) -> str:
 
 
 def table() -> str:
-    """All metrics of the operator's own."""
+    """Return the table of the operator's own metrics."""
     return markdown_table(("metric", "type", "labels", "what"), [_row(each.described) for each in TABLE])
 
 

@@ -28,7 +28,7 @@ _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FAILURES = {"lost": failures.LOST, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"lost": "reason", "failed": "reason", "exceptions": "type"}
-_SHARED = "trial-reference.md"  # what sweeps and trials have in common
+_SHARED = "trial-reference.md"  # definitions that trials and sweeps share
 MODULES = (task, sweep, trial, trial_spec, trial_status, task_source, model)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
@@ -40,12 +40,12 @@ def with_tables(page: str) -> str:
 
 
 def between_marks(page: str, made: Callable[[str], str]) -> str:
-    """Return the page with `made(name)` between each pair of marks."""
+    """Replace the text between each pair of marks by `made(name)`, and return the page."""
     return _MARKED.sub(lambda found: f"{found[1]}{made(found[2])}{found[3]}", page)
 
 
 def table(name: str, here: Container[str]) -> str:
-    """Return the table of a model's fields, of kubectl's columns, or of failures. here: names of the tables of the same page."""
+    """Return the table of a model's fields, of kubectl's columns, or of failures. here: names of the tables on the same page."""
     if name in _COLUMNS:
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
         return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
