@@ -1,4 +1,4 @@
-"""The CRDs in crds/ are what the models make, and they keep whatever those write."""
+"""The CRDs in crds/ match the models, and retain every field that the models write."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_schema_is_structural(kind: Kind) -> None:
 
 
 def test_nothing_of_a_spec_is_defaulted_and_of_a_status_only_that_nobody_saw_it_yet(kind: Kind) -> None:
-    """A GitOps tool finds in the cluster what it wrote; and what no operator saw is not ready (kstatus)."""
+    """Specs have no defaults, so GitOps tools see no drift; a new status is not ready (kstatus) until an operator reconciles it."""
     [default] = [node["default"] for node in nodes(SCHEMAS[kind]) if "default" in node]
     assert SCHEMAS[kind]["properties"]["status"]["default"] == default
     assert (default["observedGeneration"], [(each["type"], each["status"]) for each in default["conditions"]]) == (
@@ -76,7 +76,7 @@ def test_every_field_of_spec_and_status_is_described(kind: Kind) -> None:
 def test_all_of_the_spec_is_immutable_but_what_is_meant_to_change(kind: Kind) -> None:
     spec = SCHEMAS[kind]["properties"]["spec"]
     rules = [rule for rule in spec["x-kubernetes-validations"] if "oldSelf" in rule["rule"]]
-    fixed = {rule["fieldPath"].removeprefix(".") for rule in rules} - {"stop"}  # which is one-way
+    fixed = {rule["fieldPath"].removeprefix(".") for rule in rules} - {"stop"}  # "stop" may be set, but not unset
     assert fixed | set(kind.mutable) == spec["properties"].keys()
     assert not fixed & set(kind.mutable)
 
@@ -86,7 +86,7 @@ def test_lists_are_atomic(kind: Kind) -> None:
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
-    """JSON of the shape of a field's annotation; constraints are left aside, pruning does not look at them."""
+    """Return JSON values with the shape of a field's annotation. Constraints are ignored, because pruning ignores them."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return values(arguments[0])
@@ -111,7 +111,7 @@ def resources(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def pruned(value: Any, schema: dict[str, Any]) -> Any:
-    """What the API server keeps of a value."""
+    """Return the value without the fields that the API server prunes."""
     if isinstance(value, list):
         return [pruned(item, schema["items"]) for item in value]
     if not isinstance(value, dict) or schema.get("x-kubernetes-preserve-unknown-fields"):

@@ -1,4 +1,4 @@
-"""The references in docs/ and the skill: tables are the models', and what the text names exists."""
+"""The references in docs/ and the skill: tables match the models, and all names in the text exist."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_skill_can_be_found() -> None:
 
 
 def dotted(text: str) -> Iterator[str]:
-    """Code that is a path of fields, and not the name of a file."""
+    """Yield the code in a text that is a path of fields, not a file name."""
     for each in code(text):
         if re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", each) and not re.search(r"\.(sh|toml|json|md|txt|yaml|py)$", each):
             yield each

@@ -1,4 +1,4 @@
-"""Names that a task's author chooses."""
+"""Validation of the names that a task's author chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep's resource: what it may hold, and what is told of what it may not."""
+"""The TrialSweep resource: valid fields, and the error messages for invalid ones."""
 
 from __future__ import annotations
 

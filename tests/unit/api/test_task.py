@@ -1,4 +1,4 @@
-"""task.toml is read as Harbor 0.25 reads it, and refused with the place and what would be right."""
+"""task.toml is parsed as by Harbor 0.25. Errors name the field and the valid values."""
 
 from __future__ import annotations
 

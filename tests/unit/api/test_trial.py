@@ -1,4 +1,4 @@
-"""The resource is read with its defaults, and refused with the field's path."""
+"""The MultiStepTrial resource is parsed with its defaults; errors name the field's path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that nobody reads are found, with the key that was probably meant."""
+"""Unknown keys are found, and a similar known key is suggested."""
 
 from __future__ import annotations
 

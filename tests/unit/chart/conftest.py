@@ -1,4 +1,4 @@
-"""The chart as Helm renders it."""
+"""Fixtures that render the chart with Helm."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Render = Callable[..., list[Object]]
 
 @pytest.fixture(scope="session")
 def program() -> str:
-    """Helm; `make unit` has built it, else it is built now."""
+    """Return the path of Helm; build it if it is missing."""
     return str(helm())
 
 
 @pytest.fixture
 def render(program: str, tmp_path: Path) -> Render:
-    """What a release named multistep in multistep-system is made of, given values. Raises ValueError with Helm's words."""
+    """Return the objects of a release multistep in multistep-system with these values. Raises ValueError with Helm's message."""
 
     def run(values: Object | None = None, *, release: str = "multistep") -> list[Object]:
         file = tmp_path / "values.json"
@@ -43,6 +43,6 @@ def render(program: str, tmp_path: Path) -> Render:
 
 
 def the(objects: list[Object], kind: str) -> Object:
-    """The only object of that kind."""
+    """Return the only object of this kind."""
     [found] = [each for each in objects if each["kind"] == kind]
     return found

@@ -1,4 +1,4 @@
-"""The alert rules, by Prometheus' own tool: each fires when it should, and only then."""
+"""The alert rules, evaluated by promtool: each fires if and only if its condition holds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[3]
 RULES = ROOT / "charts" / "multistep" / "files" / "alerts.yaml"
 ALERTS = {each["alert"]: each for group in yaml.safe_load(RULES.read_text())["groups"] for each in group["rules"]}
 
-Series = Mapping[str, str]  # values minute by minute, in promtool's notation
+Series = Mapping[str, str]  # values per minute in promtool's notation
 
 IDLE = {"multistep_build_info": "1x120", 'multistep_leading{namespace="s", job="m", pod="a"}': "1x120"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """fires: series with which an alert fires at a minute; quiet: some, not far from it, with which it does not."""
+    """A test of an alert: it fires at this minute with the series `fires`, and not with the similar series `quiet`."""
 
     fires: Series
     quiet: Series
@@ -44,7 +44,7 @@ def failed(outcome: str, class_: str, values: str) -> Series:
 
 
 def buckets(name: str, fast: str, slow: str) -> Series:
-    """A histogram's, with what took up to 0.1 s and what took up to 30 s."""
+    """Return a histogram's buckets. fast: count of values up to 0.1 s; slow: count of values up to 30 s."""
     return {f'multistep_{name}_bucket{{le="{le}"}}': values for le, values in (("0.1", fast), ("30", slow), ("+Inf", slow))}
 
 
@@ -144,7 +144,7 @@ def quiet(name: str, case: Case) -> object:
 
 
 def question(name: str, series: Series, minute: int, firing: int) -> object:
-    """How many alerts of a name fire at a minute; with the series of an operator that is idle, but for those given."""
+    """Return promtool's test of how many alerts with this name fire at a minute. Other series are those of an idle operator."""
     own = {each.partition("{")[0] for each in series}
     shown = {each: values for each, values in IDLE.items() if each.partition("{")[0] not in own} | dict(series)
     return {
@@ -162,7 +162,7 @@ def question(name: str, series: Series, minute: int, firing: int) -> object:
 
 
 def test_a_case_that_expects_the_contrary_fails(tmp_path: Path) -> None:
-    """The test of the tests: promtool does tell."""
+    """promtool detects a wrong expectation."""
     name, case = next(iter(CASES.items()))
     file = tmp_path / "alerts.test.yaml"
     tests = [question(name, case.fires, case.minute, 0)]

@@ -1,4 +1,4 @@
-"""The chart gives the operator what it needs and no more."""
+"""The chart gives the operator all that it needs, and no more."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_crd_can_be_left_to_others(render: Render) -> None:
 
 
 def test_the_pod_is_restricted(render: Render) -> None:
-    """The `restricted` Pod Security Standard, and a read-only root filesystem."""
+    """The pod satisfies the `restricted` Pod Security Standard and has a read-only root filesystem."""
     pod = the(render(), "Deployment")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == 65532
@@ -233,7 +233,7 @@ def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: R
     ids=".".join,
 )
 def test_an_unknown_key_is_reported_at_its_place(render: Render, path: list[str]) -> None:
-    """Helm's JSON schema library reports `propertyNames` at the place that it looked at last, another one at each run."""
+    """Helm's JSON schema library reports `propertyNames` errors at a random location."""
     values: Any = "x"
     for key in reversed(path):
         values = {key: values}
@@ -263,7 +263,7 @@ def test_the_schema_and_the_page_about_the_chart_are_what_settings_and_values_ma
 
 
 def keys(schema: Object, values: object) -> Iterator[tuple[list[str], list[str]]]:
-    """At each place of ours in the values: the keys that the schema knows, and those that are there."""
+    """Yield the keys in the schema and the keys in the values of each of the chart's own tables."""
     if "properties" in schema and isinstance(values, dict):
         yield list(schema["properties"]), list(values)
         for key, below in schema["properties"].items():
@@ -369,7 +369,7 @@ def test_the_binding_names_the_account_of_the_pod(render: Render) -> None:
     assert subject == {"kind": "ServiceAccount", "name": account, "namespace": "multistep-system"}
 
 
-# -- where the pods go, and what drains do
+# -- node placement and disruption budgets
 
 
 def placed(objects: list[Object]) -> tuple[Any, Any]:
@@ -448,7 +448,7 @@ def test_the_rules_are_those_that_promtool_has_tried(render: Render) -> None:
     rule = the(render({"metrics": {"rules": {"enabled": True, "labels": {"release": "prometheus"}}}}), "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "prometheus"
     assert rule["spec"] == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-    assert "{{ $value" in str(rule)  # which is for Prometheus, not for Helm
+    assert "{{ $value" in str(rule)  # the placeholder is Prometheus', not Helm's
 
 
 def test_the_dashboard_is_brought_to_grafana_as_it_is(render: Render) -> None:
@@ -493,7 +493,7 @@ TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-t
 
 
 def test_by_default_everybody_reaches_the_results_and_nobody_the_metrics(render: Render) -> None:
-    """A token protects results, and no policy can select the API server's proxy. `helm test` asks for the metrics."""
+    """A token protects the results, and no policy can select the API server's proxy. `helm test` requests the metrics."""
     objects = render()
     policy = the(objects, "NetworkPolicy")["spec"]
     results, metrics = policy["ingress"]

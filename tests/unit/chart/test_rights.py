@@ -1,4 +1,4 @@
-"""The operator's rights are those that docs/security.md gives reasons for, and what audit logs say of their use is understood."""
+"""The operator's RBAC rights are those that docs/security.md explains, and audit logs are parsed correctly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EVENT = {
 
 
 def logged(directory: Path, *changes: object) -> Path:
-    """A directory of logs with an event for each change of the one above."""
+    """Write an audit log with one event per change, each a copy of EVENT with that change; return its directory."""
     events = [json.dumps({**EVENT, **change}) for change in changes if isinstance(change, dict)]
     (directory / "audit.log").write_text("".join(f"{line}\n" for line in events))
     return directory

@@ -1,4 +1,4 @@
-"""A task on disk, a cluster in memory, and the command line on both."""
+"""Fixtures for tests of the CLI: a task on disk, an in-memory cluster, and a function that invokes the command line."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ min_reward = 1.0
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The command line runs on asyncio's own loop, which Ctrl-C interrupts in another way than uvloop."""
+    """Run the tests on asyncio's own loop, as the command line does: uvloop handles Ctrl-C differently."""
     return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT as in a terminal. Whoever starts the tests in the background has it ignored."""
+    """Handle SIGINT as in a terminal. It is ignored if the tests were started in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -45,7 +45,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """A task of one step, in an image that exists."""
+    """Return the directory of a task with one step. Its image needs no build."""
     directory = tmp_path / "my-task"
     for path, text in {
         "task.toml": TASK_TOML,
@@ -60,7 +60,7 @@ def task(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> CliCluster:
-    """Tells of a trial that goes well."""
+    """Return a cluster in which a trial succeeds."""
     fake = CliCluster(story=[GOOD])
     monkeypatch.setattr(cluster_module, "connect", fake.connect)
     return fake
@@ -68,7 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> CliCluster:
 
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    """Runs a command line, in an environment without kubeconfig, runner and engines."""
+    """Return a function that runs a command line without kubeconfig, runner and container engines."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr("multistep.cli.images.find_runner", lambda: None)

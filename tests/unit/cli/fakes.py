@@ -1,4 +1,4 @@
-"""A cluster for the commands: objects in memory, a watch that tells a story, results behind a service's proxy."""
+"""An in-memory cluster for the commands: objects, a watch that yields scripted statuses, and results behind a service's proxy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULTS_PATH = "/api/v1/namespaces/multistep/services/multistep-operator:8080/pr
 def status(
     phase: str, *steps: Mapping[str, Any], reason: str = "Because", message: str = "so it is", **fields: Any
 ) -> dict[str, Any]:
-    """A trial's status, as the operator writes it."""
+    """Return a trial's status as the operator writes it."""
     holds = {
         "Complete": phase == "Complete",
         "Failed": phase == "Failed",
@@ -39,7 +39,7 @@ def status(
 
 
 def step(name: str, phase: str = "Complete", **fields: Any) -> dict[str, Any]:
-    """A step's status; over unless it says otherwise."""
+    """Return a step's status; by default the step is finished."""
     over = {"completionTime": START} if phase in ("Complete", "Failed") else {}
     return {"name": name, "phase": phase, "startTime": START, **over, **fields}
 
@@ -58,7 +58,7 @@ FAILED = status("Failed", reason="InvalidSpec", message="no image")
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """A plain tar."""
+    """Return an uncompressed tar."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, data in files.items():
@@ -70,7 +70,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 @dataclass
 class CliCluster:
-    """story: the statuses that a watch of any trial tells, one after another. served: bodies by path."""
+    """An in-memory cluster. story: the statuses that a watch of any trial yields, in order. served: response bodies by path."""
 
     story: Sequence[Mapping[str, Any]] = ()
     served: dict[str, bytes] = field(default_factory=lambda: {RESULTS_PATH: tar_of({"result.json": b"{}"})})
@@ -83,7 +83,7 @@ class CliCluster:
     namespace: str = "default"
     missing_namespaces: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()  # kinds that the user may not create
-    runners: dict[str, FakeRunner] = field(default_factory=dict)  # by pod
+    runners: dict[str, FakeRunner] = field(default_factory=dict)  # by pod name
     exec_fails: Exception | None = None
 
     def put(self, kind: str, name: str, **fields: Any) -> Object:
@@ -93,7 +93,7 @@ class CliCluster:
         return found
 
     def of(self, kind: str) -> list[Object]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         return [each for (its, _), each in self.objects.items() if its == kind]
 
     async def get_trial(self, namespace: str, name: str) -> Object:
@@ -174,7 +174,7 @@ class CliCluster:
         yield self
 
     def _admit(self, manifest: Mapping[str, Any]) -> None:
-        """As the API server does, also in a dry run."""
+        """Validate an object as the API server does, also in a dry run."""
         if manifest["kind"] in self.denied:
             raise ClusterError(f"{manifest['kind']} is forbidden", status=403, reason="Forbidden")
         namespace = manifest["metadata"]["namespace"]

@@ -1,4 +1,4 @@
-"""`multistep build`: engines that only exist are passed over, the runner becomes a layer, clusters get the image."""
+"""`multistep build`: skips engines that do not work, adds the runner as a layer, and loads the image into clusters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCALKUBE = CurrentCluster("localkube", "https://10.243.0.2:6443")
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Puts programs into PATH that write down how they were called; returns where."""
+    """Return a function that puts scripts into PATH. Each logs its calls to a file, whose path the function returns."""
     log = tmp_path / "calls"
 
     def make(**bodies: str) -> Path:
@@ -38,7 +38,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
 
 @pytest.fixture
 def dockerfile_task(task: Path) -> Path:
-    """A task whose environment is a Dockerfile."""
+    """Return a task whose environment is a Dockerfile."""
     (task / "task.toml").write_text("[[steps]]\nname = 'a'\n")
     (task / "environment").mkdir()
     (task / "environment/Dockerfile").write_text("FROM scratch\nUSER bob\n")

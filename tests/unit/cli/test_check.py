@@ -1,4 +1,4 @@
-"""`multistep check`: what it finds, how it shows it."""
+"""`multistep check`: its findings and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a trial: the lines, the table, the outcome."""
+"""Following a trial: progress lines, the table and the outcome."""
 
 from __future__ import annotations
 

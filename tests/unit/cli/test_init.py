@@ -1,4 +1,4 @@
-"""`multistep init`: what it makes is a task that runs."""
+"""`multistep init`: the task that it creates can be run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_solution_is_worth_one_and_nothing_is_worth_zero(tmp_path: Path, sol
 
 
 def moved(script: Path, app: Path, tests: Path, task: Path) -> str:
-    """The reward that a test.sh writes, with the environment's places below a temporary directory."""
+    """Return the reward that a test.sh writes, with the environment's paths moved below a temporary directory."""
     tests.mkdir(exist_ok=True)
     result = tests / "reward.txt"
     for source in (task / "tests/helpers.sh", script):

@@ -1,4 +1,4 @@
-"""`multistep logs`: of a runner, of results, over steps, attempts and broken streams; and what a terminal gets to see."""
+"""`multistep logs`: from runners and results, across steps, attempts and interrupted streams; and escaping for terminals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:
-    """A phase that printed so much."""
+    """Add a phase with this output."""
     runner.answer({"op": "start", "id": id})
     runner.printed[id] = text
     if done:
@@ -39,7 +39,7 @@ def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> N
 
 
 def story(cluster: CliCluster, *told: dict[str, Any]) -> None:
-    """What the trial's status says, look after look; the last one stays."""
+    """Set the statuses that successive reads of the trial return; the last one is repeated."""
     cluster.put("MultiStepTrial", "t", status=told[0])
     left = iter(told)
     get, last = cluster.get_trial, told[-1]
@@ -72,7 +72,7 @@ def test_a_running_pod_is_asked_and_nothing_is_acknowledged(cluster: CliCluster,
 
 
 def test_one_piece_has_no_title_and_all_of_its_bytes(cluster: CliCluster, invoke: Invoke) -> None:
-    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # more than one part
+    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # larger than one part
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", text, done=False)
     story(cluster, RUNNING)

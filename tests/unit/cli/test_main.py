@@ -1,4 +1,4 @@
-"""The group: help, lazy import, and errors that become exit codes."""
+"""The command group: help, lazy imports, and exit codes of errors."""
 
 from __future__ import annotations
 

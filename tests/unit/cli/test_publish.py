@@ -1,4 +1,4 @@
-"""`multistep package --to`, with a real registry and a real S3 server; and the operator's side reads what it wrote."""
+"""`multistep package --to` with a real registry and a real S3 server; the operator's code reads the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep run`, `show` and `results` against a cluster in memory."""
+"""`multistep run`, `show` and `results` with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_control_c_while_it_is_submitted_leaves_nothing_behind(
 def test_nothing_is_ever_there_that_no_trial_owns(
     task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command may be killed at any moment."""
+    """Every ConfigMap and Secret has an owner from its creation, because the command may be killed at any moment."""
     store = cluster._store
 
     def checked(manifest: Mapping[str, Any]) -> Any:
@@ -435,7 +435,7 @@ def test_where_results_cannot_be(uri: str) -> None:
 
 
 class Replaced(CliCluster):
-    """A cluster whose operator cannot be reached for the first few times."""
+    """A cluster whose operator is unreachable for the first few requests."""
 
     def __init__(self, *codes: int) -> None:
         super().__init__()

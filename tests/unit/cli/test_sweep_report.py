@@ -1,4 +1,4 @@
-"""`multistep sweep report` and `compare` against a cluster in memory."""
+"""`multistep sweep report` and `compare` with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Outcomes = Mapping[tuple[str, str], Sequence[float | str | None]]
 
 
 def put(cluster: CliCluster, sweep: str, outcomes: Outcomes, content: str = "1", **status: Any) -> None:
-    """A sweep and its trials. A number is a reward, a word the class of a failure, None is still at work."""
+    """Create a sweep and its trials. Outcomes: a number is a reward, a string a failure class, None an active trial."""
     uid = cluster.put("TrialSweep", sweep, status=status)["metadata"]["uid"]
     for (task, agent), those in outcomes.items():
         for attempt, outcome in enumerate(those, 1):

@@ -1,4 +1,4 @@
-"""`multistep sweep run` and `status` against a cluster in memory."""
+"""`multistep sweep run` and `status` with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 
 
 def told(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **fields: Any) -> dict[str, Any]:
-    """A sweep's status, as the operator writes it."""
+    """Return a sweep's status as the operator writes it."""
     holds = {"Complete": phase == "Complete", "Failed": phase == "Failed", "Reconciling": phase not in ("Complete", "Failed")}
     conditions = [
         {"type": type_, "status": str(value), "lastTransitionTime": START, "reason": "Because", "message": "so it is"}
@@ -43,7 +43,7 @@ HALTED = told("Failed", done=2, counted=2)
 
 
 def made(cluster: CliCluster) -> dict[str, Any]:
-    """The sweep that was submitted."""
+    """Return the sweep that was submitted."""
     (found,) = cluster.of("TrialSweep")
     parse_sweep(found)
     return dict(found)
@@ -51,7 +51,7 @@ def made(cluster: CliCluster) -> dict[str, Any]:
 
 @pytest.fixture
 def tasks(task: Path) -> Path:
-    """A directory with two tasks, and something that is none."""
+    """Return a directory with two tasks and one directory that is not a task."""
     directory = task.parent
     other = directory / "other"
     for path in task.rglob("*"):

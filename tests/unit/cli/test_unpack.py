@@ -1,4 +1,4 @@
-"""Unpacking what agents made: nothing leaves the directory, whatever the tar says."""
+"""Unpacking the results of agents: no tar can write outside of the target directory."""
 
 from __future__ import annotations
 

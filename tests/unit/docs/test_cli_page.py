@@ -1,4 +1,4 @@
-"""docs/cli.md is what the commands say."""
+"""docs/cli.md matches the commands' help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages can be read by the tests, and no link of a document leads nowhere."""
+"""Pages can be parsed by the tests, and every link in the documents has a target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_relative_links_and_anchors_lead_somewhere(name: str) -> None:
 
 
 def leads_somewhere(page: pages.Page, link: str) -> bool:
-    """Whether a relative link's file is there, and has the anchor."""
+    """Return whether a relative link's file exists and has the anchor."""
     parts = urlsplit(link)
     target = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
     if not target.exists():

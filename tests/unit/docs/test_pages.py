@@ -1,4 +1,4 @@
-"""How commands are found in a page, and how their output is compared with what the page shows."""
+"""Extraction of commands from a page, and comparison of their output with the page."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from multistep.engine.artifacts import Placement, manifest, pass_entries, place
 from multistep.engine.operations import LOGS_ARTIFACTS
 
 FILE = ("",)
-Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, members found, destination
+Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, collected members, destination
 
 
 def entry(source: str, destination: str | None = None, *exclude: str) -> ArtifactConfig:
@@ -52,7 +52,7 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
         ([("/app/x", FILE, "sub/y")], ["sub/y"]),
         ([("/app/x", FILE, "sub/")], ["sub"]),
         ([(LOGS_ARTIFACTS, ["", "x"], "published")], ["published"]),
-        # the full path on a conflict, the full path below a number on another
+        # on a conflict the full path; on a further conflict the full path below a number
         ([("/a/x", FILE), ("/b/x", FILE)], ["x", "b/x"]),
         ([("/a/x", FILE), ("/b/x", FILE), ("/c/x", FILE, "c/x"), ("/c/x/", FILE)], ["x", "b/x", "c/x", "2/c/x"]),
         ([("/b/x", FILE, "b"), ("/a/b", FILE), ("/b", FILE)], ["b", "a/b", "2/b"]),
@@ -61,19 +61,19 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
             ["x", "c/x", "2/c/x", "3/c/x"],
         ),
         ([("/a/d", ["", "x"]), ("/b/d", ["", "y"])], ["d", "b/d"]),  # directories are not merged
-        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # nor put into one another
+        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # and no entry is placed inside another entry's directory
         ([("/x", FILE, "d/y"), ("/a/d", ["", "z"])], ["d/y", "a/d"]),
-        ([("/x", FILE, "d/y"), ("/a/d", FILE)], ["d/y", "a/d"]),  # a file cannot be where a directory has to be
+        ([("/x", FILE, "d/y"), ("/a/d", FILE)], ["d/y", "a/d"]),  # a file cannot replace a directory that another entry needs
         ([(LOGS_ARTIFACTS, ["", "x"]), ("/app/x", FILE)], ["", "app/x"]),
         ([(LOGS_ARTIFACTS, ["", "x"]), ("/app/y", FILE)], ["", "y"]),
         ([(LOGS_ARTIFACTS, ["", "d", "d/x"]), ("/app/d", ["", "y"])], ["", "app/d"]),
         ([("/app/x", FILE), (LOGS_ARTIFACTS, ["", "x"])], ["x", "logs/artifacts"]),
         ([("/app/x", FILE), (LOGS_ARTIFACTS, ["", "y"])], ["x", ""]),
-        # the same source twice is one place, another destination another
+        # entries with the same source share a place, unless their destinations differ
         ([("/a/x", FILE), ("/a/x", FILE)], ["x", "x"]),
         ([("/a/x", FILE), ("/a/x", FILE, "y")], ["x", "y"]),
         ([("/b/x", FILE), ("/a/x", FILE), ("/b/x", FILE), ("/a/x", FILE)], ["x", "a/x", "x", "a/x"]),
-        # what is missing takes nothing away
+        # missing sources reserve no place
         ([("/a/x", ()), ("/b/x", FILE)], ["x", "x"]),
         ([("/b/x", FILE), ("/a/x", ())], ["x", "a/x"]),
     ],
@@ -94,7 +94,7 @@ SOURCES = st.sampled_from(["/", "/a", "/b", "/a/x", "/b/x", "/b/a", "/2", LOGS_A
 
 
 def tree(files: list[str]) -> tuple[str, ...]:
-    """What a directory with these files is found to hold: it, every directory in it, every file that can be there."""
+    """Return the paths of a directory with these files: the directory itself, its subdirectories, and files without conflicts."""
     found: dict[str, None] = {"": None}
     taken: set[str] = set()
     for path in files:
@@ -108,7 +108,7 @@ def tree(files: list[str]) -> tuple[str, ...]:
 TREES = st.just(()) | st.just(FILE) | st.lists(PATHS, min_size=1, max_size=3).map(tree)
 DESTINATIONS = st.none() | PATHS
 GIVEN = st.tuples(SOURCES, DESTINATIONS, TREES).map(
-    # a file in the place of /logs/artifacts is given a name by the store: the top is a directory
+    # the store names a file at the path /logs/artifacts, because the top must be a directory
     lambda each: (each[0], each[1], ("", "artifacts")) if each[:2] == (LOGS_ARTIFACTS, None) and each[2] == FILE else each
 )
 

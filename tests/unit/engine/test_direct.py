@@ -1,4 +1,4 @@
-"""Which large file is sent next, from records alone."""
+"""Which large file is uploaded next, decided from records only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of failures, against the code that makes them."""
+"""The tables of failure reasons match the reasons in the operator's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # 
 
 
 def made(*calls: str) -> Iterator[str]:
-    """Every reason that is written as the first argument of one of these calls, anywhere in the operator."""
+    """Yield every reason in the operator's code that is part of the first argument of one of these calls."""
     for file in [*(OPERATOR / "engine").glob("*.py"), *(OPERATOR / "reconcile").glob("*.py"), *(OPERATOR / "agents").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and re.sub(r".*[._]", "", "." + ast.unparse(node.func)) in calls and node.args:
@@ -57,7 +57,7 @@ def test_only_outside_causes_are_tried_again() -> None:
         ("PodDeleted", "Infrastructure"),
         ("ImageNotFound", "Task"),
         ("DeadlineExceeded", "User"),
-        ("OutOfnvidia.com/gpu", "Infrastructure"),  # a kubelet's, in no table
+        ("OutOfnvidia.com/gpu", "Infrastructure"),  # the kubelet's reason, in no table
     ],
 )
 def test_whose_doing_it_is_that_a_trial_failed(reason: str, wanted: str) -> None:

@@ -1,4 +1,4 @@
-"""What of a collection that did not come whole is in the status, and reward files that changed while they were read."""
+"""Incomplete collections in the status, and reward files that changed while they were read."""
 
 from __future__ import annotations
 

@@ -50,13 +50,13 @@ def at(seconds: float) -> datetime:
 
 
 def trial(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
-    """A trial with uid "t" that began at START."""
+    """Return a trial with uid "t"."""
     made = {"metadata": {"name": "t", "uid": "t"}, "spec": {"task": {"inline": {"config": {}}}, **(spec or {})}}
     return parse_trial(made).model_copy(update={"status": TrialStatus(**status)})
 
 
 def began(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
-    """One whose pod is known."""
+    """Return a trial that started at START and whose pod is known."""
     return trial(spec, **{"attempt": 1, "pod_name": "t-1", "pod_uid": "p", "start_time": at(START), **status})
 
 
@@ -66,18 +66,18 @@ def finished(spec: Mapping[str, Any] | None = None, kind: str = "Complete", reas
 
 
 def pod(**changes: Any) -> PodFacts:
-    """A running pod of the trial."""
+    """Return a running pod of the trial."""
     facts = {"name": "t-1", "uid": "p", "owner_uid": "t", "attempt": 1, "as_root": False, "phase": "Running", "created_at": START}
     return PodFacts(**{**facts, "running": True, "scheduled_at": START, **changes})
 
 
 def starting(**changes: Any) -> PodFacts:
-    """One that does not run yet."""
+    """Return a pod that does not run yet."""
     return pod(**{"running": False, "phase": "Pending", "scheduled_at": NOW - 10, **changes})
 
 
 def gated(**changes: Any) -> PodFacts:
-    """One that the scheduler may not look at yet."""
+    """Return a pod with a scheduling gate."""
     return starting(**{"scheduled_at": None, "gates": ("kueue.x-k8s.io/admission",), "unschedulable": "gated", **changes})
 
 
@@ -86,13 +86,13 @@ def ended(exit_code: int | None, exit_reason: str, **changes: Any) -> PodFacts:
 
 
 def judging(uid: str | None = "v", **status: Any) -> MultiStepTrial:
-    """One whose step a is verified in a pod of its own."""
+    """Return a trial whose step a is verified in a separate pod."""
     verifier = VerifierStatus(pod_name="t-1-v0", pod_uid=uid)
     return began(**{"current_step": "a", "steps": [StepStatus(name="a")], "verifier": verifier, **status})
 
 
 def judge(**changes: Any) -> PodFacts:
-    """That pod, running."""
+    """Return the running pod of that verifier."""
     return pod(**{"name": "t-1-v0", "uid": "v", **changes})
 
 
@@ -110,7 +110,7 @@ ON_ITS_WAY = "attempt 1: waiting for pod t-1"
 
 
 def in_step(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
-    """One whose step a was started."""
+    """Return a trial whose step a has started."""
     return began(spec, **{"current_step": "a", "steps": [StepStatus(name="a")], **status})
 
 
@@ -140,7 +140,7 @@ TOO_SLOW = "pod t-1 did not start within environment.build_timeout_sec = 60"
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
-    # before anything
+    # not started yet
     "new": (trial(), None, Begin(1, "t-1")),
     # suspended
     "suspended": (trial(SUSPEND), None, Hold()),
@@ -184,7 +184,7 @@ ROWS: dict[str, Row] = {
     "stopped before it began": (trial({"stop": True}), None, STOPPED),
     "stopped while suspended": (in_step({**SUSPEND, "stop": True}, conditions=PAUSED), pod(), STOPPED),
     "stopped when it was over": (finished({"stop": True}), None, CleanUp(None, None)),
-    # the pod
+    # creation of the pod
     "begun": (began(pod_uid=None), None, CreatePod()),
     "begun again at once": (began(**AGAIN, attempts=LOST), None, Wait("BackingOff", "attempt 1 failed: Evicted", 0.6)),
     "begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 1)})]), None, CreatePod()),
@@ -222,7 +222,7 @@ ROWS: dict[str, Row] = {
         pod(owner_uid="x", deleting=True),
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
-    # outside causes
+    # infrastructure failures
     "preempted": (IN_STEP, pod(disruption="PreemptionByScheduler", message="by q"), LoseAttempt("PreemptionByScheduler", "by q")),
     "disrupted without a word": (
         IN_STEP,
@@ -300,7 +300,7 @@ ROWS: dict[str, Row] = {
             "OutOfMemoryError",
         ),
     ),
-    # what a phase does to itself
+    # failures that a phase causes itself
     "out of memory": (
         IN_STEP,
         ended(137, "OOMKilled"),
@@ -341,7 +341,7 @@ ROWS: dict[str, Row] = {
         ended(137, "Error", reason="Evicted", disruption="TerminationByKubelet", message=FILLED_NODE),
         PhaseDied("OutOfDiskError", FILLED_NODE),
     ),
-    # held back
+    # queued or gated
     "queued": (
         began(),
         gated(queue="team"),
@@ -428,7 +428,7 @@ ROWS: dict[str, Row] = {
     "past the deadline, but for the time in a queue": (began(WITH_DEADLINE, conditions=QUEUED), pod(), Drive()),
     "past the deadline, suspended": (in_step({**WITH_DEADLINE, **SUSPEND}, conditions=PAUSED), pod(), Hold()),
     "a deadline before the start": (trial(WITH_DEADLINE), None, Begin(1, "t-1")),
-    # the end
+    # finished trials
     "complete": (finished(), pod(), CleanUp(0.0, None)),
     "complete, pod gone": (finished(), None, CleanUp(None, None)),
     "complete, pod going": (finished(), pod(deleting=True), CleanUp(None, None)),
@@ -502,7 +502,7 @@ VERIFIERS: dict[str, Row] = {
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
-    """The agent's runs meanwhile."""
+    """Decide about a verifier's pod while the agent's pod runs."""
     situation, facts, wanted = VERIFIERS[name]
     agents = NO_POD if name == "complete" else pod()
     decision = after(situation, agents, verifier=facts)
@@ -521,7 +521,7 @@ def test_what_is_decided(name: str) -> None:
 
 
 def _near(decision: Decision, wanted: Decision) -> Decision:
-    """Times are whole seconds in a status, so waits are compared roughly."""
+    """Return the wanted decision with the actual wait, compared approximately: a status has whole seconds."""
     if isinstance(decision, Wait) and isinstance(wanted, Wait) and decision.seconds is not None and wanted.seconds is not None:
         assert decision.seconds == pytest.approx(wanted.seconds, abs=1e-3)
         return replace(wanted, seconds=decision.seconds)
@@ -534,7 +534,7 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
     for situation, facts, _ in ROWS.values():
         here = Situation(situation, facts, "t-1", NOW, 60.0)
         deciding.add(next((rule for rule in lifecycle.RULES if rule(here) is not None), None))
-    assert deciding == {None, *lifecycle.RULES} - set(lifecycle.RULES[-2:])  # the last are about VERIFIERS and nonsense
+    assert deciding == {None, *lifecycle.RULES} - set(lifecycle.RULES[-2:])  # the last two have tests below
 
 
 @pytest.mark.parametrize("rule", lifecycle.RULES[:-2], ids=lambda rule: rule.__name__)

@@ -13,7 +13,7 @@ from tests.support.played import COMPLETE, IMAGE, plan
 
 
 def task(head: str = "", step: str = "", environment: str = "") -> str:
-    """A task.toml with one step. head: tables of the task; step, environment: what is in these tables."""
+    """Return a task.toml with one step. head: tables of the task; step, environment: contents of these tables."""
     return f'[environment]\ndocker_image = "img"\n{environment}\n{head}\n[[steps]]\nname = "a"\n{step}'
 
 
@@ -90,7 +90,7 @@ def test_artifacts_are_the_tasks_then_the_trials_then_the_steps() -> None:
     ]
 
 
-# -- what the trial's spec overrides
+# -- overrides in the trial's spec
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_an_unset_variable_of_verifier_or_solution_is_kept_for_the_step() -> Non
     assert verifier and isinstance(verifier.env, Unresolved)
 
 
-# -- the whole
+# -- whole plans
 
 
 def test_names_and_the_like() -> None:
@@ -226,7 +226,7 @@ def test_a_task_without_a_name_is_called_as_its_directory() -> None:
     [
         (COMPLETE, StepLayout(), ("a", True, False, True, False, False)),
         (StepLayout(instruction=""), COMPLETE, (None, True, True, False, False, False)),
-        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # no look-back for solve.sh
+        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # solve.sh has no fallback to the task's
         (StepLayout(workdir=True, setup=True), StepLayout(), (None, False, False, False, True, True)),
         (StepLayout(tests=True), StepLayout(tests=True), (None, False, True, True, False, False)),
     ],
@@ -298,7 +298,7 @@ def test_a_task_without_any_image_is_refused() -> None:
     [
         ({}, False),
         ({"environment_files": True}, True),
-        ({"environment_files": True, "dockerfile": True}, False),  # what an image is built from is no content
+        ({"environment_files": True, "dockerfile": True}, False),  # the inputs of an image build are not uploaded
     ],
 )
 def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping[str, Any], wanted: bool) -> None:
@@ -325,7 +325,7 @@ def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping
         ("", "root", "1000:1000", "User"),
         ("1000", "1001", "0", "User"),
         ("1000", "1000:7", "0", "Shared"),
-        ("alice", "", "1000:1000", "Shared"),  # the image's user may well be called alice
+        ("alice", "", "1000:1000", "Shared"),  # the image's user may also be called alice
         ("1000", "alice", "0", "Shared"),
         ("alice", "0", "1000:1000", "User"),
     ],

@@ -1,4 +1,4 @@
-"""Secrets in the messages of a status."""
+"""Redaction of secrets in a status's messages."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TXT: dict[bytes, float | str] = {
     b"1_000.5": 1000.5,
     b".5": 0.5,
     b"1e-400": 0.0,
-    "٣".encode(): 3.0,  # any Unicode digit, as float() does
+    "٣".encode(): 3.0,  # any Unicode digit, as in float()
     b"": "RewardFileEmptyError",
     b" ": "VerifierOutputParseError",
     b"\n": "VerifierOutputParseError",
@@ -82,12 +82,12 @@ JSON: dict[bytes, Mapping[str, Number] | str] = {
     b"\xff{}": "VerifierOutputParseError",
     b"[" * 100_000: "VerifierOutputParseError",
     b'{"a": ' * 900 + b"1" + b"}" * 900: "VerifierOutputParseError",
-    b'{"a": ' + b"9" * 5000 + b"}": "VerifierOutputParseError",  # Python reads integers of at most 4300 digits
+    b'{"a": ' + b"9" * 5000 + b"}": "VerifierOutputParseError",  # Python parses integers of at most 4300 digits
 }
 
 
 def told(parse: object, *files: bytes | None) -> object:
-    """What a parser gives, or the class of its error."""
+    """Return a parser's result, or the type of its error."""
     try:
         return parse(*files)  # type: ignore[operator]
     except RewardError as error:

@@ -1,4 +1,4 @@
-"""What of a collection is kept, and how what is not is put into words."""
+"""Which parts of a collection are retained, and how the status describes the excluded parts."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_times_and_collections_are_told() -> None:
 
 
 def test_tests_in_the_image_live_until_the_first_verification() -> None:
-    """And are cleared only by steps that follow one."""
+    """Tests in the image are deleted only before steps that follow a verification."""
     off = play(plan(spec={"verifier": {"disable": True}}))
     assert {off.operation(f"{name}/begin").directories for name in "abc"} == {(Directory("/logs/agent"),)}
 
@@ -187,7 +187,7 @@ ABORT, CONTINUE = {"onAgentError": "Abort"}, {"onAgentError": "Continue"}
 NO_REWARD = rewarded()
 STARTED_NOT = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user alice"}}
 
-ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, the trial's, steps that were started
+ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, the trial's exception, started steps
     "nothing goes wrong": ({}, {}, None, None, ALL),
     "setup.sh exits non-zero": ({"a/setup": {"exitCode": 3, "tail": "oh\n"}}, {}, "RuntimeError", None, ["a"]),
     "setup.sh is killed": ({"a/setup": {"exitCode": None, "signal": 9}}, {}, "RuntimeError", None, ["a"]),
@@ -295,7 +295,7 @@ def test_what_goes_wrong(name: str) -> None:
             {"a/setup": {"exitCode": 1, "tail": "Traceback:\n  line 1\nno"}},
             "setup.sh exited with status 1:\nTraceback:\n  line 1\nno",
         ),
-        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # whole lines
+        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # only whole lines
         ({"a/setup": {"exitCode": 1, "tail": "cut\n" + "y" * 498 + "\nz"}}, "setup.sh exited with status 1:\n" + "y" * 498 + "\nz"),
         ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was killed by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),
@@ -331,7 +331,7 @@ def test_an_exception_says_what_happened(results: Mapping[str, Mapping[str, Any]
 
 
 def test_a_time_limit_nobody_set_can_be_told_all_the_same() -> None:
-    """A runner may tell anything."""
+    """A runner may report a timeout that was never set."""
     made = plan(IMAGE + '[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = inf', CONTINUE)
     exceptions = [play(made, {name: {"timedOut": True}}).journal.steps[0].exception for name in ("a/agent", "a/verifier")]
     assert [each and each.message for each in exceptions] == [
@@ -413,7 +413,7 @@ GATED = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 0.5\n')
         ("mean", ["1", "0.5", "0"], {"reward": 0.5}, ALL, [None, True, None]),
         ("final", ["1", "0.5", "0"], {"reward": 0.0}, ALL, [None, True, None]),
         ("mean", ["1", "0.4", "0"], {"reward": 0.7}, ["a", "b"], [None, False]),
-        ("final", ["1", "0.4", "0"], {"reward": 0.4}, ["a", "b"], [None, False]),  # the step that stopped it
+        ("final", ["1", "0.4", "0"], {"reward": 0.4}, ["a", "b"], [None, False]),  # the step at which the trial stopped
         ("mean", ["1", "x", "0"], {"reward": 1.0}, ["a", "b"], [None, None]),
         ("final", ["1", "x", "0"], None, ["a", "b"], [None, None]),
     ],
@@ -467,7 +467,7 @@ def test_the_order_of_operations_of_a_single_step_task() -> None:
         "task/collect",
         "task/end",
     ]
-    # nothing planted is removed but reward files, which the verifier's start sees to
+    # planted files are not deleted, except reward files, which are deleted when the verifier starts
     assert played.operation("task/verify").directories == (
         Directory("/logs/verifier", keep=True),
         Directory("/tests", mode=0o755, keep=True),
@@ -497,7 +497,7 @@ def test_a_single_steps_error_is_the_trials(
     played = play(plan(SINGLE, spec), results)
     assert (played.journal.exception and played.journal.exception.type) == exception
     assert ("task/verifier" in played.ids) == verified
-    assert "task/collect" in played.ids  # artifacts are collected after an error, too
+    assert "task/collect" in played.ids  # artifacts are collected after an exception, too
     assert played.journal.rewards == rewards
     assert not played.journal.broken
 

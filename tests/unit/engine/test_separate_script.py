@@ -1,4 +1,4 @@
-"""The script of steps whose verifier has an environment of its own."""
+"""The script of steps with a separate verifier."""
 
 from __future__ import annotations
 

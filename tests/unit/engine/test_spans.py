@@ -1,4 +1,4 @@
-"""A trial as a trace: whose spans are whose, and that they are the same whoever makes them."""
+"""A trial as a trace: the parents of spans, and ids that do not depend on the process that creates them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DONE: dict[str, Any] = {
 
 
 def shape(found: list[Span]) -> list[tuple[str, str, float, float, str]]:
-    """Name, parent's name, times since the creation, error."""
+    """Return name, parent's name, start and end in seconds since the creation, and error of each span."""
     names = {each.id: each.name for each in found}
     return [(each.name, names.get(each.parent, ""), each.start - 1000, each.end - 1000, each.error) for each in found]
 

@@ -29,7 +29,7 @@ THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
 
 def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
-    """A trial of generation 3, read back from the API server with this status."""
+    """Return a trial of generation 3, read back from the API server with this status."""
     made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
     return parse_trial({**made, "status": to_json(former) if former else {}})
 
@@ -103,7 +103,7 @@ def test_the_same_situation_makes_the_same_status() -> None:
     assert to_json(again) == to_json(first)
 
 
-# -- the life of a trial
+# a trial from start to end
 
 
 def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
@@ -245,7 +245,7 @@ def test_a_whole_and_a_bare_step_can_be_read_back() -> None:
         assert status.step_run(status.step_status(made)) == made
 
 
-# -- bounds
+# size limits
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: 
 
 
 def hostile(number: int) -> StepRun:
-    """A step that is as large as a verifier and an agent can make it."""
+    """Return a step of the largest size that a verifier and an agent can cause."""
     rewards = {f"{number}-{key}-{'🎉' * 30}": 1e-300 for key in range(80)}
     return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
 
@@ -340,11 +340,11 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
         assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
         assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
-        assert to_json(parse_status({"status": content})) == content  # what was read is not written again
+        assert to_json(parse_status({"status": content})) == content  # a status that was read causes no new write
 
 
 def told_at_length(number: int, message: str = "") -> StepRun:
-    """A step with a long name, several rewards, all its phases, files and a gate."""
+    """Return a step with a long name, several rewards, timings of all phases, files and a gate."""
     rewards = {"reward": 0.8333333333, **{f"rubric-{key}-of-the-judge": 0.123456789 for key in range(4)}}
     timings = dict.fromkeys((SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS), (1000.0, 2234.567))
     return run(
@@ -422,7 +422,7 @@ def test_time_suspended_adds_up_once_the_trial_has_begun() -> None:
     began = status.begun(trial(suspend=True), 1, "t-1", "task", None, NOW)
     assert began.suspended_seconds is None
     once = status.retold(trial(began), NOW + 50)
-    assert once.suspended_seconds == 51  # times in a status are whole seconds
+    assert once.suspended_seconds == 51  # a status has times in whole seconds
     again = status.retold(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
     assert again.suspended_seconds == 82
     assert status.retold(trial(again), NOW + 500).suspended_seconds == 82
@@ -436,7 +436,7 @@ def test_an_attempt_after_a_suspension_began_when_that_ended() -> None:
     assert [(each - THEN).total_seconds() for each in began if each] == [0, 100]
 
 
-# -- whose doing it was
+# failure classes
 
 
 def test_the_time_of_a_verifiers_pod_stays_when_it_is_made_again_as_root() -> None:
@@ -458,9 +458,9 @@ def test_a_complete_trial_tells_what_ended_it_and_nothing_after_a_gate_or_all_st
     exceptions = {"a": StepException("AgentTimeoutError", "late", AGENT), "": StepException("OverflowError", "inf")}
     for steps, own, wanted in (
         ([run("a", exception=exceptions["a"])], None, ("Agent", "AgentTimeoutError", "a")),
-        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # of a single step
+        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # a single-step trial
         ([run("a")], exceptions[""], ("Verifier", "OverflowError", None)),
-        ([run("a", exception=exceptions["a"]), run("b")], None, None),  # it went on
+        ([run("a", exception=exceptions["a"]), run("b")], None, None),  # the trial continued
         ([run("a", gate_passed=False, gate_failure="low")], None, None),
     ):
         failure = status.complete(trial(), Journal(steps=steps, exception=own), None, NOW).failure

@@ -1,4 +1,4 @@
-"""What a sweep does next and what it tells, by its spec, its trials and the clock."""
+"""A sweep's next action and status, from its spec, its trials and the clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_of(found: TrialSweep) -> Plan:
 
 
 def begun(**spec: Any) -> TrialSweep:
-    """A sweep that began at NOW."""
+    """Return a sweep that started at NOW."""
     found = sweep(**spec)
     return sweep(sweep_status.begun(found, plan_of(found), NOW), **spec)
 
@@ -163,7 +163,7 @@ def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete(
     assert why(next_of(found, done(0, 1, 2, 3), at=61).status)[0] == "Complete"
     stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", blame="User", stop=True)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
-    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # then it was somebody else
+    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # then the deadline was not the cause
 
 
 def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:

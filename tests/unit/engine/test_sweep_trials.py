@@ -1,4 +1,4 @@
-"""A sweep's trials: what each is made of, and what is read of one."""
+"""A sweep's trials: their manifests, and the facts that the sweep reads from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep's numbers: each trial is made once, never more than allowed at once, and what counts is counted."""
+"""A sweep's counts: each trial is created once, within the concurrency limit, and all trials are counted."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_sweep_that_dies_anywhere_makes_each_trial_once_and_never_too_many_at_
             break
         for number in to_make(counts, Limits(parallelism)):
             name = grid.trial_name("s", number)
-            if name not in cluster:  # else the API server refuses it
+            if name not in cluster:  # else the API server rejects it
                 cluster[name], creations = TrialFacts(number, "Live"), creations + 1
             assert sum(each.state == "Live" for each in cluster.values()) <= parallelism
             if data.draw(st.booleans(), label="dies"):

@@ -15,11 +15,11 @@ VARIABLES = {"SET": "value", "EMPTY": "", "TEMPLATE": "${SET}"}
         ("${SET}", "value"),
         ("${SET:-default}", "value"),
         ("${EMPTY}", ""),
-        ("${EMPTY:-default}", ""),  # set but empty is set
+        ("${EMPTY:-default}", ""),  # set but empty counts as set
         ("${UNSET:-default}", "default"),
         ("${UNSET:-}", ""),
         ("${UNSET:-a:-b}c}", "a:-b}c"),
-        ("${TEMPLATE}", "${SET}"),  # once is enough
+        ("${TEMPLATE}", "${SET}"),  # values are not expanded again
         ("", ""),
         ("pre-${SET}", "pre-${SET}"),
         ("${SET}-post", "${SET}-post"),

@@ -16,7 +16,7 @@ NOTHING: Mapping[str, Any] = {"override": None, "maximum": None, "multiplier": N
     [
         (None, {}, None),
         (60.0, {}, 60.0),
-        (0.0, {}, 0.0),  # a limit of nothing: never started
+        (0.0, {}, 0.0),  # a timeout of 0: never started
         (-5.0, {}, -5.0),
         (math.inf, {}, None),
         (math.nan, {}, None),
@@ -27,13 +27,13 @@ NOTHING: Mapping[str, Any] = {"override": None, "maximum": None, "multiplier": N
         (60.0, {"maximum": 20.0}, 20.0),
         (10.0, {"maximum": 20.0}, 10.0),
         (60.0, {"maximum": 0.0}, 60.0),
-        (None, {"maximum": 20.0}, None),  # no limit, no cap
+        (None, {"maximum": 20.0}, None),  # no timeout, so the maximum does not apply
         (60.0, {"override": 90.0, "maximum": 80.0}, 80.0),
         (60.0, {"default_multiplier": 2.0}, 120.0),
         (60.0, {"multiplier": 0.5}, 30.0),
-        (60.0, {"multiplier": 3.0, "default_multiplier": 2.0}, 180.0),  # they do not combine
+        (60.0, {"multiplier": 3.0, "default_multiplier": 2.0}, 180.0),  # the phase's multiplier replaces the default
         (60.0, {"multiplier": 0.0, "default_multiplier": 2.0}, 0.0),
-        (60.0, {"maximum": 20.0, "multiplier": 3.0}, 60.0),  # the cap comes first
+        (60.0, {"maximum": 20.0, "multiplier": 3.0}, 60.0),  # the maximum applies before the multiplier
         (None, {"multiplier": 3.0}, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which variables templates use."""
+"""Which variables a template uses."""
 
 from __future__ import annotations
 

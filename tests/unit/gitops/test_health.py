@@ -1,4 +1,4 @@
-"""What GitOps tools make of a trial in every state that the operator writes, and before it has written any."""
+"""The health that GitOps tools compute for a trial, in every state that the operator writes and before its first write."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_messages_tell_rewards_and_reasons_whatever_is_in_them() -> None:
 
 
 def test_without_conditions_kstatus_would_take_a_trial_for_done() -> None:
-    """Why the CRD says of a trial that nobody saw it yet."""
+    """Without the CRD's default conditions, kstatus reports a new trial as finished."""
     assert kstatus({"metadata": {"generation": 1}}) == "Current"
     assert kstatus({"metadata": {"generation": 1}, "status": STATES["not seen yet"][0]}) == "InProgress"
 

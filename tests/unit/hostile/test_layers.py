@@ -1,4 +1,4 @@
-"""Layers of images that nobody sane makes: what comes of them is a task or an error, within bounds."""
+"""Invalid and hostile image layers result in a task or in an error, within the limits."""
 
 from __future__ import annotations
 

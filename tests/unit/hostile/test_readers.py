@@ -1,4 +1,4 @@
-"""Whatever is read of somebody else's: a valid result, or one of our errors with a message of bounded size."""
+"""Parsers of untrusted input return a valid result, or raise one of Multistep's errors with a message of bounded size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(reader: Callable[[], object], *errors: type[Exception]) -> None:
         assert isinstance(error, MultistepError | RewardError)
 
 
-# -- what a runner says
+# -- messages of a runner
 
 
 @given(st.binary(max_size=60) | spoilt_bytes(encode_json(b"J", {"ok": True}) * 3), st.integers(1, 20))
@@ -203,7 +203,7 @@ def test_resources(spec: Any, status: Any) -> None:
 
 
 def odd_tar() -> bytes:
-    """Members that no honest sender has."""
+    """Return a tar with members that no regular runner sends."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for kind in (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.LNKTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE):
@@ -218,7 +218,7 @@ def odd_tar() -> bytes:
 
 
 def mended(data: bytes) -> bytes:
-    """With right checksums in what may be headers, so that more than those is read."""
+    """Return the data with correct checksums in all possible headers, so that the parser gets beyond the first one."""
     blocks = [bytearray(data[start : start + 512]) for start in range(0, len(data), 512)]
     for block in blocks:
         if len(block) == 512 and block[257:262] == b"ustar":

@@ -1,4 +1,4 @@
-"""Tasks that cost much to read: each costs its own trial only. The event loop runs on, and the process that reads is bounded."""
+"""Expensive tasks affect their own trial only: the event loop is not blocked, and the reading process is bounded."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from multistep.sources.task import strip_canary
 from tests.unit.sources.trees import tree
 
 TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
-STALL_SECONDS = 1.0  # the old code stalled for 2.8 s to minutes
+STALL_SECONDS = 1.0  # earlier code stalled for 2.8 s to minutes
 SLOW_PATTERN = "*a" * 14 + "b"
 
 
 class Loop:
-    """The longest time for which the event loop ran nothing else."""
+    """Measures the longest time for which the event loop was blocked."""
 
     def __init__(self) -> None:
         self.stall = 0.0
 
     @asynccontextmanager
     async def measured(self) -> AsyncIterator[Loop]:
-        """Measure in the block."""
+        """Measure within a with block."""
 
         async def tick() -> None:
             before = time.monotonic()
@@ -120,7 +120,7 @@ async def test_a_small_bundle_that_unpacks_to_250_mib_takes_no_memory_of_the_ope
 
 
 class Zeros:
-    """A file that never ends."""
+    """An endless file of zeros."""
 
     def read(self, size: int) -> bytes:
         return bytes(size)
@@ -240,7 +240,7 @@ async def test_an_answer_that_is_none_is_a_failed_read(tmp_path: Path, monkeypat
         await server.read(Order("bundle", "a", "b"))
 
 
-# -- superlinear time: CPU time at n and at 4n, with a wide margin
+# -- no superlinear time: CPU time for n and 4n, with a wide margin
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

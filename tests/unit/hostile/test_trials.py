@@ -1,4 +1,4 @@
-"""Whatever is in a resource, in a file or in a runner's mouth, a trial comes to a clear end, and no error is unforeseen."""
+"""With any resource, file or runner message, a trial ends with a condition, and no unexpected exception is raised."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 async def assert_clear_end(world: World) -> None:
-    """It ends, with a condition that says why; nothing that nobody foresaw was raised on the way."""
+    """Run the trial until it ends with a condition. Every exception raised until then is one of Multistep's."""
     await world.run(most=120)
     assert [error for error in world.errors if not isinstance(error, MultistepError)] == []
     kind, reason, message = world.condition
@@ -34,15 +34,15 @@ async def assert_clear_end(world: World) -> None:
     assert reason and message
     assert len(message) <= 1024
     assert kind == "Complete" or world.status.rewards is None
-    json.dumps(world.object, ensure_ascii=False).encode()  # the API server can be told
+    json.dumps(world.object, ensure_ascii=False).encode()  # fails if the object cannot be sent to the API server
 
 
-# -- a runner that lies
+# -- a runner that violates the protocol
 
 
 @dataclass
 class Lying(Wrapped):
-    """lie: what comes in place of the n-th piece of bytes from a runner, over all sessions."""
+    """Replaces bytes from runners. lie: called with the number of the chunk, over all sessions, and its bytes."""
 
     lie: Callable[[int, bytes], bytes]
     heard: int = 0
@@ -116,7 +116,7 @@ async def test_any_answer_may_be_spoilt(apart: bool, data: st.DataObject) -> Non
     await assert_clear_end(lying(lie, trial=trial))
 
 
-# -- phases that tell odd things of themselves
+# -- phases with invalid results
 
 RESULTS = {"exitCode": 0, "signal": None, "timedOut": False, "tail": "x", "outputBytes": 1, "oomKills": 0, "durationSeconds": 1.0}
 CAPTURED = {REWARD_JSON: {"base64": "MQ==", "size": 1, "truncated": False}, REWARD_TXT: None}
@@ -166,7 +166,7 @@ async def test_any_spec_ends_clearly(spec: Any) -> None:
 @few
 @given(st.data())
 async def test_any_status_that_somebody_writes_ends_clearly(apart: bool, data: st.DataObject) -> None:
-    """At any moment of a trial, over what was there or out of the blue."""
+    """Overwrite the status with an arbitrary one after an arbitrary number of the trial's writes."""
     config = SEPARATE if apart else CONFIG
     trial = manifest({"activeDeadlineSeconds": 900}, config=config)
     world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0, "b/agent": 50.0})

@@ -1,4 +1,4 @@
-"""Trials as the API server has them."""
+"""Sample trials in the form that the API server returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def step(name: str, reward: float | None = None, **fields: Any) -> dict[str, Any]:
-    """A step's status."""
+    """Return a step's status."""
     return {"name": name, **({} if reward is None else {"rewards": {"reward": reward}}), **fields}
 
 
@@ -28,7 +28,7 @@ def trial(
     steps: list[dict[str, Any]] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """A sweep's trial. ended: the condition that holds, None while it runs; failure: class and reason; an agent's scores 0."""
+    """Return a sweep's trial. ended: its true condition, None while it is active; failure: class and reason (Agent: score 0)."""
     over = {"completionTime": (START + timedelta(seconds=seconds)).isoformat()} if ended else {}
     conditions = [{"type": ended, "status": "True", "reason": "Because", "lastTransitionTime": START.isoformat()}] if ended else []
     return {
@@ -56,7 +56,7 @@ def _failure(class_: str, reason: str) -> dict[str, Any]:
 
 
 def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[Row]:
-    """Rows by task and agent. A number is a reward, a word the class of a failure without one, None is still at work."""
+    """Return rows by task and agent. Outcomes: a number is a reward, a string a failure class, None an active trial."""
     found = []
     for (task, agent), those in outcomes.items():
         for attempt, outcome in enumerate(those, 1):

@@ -1,4 +1,4 @@
-"""JSON, CSV and Parquet hold the same, and read back as what they were."""
+"""JSON, CSV and Parquet files contain the same data, and reading them returns the original values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: it says what the summary says, leads where it links, and needs nothing from elsewhere."""
+"""The HTML report: it has the summary's results, its links lead to their targets, and it loads no external resource."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VOID = {"meta", "link", "br"}
 
 
 class Document(HTMLParser):
-    """The elements of a page, which must be closed in order, and its text."""
+    """Parses a page into its elements, which must be closed in order, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From a trial's resource to a row."""
+"""A report's row for a trial's resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means, pass@k and differences against computations made another way."""
+"""Means, pass@k and differences, compared with independent computations."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_pass_at_k_is_that_share_for_any_trials(trials: list[list[bool]], k: int
 
 
 def test_the_estimate_of_pass_at_k_is_right_on_average_whatever_the_chance_of_a_trial() -> None:
-    """Unbiased: over all outcomes of 5 trials, each by its exact probability, it is 1 - (1 - chance) ** k."""
+    """The estimate is unbiased: its expected value over all outcomes of 5 trials is 1 - (1 - chance) ** k."""
     for chance, k in product((Fraction(1, 10), Fraction(2, 3)), (1, 2, 4, 5)):
         expected = Fraction(0)
         for outcome in product((True, False), repeat=5):
@@ -156,7 +156,7 @@ def test_a_difference_is_not_real_when_there_is_too_little_to_judge_by() -> None
 
 
 def test_a_few_tasks_that_differ_by_nearly_the_same_show_nothing_either() -> None:
-    """Student's test alone would call it real: it takes three like differences for proof that there is hardly any spread."""
+    """Student's test alone would report a significant difference: three similar values suggest a tiny variance."""
     found = difference({"a": [1], "b": [1], "c": [1]}, {"a": [0], "b": [0], "c": [0.01]})
     assert found is not None
     assert (found.p, found.is_real) == (0.25, False)
@@ -171,7 +171,7 @@ def test_tasks_that_all_differ_by_the_same_tell_no_interval_in_either_direction(
 
 
 def test_p_is_about_the_share_of_all_ways_to_swap_the_two_that_differ_as_much() -> None:
-    """Fisher's randomisation test, by counting all of them."""
+    """Compare p with Fisher's randomisation test over all permutations."""
     dice = random.Random(11)
     for shift in (0.0, 0.15, 0.4):
         first = {str(n): [dice.random() + shift] for n in range(12)}

@@ -1,4 +1,4 @@
-"""What rows come to: standings, pairs, steps, durations, failures."""
+"""The summary of rows: standings, pairs, steps, durations, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a report warns: uneven exclusions, and tasks that fail for the oracle, too."""
+"""A report's warnings: uneven exclusions, and tasks in which the oracle fails, too."""
 
 from __future__ import annotations
 
