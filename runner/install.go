@@ -9,11 +9,11 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// installedMode: executable and not readable. Who executes a file that it may not read gets a process that nobody may look
-// into, from execve on; to root with CAP_DAC_OVERRIDE, which may read anything, kernel.DropSetpcap does the same.
+// installedMode makes the program executable but not readable. The kernel makes a process undumpable from execve on if its user
+// cannot read the program. Root with CAP_DAC_OVERRIDE can read every file; kernel.DropSetpcap covers this case.
 const installedMode = 0o111
 
-// install copies this program to DIR/runner, by a rename, so that nobody ever sees half of it.
+// install copies this program to DIR/runner. The rename is atomic: no process sees a partial copy.
 func install(args []string) error {
 	if len(args) != 1 {
 		return errors.New("install takes one directory")
@@ -30,7 +30,7 @@ func install(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(target.Name()) // gone already when all went well
+	defer os.Remove(target.Name()) // fails after a successful rename
 	if _, err = io.Copy(target, source); err == nil {
 		err = target.Chmod(installedMode)
 	}

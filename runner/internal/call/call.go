@@ -1,4 +1,4 @@
-// Package call is `runner call`: it relays stdin and stdout to PID 1.
+// Package call implements `runner call`, which relays stdin and stdout to PID 1.
 package call
 
 import (
@@ -16,11 +16,11 @@ import (
 
 const (
 	bufferBytes = 256 << 10
-	patience    = 10 * time.Second // PID 1 may just be starting, or have many callers
+	patience    = 10 * time.Second // PID 1 may still start, or have many callers
 	retryPause  = 20 * time.Millisecond
 )
 
-// Main relays until PID 1 has answered everything.
+// Main runs the command `runner call`: it relays until PID 1 has responded to all requests.
 func Main() error {
 	conn, err := dial()
 	if err != nil {
@@ -54,7 +54,7 @@ func relayRefusal(conn net.Conn, begun []byte) error {
 	return errors.New("PID 1 refuses to talk to this caller")
 }
 
-// relay copies both ways. The end of stdin is passed on, and answers are waited for; PID 1 closes after the last one.
+// relay copies both ways. At the end of stdin it closes the sending direction; PID 1 closes the connection after the last response.
 func relay(conn *net.UnixConn) error {
 	var asked atomic.Bool
 	go func() {
@@ -71,7 +71,7 @@ func relay(conn *net.UnixConn) error {
 	return nil
 }
 
-// copyAll is io.Copy with a buffer of our size: nothing but a buffer suits every kernel.
+// copyAll is io.Copy with a buffer of bufferBytes. It hides ReadFrom and WriteTo, because a plain buffer works on every kernel.
 func copyAll(to io.Writer, from io.Reader) error {
 	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, bufferBytes))
 	return err

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	maxDepth  = 256  // of directories: one could be nested deeper than any tool could read back
-	maxListed = 1000 // names told in the trailer
+	maxDepth  = 256  // of directories, because tools cannot read back arbitrarily deep ones
+	maxListed = 1000 // maximum number of names in each list of the trailer
 )
 
-// Download is a number of opened files and directories on their way out.
+// Download sends files and directories, which it keeps open, as a tar stream.
 type Download struct {
 	sources    []source
 	archive    *tar.Writer
-	sent       []string // of the source that is on its way
+	sent       []string // files of the current source to send without contents
 	changed    []string
 	unreadable []string
 	buffer     []byte
@@ -41,7 +41,7 @@ type source struct {
 	failed  bool
 }
 
-// OpenDownload opens the sources, so that what they are told to be is what is sent. Close it.
+// OpenDownload opens the sources, so that Send sends the same files whose types Types returns. The caller closes the Download.
 func OpenDownload(wanted []wire.Source) *Download {
 	download := &Download{buffer: make([]byte, copyBytes)}
 	for _, want := range wanted {
@@ -52,7 +52,7 @@ func OpenDownload(wanted []wire.Source) *Download {
 	return download
 }
 
-// openSource follows links as far as they lead: nothing in the container is secret to whom it is sent.
+// openSource opens a source. It follows all links, because nothing in the container is secret from the operator.
 func openSource(want wire.Source) source {
 	info, err := os.Stat(want.Path)
 	switch {
@@ -77,7 +77,7 @@ func openSource(want wire.Source) source {
 	return source{kind: "file", file: file}
 }
 
-// Types are what the sources turned out to be.
+// Types returns the type of each source.
 func (d *Download) Types() []wire.SourceType {
 	types := make([]wire.SourceType, len(d.sources))
 	for i, source := range d.sources {
@@ -98,7 +98,7 @@ func (d *Download) Close() {
 	}
 }
 
-// Send writes the tar stream. An error means that it could not be sent; what could not be read is in the trailer.
+// Send writes the tar stream. It returns an error only if writing fails; the trailer lists unreadable and changed files.
 func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
 	d.archive = tar.NewWriter(stream)
 	for i, source := range d.sources {
@@ -123,7 +123,7 @@ func (d *Download) sendSource(name string, source source) error {
 	return nil
 }
 
-// directory is one to be sent, below a source: member is its name in the archive, rel its path in the source.
+// directory is a directory of a source: member is its name in the archive, rel its path in the source.
 type directory struct {
 	root    *os.Root
 	member  string
@@ -168,7 +168,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 	info, err := dir.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // it went while we looked
+		return nil // deleted since the directory was listed
 	case err == nil && info.IsDir():
 		return d.enter(directory{dir.root, member, rel, dir.exclude, dir.depth + 1}, name, info)
 	case err == nil && info.Mode().IsRegular():
@@ -204,7 +204,8 @@ func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
 	return d.sendDirectory(dir)
 }
 
-// sendFile sends as many bytes as the file had when it was opened: zeros where it shrank. One that was sent before has none.
+// sendFile sends the file with the size that it has at the start, padded with zeros if it shrinks. If sent is set, it sends the
+// file without its contents.
 func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -249,7 +250,7 @@ func (d *Download) pad(left int64) error {
 func (d *Download) header(member string, kind byte, info fs.FileInfo, leadsTo string, size int64) error {
 	header := &tar.Header{
 		Typeflag: kind, Name: member, Linkname: leadsTo, Size: size, Mode: unixMode(info.Mode()),
-		ModTime: info.ModTime().Truncate(time.Second), // a fraction would cost a kilobyte each
+		ModTime: info.ModTime().Truncate(time.Second), // a fraction of a second costs a kilobyte per file
 		Format:  tar.FormatPAX,
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	sampleBytes = 8192 // a NUL among these means: not text
-	maxName     = 512  // of a large file: they are told in a record
+	sampleBytes = 8192 // a NUL among the first bytes marks a file as binary
+	maxName     = 512  // in bytes, because a record contains the names
 )
 
-// Large finds the regular files of at least so many bytes among what a download of the sources would send; at most limit.
+// Large returns regular files of at least the given size in bytes that a download of the sources would send, at most limit files.
 func Large(wanted []wire.Source, least int64, limit int) []wire.LargeFile {
 	found := &large{least: least, limit: limit, files: []wire.LargeFile{}}
 	for index, want := range wanted {
@@ -94,7 +94,7 @@ func (l *large) add(index int, rel string, size int64, file *os.File) {
 	l.files = append(l.files, wire.LargeFile{Source: index, Path: rel, Size: size, Binary: binary})
 }
 
-// OpenOne opens a regular file of a source, by its path there ("" for the source itself).
+// OpenOne opens a regular file of a source by its path in the source; "" is the source itself.
 func OpenOne(source, rel string) (*os.File, error) {
 	opened := openSource(wire.Source{Path: source})
 	if rel == "" {

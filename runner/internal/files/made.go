@@ -1,4 +1,4 @@
-// Package files puts files into the container and gets them out, among hostile users: see package paths.
+// Package files reads and writes files that hostile users can change (see package paths).
 package files
 
 import (
@@ -16,7 +16,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Create makes the file name anew, for appending and reading, owned by owner. What was there is unlinked, not written through.
+// Create creates the file name, owned by owner, for appending and reading. It unlinks an existing file instead of writing to it.
 func Create(name string, owner users.User) (*os.File, error) {
 	root, base, err := paths.OpenParent(name)
 	if err != nil {
@@ -37,7 +37,7 @@ func Create(name string, owner users.User) (*os.File, error) {
 	return file, nil
 }
 
-// own gives the file to owner; what is made by the owner needs no such thing.
+// own changes the file's owner. A file of PID 1's own user has the right owner already.
 func own(file *os.File, owner users.User) error {
 	if owner.Own {
 		return nil
@@ -45,7 +45,7 @@ func own(file *os.File, owner users.User) error {
 	return file.Chown(owner.UID, owner.GID)
 }
 
-// WriteExitCode writes a status to a file made anew.
+// WriteExitCode creates the file name anew and writes status to it.
 func WriteExitCode(name string, owner users.User, status int) error {
 	file, err := Create(name, owner)
 	if err != nil {
@@ -55,7 +55,7 @@ func WriteExitCode(name string, owner users.User, status int) error {
 	return errors.Join(err, file.Close())
 }
 
-// MakeExecutable is chmod +x.
+// MakeExecutable sets the file's executable bits, as chmod a+x does.
 func MakeExecutable(name string) error {
 	root, base, err := paths.OpenParent(name)
 	if err != nil {
@@ -70,7 +70,7 @@ func MakeExecutable(name string) error {
 	return file.Chmod(info.Mode() | 0o111)
 }
 
-// Remove removes a file, or whatever is in its place; one that is not there is fine.
+// Remove removes a file, or a directory with its contents. It succeeds if name does not exist.
 func Remove(name string) error {
 	root, base, err := paths.OpenParent(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -83,18 +83,18 @@ func Remove(name string) error {
 	return removeAll(root, base)
 }
 
-// Captures reads files, and never more than a budget in all: every record is told in one frame, at each hello.
+// Captures reads files within a total budget in bytes, because a hello response contains all records in one frame.
 type Captures struct {
 	mu   sync.Mutex
 	left int64
 }
 
-// NewCaptures has room for budget bytes.
+// NewCaptures returns a Captures with the given budget in bytes.
 func NewCaptures(budget int64) *Captures {
 	return &Captures{left: budget}
 }
 
-// Read reads files. One that is missing, no regular file, or behind somebody's link is nil.
+// Read reads files. The result is nil for a file that is missing, not regular, or behind an untrusted link.
 func (c *Captures) Read(wanted []wire.File) map[string]*wire.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func capture(name string, limit int64) *wire.Captured {
 	return &wire.Captured{Base64: content, Size: max(info.Size(), int64(len(content))), Truncated: truncated, Changed: changed}
 }
 
-// changedSince is true if the file is not as info says any more. Its owner can set every time but the one of the last change.
+// changedSince returns whether the file has changed since info was read. It compares ctime, which the file's owner cannot set.
 func changedSince(info fs.FileInfo, file *os.File) bool {
 	now, err := file.Stat()
 	return err != nil || now.Size() != info.Size() || changeTime(now) != changeTime(info)
@@ -141,7 +141,8 @@ func changeTime(info fs.FileInfo) syscall.Timespec {
 	return info.Sys().(*syscall.Stat_t).Ctim
 }
 
-// holds reads the file once more: two writes within a tick of the kernel's clock leave no trace in its time.
+// holds returns whether the file still has this content. It reads the file again, because ctime does not show two writes within
+// one tick of the kernel's clock.
 func holds(file *os.File, content []byte) bool {
 	again := make([]byte, len(content)+1)
 	n, err := file.ReadAt(again, 0)

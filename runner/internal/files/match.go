@@ -2,7 +2,7 @@ package files
 
 import "strings"
 
-// excluded matches the path and every suffix of it that starts after a slash, as tar's --exclude does.
+// excluded returns whether a pattern matches the path, or a suffix of it that starts after a slash, as tar's --exclude does.
 func excluded(name string, patterns []string) bool {
 	for _, pattern := range patterns {
 		wanted := []rune(pattern)
@@ -18,7 +18,7 @@ func excluded(name string, patterns []string) bool {
 	return false
 }
 
-// match is fnmatch where * and ? match slashes too. It goes back to the last star only: that is enough, and fast.
+// match is fnmatch with * and ? also matching slashes. It backtracks only to the last star, which is sufficient and fast.
 func match(pattern, name []rune) bool {
 	star, retry := -1, 0
 	p, n := 0, 0
@@ -47,7 +47,7 @@ func match(pattern, name []rune) bool {
 	return p == len(pattern)
 }
 
-// matchOne matches the pattern's first element with one character, and tells how long that element is.
+// matchOne matches the pattern's first element against one character and returns the element's length.
 func matchOne(pattern []rune, char rune) (width int, ok bool) {
 	switch pattern[0] {
 	case '?':
@@ -64,7 +64,7 @@ func matchOne(pattern []rune, char rune) (width int, ok bool) {
 	return 1, pattern[0] == char
 }
 
-// matchSet matches [abc], [a-z], [!a-z]; closed is false when there is no closing bracket, so that [ means itself.
+// matchSet matches [abc], [a-z], [!a-z]. closed is false if the closing bracket is missing; then [ is a literal.
 func matchSet(pattern []rune, char rune) (width int, ok, closed bool) {
 	i, negated := 1, false
 	if i < len(pattern) && (pattern[i] == '!' || pattern[i] == '^') {

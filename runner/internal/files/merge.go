@@ -17,7 +17,7 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// NewUpload prepares an upload into target, which is made if it is missing. Close it in any case.
+// NewUpload prepares an upload into target and creates target if it is missing. The caller must close the Upload, also on error.
 func NewUpload(target string, owner users.User) (*Upload, error) {
 	root, err := paths.Make(target)
 	if err != nil {
@@ -35,13 +35,13 @@ func NewUpload(target string, owner users.User) (*Upload, error) {
 	return &Upload{target: root, stage: stage, name: name, owner: owner, dirs: map[string]int64{}, buffer: make([]byte, copyBytes)}, nil
 }
 
-// Close removes what is left of the stage.
+// Close deletes the staging directory and closes the target.
 func (u *Upload) Close() error {
 	err := errors.Join(u.stage.Close(), removeAll(u.target, u.name))
 	return errors.Join(err, u.target.Close())
 }
 
-// Merge moves everything from the stage into the target.
+// Merge moves all files from the staging directory into the target.
 func (u *Upload) Merge() error {
 	if err := u.mergeDirectory("."); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (u *Upload) mergeDirectory(name string) error {
 	}
 	defer directory.Close()
 	for {
-		entries, err := directory.ReadDir(listBatch) // what is renamed away meanwhile was returned already
+		entries, err := directory.ReadDir(listBatch) // the loop renames only entries that ReadDir has returned
 		if err == io.EOF {
 			return nil
 		}
@@ -79,18 +79,18 @@ func (u *Upload) merge(name string, isDirectory bool) error {
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%.300q: it would replace a directory", name)
 	}
-	if errors.Is(err, syscall.EXDEV) { // something is mounted inside the target
+	if errors.Is(err, syscall.EXDEV) { // another filesystem is mounted inside the target
 		return u.carry(name)
 	}
 	return err
 }
 
-// move renames from the stage into the target. Only an empty directory may be replaced, by another one.
+// move renames name from the staging directory into the target. A directory can replace only an empty directory.
 func (u *Upload) move(name string) error {
 	return u.target.Rename(path.Join(u.name, name), name)
 }
 
-// mergeInto merges a directory. One that is missing is moved whole; what is there and no directory gives way.
+// mergeInto merges a directory. It moves the whole directory if the target lacks it, and replaces an existing file or link.
 func (u *Upload) mergeInto(name string) error {
 	present, err := u.target.Lstat(name)
 	if err == nil && !present.IsDir() {
@@ -122,8 +122,8 @@ func (u *Upload) makeInTarget(name string) error {
 	return u.target.Lchown(name, u.owner.UID, u.owner.GID)
 }
 
-// passMode gives a directory of the target the staged one's mode. One that was there keeps its own when the stream had
-// only members below it.
+// passMode sets a target directory's mode to the staged one's. An existing directory keeps its mode if the stream has members
+// below it but no entry for it.
 func (u *Upload) passMode(name string, fresh bool) error {
 	if u.dirs[name] == keepMode && !fresh {
 		return nil
@@ -135,7 +135,7 @@ func (u *Upload) passMode(name string, fresh bool) error {
 	return u.target.Chmod(name, info.Mode())
 }
 
-// lastModes sets the modes that would have hindered ourselves, from the deepest directory to the highest.
+// lastModes sets the modes that would have prevented the merge, from the deepest directory to the highest.
 func (u *Upload) lastModes() error {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.dirs))) {
 		if mode := u.dirs[name]; mode != keepMode {
@@ -147,7 +147,7 @@ func (u *Upload) lastModes() error {
 	return nil
 }
 
-// carry copies a staged file or link to another filesystem, aside, and renames it there.
+// carry copies a staged file or link to another filesystem under a temporary name, and renames it there.
 func (u *Upload) carry(name string) error {
 	aside := path.Join(path.Dir(name), ".multistep-upload-"+rand.Text())
 	if err := u.copyTo(name, aside); err != nil {

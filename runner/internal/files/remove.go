@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxRemoveDepth = 64 // deeper directories are moved up first: somebody may have nested a million of them
-	removeAttempts = 5  // somebody may go on making files
+	maxRemoveDepth = 64 // deeper directories are moved up first, because a hostile user can nest a million of them
+	removeAttempts = 5  // a background process may still create files
 	listBatch      = 256
 )
 
@@ -28,7 +28,7 @@ func empty(root *os.Root) (err error) {
 	return err
 }
 
-// removeAll removes name, whatever it is; links themselves, not what they lead to.
+// removeAll removes name and, if it is a directory, its contents. It follows no links.
 func removeAll(root *os.Root, name string) (err error) {
 	for range removeAttempts {
 		remover := remover{top: root}
@@ -41,7 +41,7 @@ func removeAll(root *os.Root, name string) (err error) {
 
 type remover struct {
 	top   *os.Root
-	moved []string // from the depths, to be removed once we are back at the top
+	moved []string // deep directories that were moved to the top and are still to be removed
 }
 
 func (r *remover) all(first func() error) error {
@@ -79,7 +79,7 @@ func (r *remover) remove(parent *os.Root, name, where string, depth int) error {
 }
 
 func (r *remover) enter(parent *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
-	if info.Mode().Perm()&0o700 != 0o700 && os.Getuid() != 0 { // the owner took its own rights away
+	if info.Mode().Perm()&0o700 != 0o700 && os.Getuid() != 0 { // the owner removed its own permissions
 		if err := parent.Chmod(name, 0o700); err != nil {
 			return nil, err
 		}
@@ -110,7 +110,7 @@ func (r *remover) contents(directory *os.Root, where string, depth int) error {
 	}
 }
 
-// someNames is some of what is in a directory, nothing if nothing is.
+// someNames returns at most listBatch names in a directory, none if it is empty.
 func someNames(root *os.Root) ([]string, error) {
 	directory, err := root.Open(".")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// Reset makes name an empty, real directory with that mode and owner; keep leaves the contents of one that is there.
+// Reset makes name an empty directory, not a link, with this mode and owner. If keep is set, it keeps an existing directory's
+// contents.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	root, err := realDirectory(name)
 	if err != nil {
@@ -25,7 +26,7 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	return dress(root, mode, owner)
 }
 
-// realDirectory opens the directory name, made anew where something else is, or nothing.
+// realDirectory opens the directory name. It creates it if it is missing, and replaces anything but a directory.
 func realDirectory(name string) (*os.Root, error) {
 	parent, base, err := paths.MakeParent(name)
 	if err != nil {
@@ -35,7 +36,7 @@ func realDirectory(name string) (*os.Root, error) {
 	return directoryIn(parent, base)
 }
 
-// directoryIn opens a directory in root, made anew where something else is, or nothing.
+// directoryIn opens the directory name in root. It creates it if it is missing, and replaces anything but a directory.
 func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	info, err := root.Lstat(name)
 	if err == nil && !info.IsDir() {
@@ -56,7 +57,7 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// dress gives a directory its owner and mode: the directory that is open, whatever its name means by now.
+// dress sets the owner and mode of an open directory, even if its name refers to another file by now.
 func dress(root *os.Root, mode uint32, owner users.User) error {
 	directory, err := root.Open(".")
 	if err != nil {
@@ -69,7 +70,7 @@ func dress(root *os.Root, mode uint32, owner users.User) error {
 	return directory.Chmod(fileMode(int64(mode)))
 }
 
-// fileMode is a Unix mode as Go has it.
+// fileMode converts a Unix mode to Go's.
 func fileMode(mode int64) fs.FileMode {
 	result := fs.FileMode(mode) & fs.ModePerm
 	for bit, flag := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
@@ -80,7 +81,7 @@ func fileMode(mode int64) fs.FileMode {
 	return result
 }
 
-// unixMode is a mode of Go as Unix has it.
+// unixMode converts Go's mode to a Unix mode.
 func unixMode(mode fs.FileMode) int64 {
 	result := int64(mode.Perm())
 	for bit, flag := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {

@@ -14,15 +14,15 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// Upload is a tar stream on its way into a directory. It is unpacked aside, in a directory of its own that only PID 1
-// may enter, and moved into place by renames once all of it is known to be right.
+// Upload unpacks a tar stream into a directory. It first unpacks into a staging directory that only PID 1's user can enter, and
+// moves the files into the target by renames once the whole stream is verified.
 type Upload struct {
 	target *os.Root
 	stage  *os.Root
-	name   string // of the stage in the target
+	name   string // of the staging directory in the target
 	owner  users.User
-	dirs   map[string]int64 // directories whose mode is still to be set, or, with keepMode, not to be changed in the target
-	parent string           // known to be there
+	dirs   map[string]int64 // modes to set after the merge; keepMode: an existing target directory keeps its mode
+	parent string           // last directory known to exist in the staging directory
 	buffer []byte
 }
 
@@ -34,7 +34,7 @@ const (
 	maxNameSize  = 64 << 10
 )
 
-// Unpack reads a tar stream into the stage.
+// Unpack unpacks a tar stream into the staging directory.
 func (u *Upload) Unpack(stream io.Reader) error {
 	archive := tar.NewReader(stream)
 	for {
@@ -78,7 +78,7 @@ func (u *Upload) member(header *tar.Header, content io.Reader) error {
 	return fmt.Errorf("cannot make a member of type %q", header.Typeflag)
 }
 
-// cleanName refuses every name that could leave the target.
+// cleanName cleans a member's name and rejects names that could lead out of the target.
 func cleanName(name string) (string, error) {
 	switch {
 	case name == "" || len(name) > maxNameSize || strings.ContainsRune(name, 0):
@@ -94,7 +94,7 @@ func cleanName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// parents makes the directories that members below them take for granted. A link is no parent.
+// parents creates missing parent directories of a member. It rejects a parent that is a link or a file.
 func (u *Upload) parents(name string) error {
 	if name == "." || name == u.parent {
 		return nil
@@ -131,7 +131,7 @@ func (u *Upload) directory(name string, mode int64) error {
 		}
 	}
 	u.dirs[name] = mode
-	if mode&stageMode == stageMode { // it can have it at once, and need not be remembered
+	if mode&stageMode == stageMode { // PID 1 keeps access, so the mode can be set now
 		delete(u.dirs, name)
 		return u.stage.Chmod(name, fileMode(mode))
 	}
@@ -148,7 +148,7 @@ func (u *Upload) makeDirectory(name string) error {
 	return u.stage.Lchown(name, u.owner.UID, u.owner.GID)
 }
 
-// clear makes place for what is no directory.
+// clear removes an existing file or link, so that a file or link can be created.
 func (u *Upload) clear(name string) error {
 	info, err := u.stage.Lstat(name)
 	switch {
@@ -184,7 +184,7 @@ func (u *Upload) fill(file *os.File, header *tar.Header, content io.Reader) erro
 	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{content}, u.buffer); err != nil {
 		return err
 	}
-	if err := own(file, u.owner); err != nil { // before the mode: it takes setuid away
+	if err := own(file, u.owner); err != nil { // before the mode, because chown clears the setuid bit
 		return err
 	}
 	if err := file.Chmod(fileMode(header.Mode & 0o7777)); err != nil {
@@ -203,7 +203,7 @@ func (u *Upload) symlink(name, target string) error {
 	return u.stage.Lchown(name, u.owner.UID, u.owner.GID)
 }
 
-// hardlink makes another name for a file that came before it.
+// hardlink creates a hard link to an earlier file of the stream.
 func (u *Upload) hardlink(name, other string) error {
 	other, err := cleanName(other)
 	if err != nil {

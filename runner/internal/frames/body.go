@@ -19,7 +19,7 @@ type Trailer struct {
 	Unreadable []string `json:"unreadable,omitempty"`
 }
 
-// Body reads a body of D frames to its E frame, where it ends with io.EOF.
+// Body reads a body of D frames. It returns io.EOF at the E frame.
 type Body struct {
 	frames  *Reader
 	digest  hash.Hash
@@ -27,7 +27,7 @@ type Body struct {
 	trailer *Trailer
 }
 
-// NewBody reads the body that comes next.
+// NewBody returns a reader of the body that comes next in frames.
 func NewBody(frames *Reader) *Body {
 	return &Body{frames: frames, digest: sha256.New()}
 }
@@ -72,22 +72,22 @@ func (b *Body) nextFrame() error {
 	return nil
 }
 
-// Rest reads to the end of the body; an error means that the stream is of no use any more.
+// Rest discards the rest of the body. After an error the stream is unusable.
 func (b *Body) Rest() error {
 	_, err := io.Copy(io.Discard, b)
 	return err
 }
 
-// Size is how much came so far.
+// Size returns the number of bytes read so far.
 func (b *Body) Size() int64 { return b.size }
 
-// SHA256 is the digest of what came so far.
+// SHA256 returns the hexadecimal digest of the bytes read so far.
 func (b *Body) SHA256() string { return hex.EncodeToString(b.digest.Sum(nil)) }
 
-// Trailer is what the sender said at the end.
+// Trailer returns the sender's trailer. It panics before the end of the body.
 func (b *Body) Trailer() Trailer { return *b.trailer }
 
-// Verify tells whether the whole body came as it was sent. To be asked at its end.
+// Verify returns an error unless the whole body arrived intact. Call it at the end of the body.
 func (b *Body) Verify() error {
 	switch {
 	case b.trailer == nil:
@@ -102,7 +102,7 @@ func (b *Body) Verify() error {
 	return nil
 }
 
-// BodyWriter writes a body: bytes are gathered to frames of a good size.
+// BodyWriter writes a body. It buffers bytes into frames of bodyFrameBytes.
 type BodyWriter struct {
 	stream io.Writer
 	digest hash.Hash
@@ -112,7 +112,7 @@ type BodyWriter struct {
 
 const bodyFrameBytes = 256 << 10
 
-// NewBodyWriter begins a body.
+// NewBodyWriter starts a body.
 func NewBodyWriter(stream io.Writer) *BodyWriter {
 	return &BodyWriter{stream: stream, digest: sha256.New(), buffer: make([]byte, 0, bodyFrameBytes)}
 }
@@ -143,7 +143,7 @@ func (w *BodyWriter) flush() error {
 	return err
 }
 
-// Finish ends the body. Size and digest of the trailer are filled in.
+// Finish writes the rest of the body and the trailer. It sets the trailer's size and digest.
 func (w *BodyWriter) Finish(trailer Trailer) error {
 	if err := w.flush(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package frames is the framing of a session: type, length, payload, and bodies of many frames with a digest.
+// Package frames implements a session's framing: type, length, payload, and bodies of several frames with a digest.
 package frames
 
 import (
@@ -10,39 +10,39 @@ import (
 	"io"
 )
 
-// The types of a frame.
+// Frame types.
 const (
-	JSON = 'J' // a request or an answer
+	JSON = 'J' // a request or a response
 	Data = 'D' // bytes of a body
 	End  = 'E' // end of a body
 )
 
 const (
 	headerBytes = 5
-	// MaxData is the most that a D frame carries.
+	// MaxData is the maximum payload of a D frame in bytes.
 	MaxData = 1 << 20
-	// MaxJSON is the most that a J or E frame carries: an answer may hold captured files.
+	// MaxJSON is the maximum payload of a J or E frame in bytes. A response may contain captured files.
 	MaxJSON = 8 << 20
 )
 
-// ErrBroken means that nothing after this point of the stream can be understood.
+// ErrBroken means that the rest of the stream cannot be parsed.
 var ErrBroken = errors.New("broken framing")
 
-// ErrTooLarge means that nothing was written, as no frame may be so large.
+// ErrTooLarge means that the payload exceeds MaxJSON and nothing was written.
 var ErrTooLarge = errors.New("the answer is too large")
 
-// Reader reads frames. The payload of a frame is read from the Reader itself, to its io.EOF.
+// Reader reads frames. Its Read method reads the current frame's payload and returns io.EOF at the payload's end.
 type Reader struct {
 	stream *bufio.Reader
-	left   int // of the present payload
+	left   int // unread bytes of the current payload
 }
 
-// NewReader reads frames from stream.
+// NewReader returns a reader of the frames in stream.
 func NewReader(stream io.Reader) *Reader {
 	return &Reader{stream: bufio.NewReaderSize(stream, 64<<10)}
 }
 
-// Next skips what is left of the present frame and returns the next one's type and length; io.EOF between frames only.
+// Next skips the rest of the current frame and returns the type and length of the next one. It returns io.EOF only between frames.
 func (r *Reader) Next() (kind byte, length int, err error) {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return 0, 0, err
@@ -63,7 +63,7 @@ func (r *Reader) Next() (kind byte, length int, err error) {
 	return kind, r.left, nil
 }
 
-// Read reads from the present frame's payload.
+// Read reads from the current frame's payload.
 func (r *Reader) Read(p []byte) (int, error) {
 	if r.left == 0 {
 		return 0, io.EOF
@@ -76,12 +76,12 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Payload reads all of the present payload. What is not there yet takes no memory.
+// Payload reads the rest of the current payload. It allocates memory as bytes arrive, not by the announced length.
 func (r *Reader) Payload() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Write writes one frame by one call of stream.Write when it is small.
+// Write writes one frame, with a single call of stream.Write if the payload is at most 4096 bytes.
 func Write(stream io.Writer, kind byte, payload []byte) error {
 	header := make([]byte, headerBytes, headerBytes+4096)
 	header[0] = kind

@@ -1,4 +1,4 @@
-// Package healthcheck tries a command until it succeeds, counting as the format of the tasks has it.
+// Package healthcheck retries a command until it succeeds, and counts retries as the task format defines.
 package healthcheck
 
 import (
@@ -10,16 +10,17 @@ import (
 
 const tailBytes = 4096
 
-// Clock is time, or a test's idea of it.
+// Clock is the time source, which tests replace.
 type Clock struct {
 	Now   func() time.Time
 	Sleep func(time.Duration)
 }
 
-// Real is the clock on the wall.
+// Real is the system clock.
 var Real = Clock{time.Now, time.Sleep}
 
-// Run tries until one attempt exits 0 or enough of them failed.
+// Run runs attempts until one exits with 0, or Retries attempts have failed. Failures of attempts that started within the start
+// period do not count.
 func Run(request wire.Healthcheck, attempt func(wire.Start) wire.PhaseResult, clock Clock) wire.HealthcheckResult {
 	began, counted := clock.Now(), 0
 	startPeriod := wire.Seconds(request.StartPeriodSeconds)

@@ -1,4 +1,4 @@
-// Package kernel holds the few system calls and /proc files that Go's standard library has no name for.
+// Package kernel wraps system calls and /proc files that Go's standard library lacks.
 package kernel
 
 import (
@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// SelfExe is this program whatever became of its path: a root agent may have replaced the file.
+// SelfExe is the path of this running program, even if a root agent has replaced its file.
 const SelfExe = "/proc/self/exe"
 
 const (
@@ -24,21 +24,21 @@ const (
 	bitsPerWord  = 32
 	setpcapWord  = capSetpcap / bitsPerWord
 	setpcapMask  = uint32(1) << (capSetpcap % bitsPerWord)
-	capabilities = 2 // words of each set
+	capabilities = 2 // 32-bit words of each set
 )
 
-// Undumpable keeps processes of the same user from reading or tracing this one.
+// Undumpable prevents processes of the same user from reading or tracing this process.
 func Undumpable() {
-	// A kernel that refuses has no dumping either; there is nothing better to do.
+	// Ignore errors: a kernel without this call has no dumps either.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 }
 
-// DropSetpcap takes CAP_SETPCAP from all that this process will execute, for good. The kernel lets no process look into one
-// that has a capability which it lacks itself: so a phase, root or not, cannot open the descriptors of a `runner call` (which
-// has what the container has) in the moment between its execve and Undumpable. Without the capability there is nothing to drop,
-// and no DAC_OVERRIDE either in the usual sets: then a file that nobody may read (see install) does the same.
+// DropSetpcap removes CAP_SETPCAP permanently from this process and all programs that it executes. The kernel does not let a
+// process inspect another one that has a capability which the first one lacks. So no phase, root or not, can open the descriptors
+// of a `runner call` (which has all of the container's capabilities) between its execve and Undumpable. A container without
+// CAP_SETPCAP usually lacks CAP_DAC_OVERRIDE too; there, the program's unreadable file (see install) has the same effect.
 func DropSetpcap() error {
-	syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, capSetpcap, 0) // EPERM: we do not have it
+	syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, capSetpcap, 0) // fails with EPERM if the process lacks CAP_SETPCAP
 	header := struct {
 		version uint32
 		pid     int32
@@ -56,7 +56,7 @@ func DropSetpcap() error {
 	return nil
 }
 
-// BecomeSubreaper makes orphans below this process its children instead of PID 1's.
+// BecomeSubreaper makes this process, instead of PID 1, the parent of its orphaned descendants.
 func BecomeSubreaper() error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
 		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", errno)
@@ -64,7 +64,7 @@ func BecomeSubreaper() error {
 	return nil
 }
 
-// KeepDescriptors lets no child have what this process was started with, but for stdin, stdout and stderr.
+// KeepDescriptors prevents children from inheriting this process's descriptors, except stdin, stdout and stderr.
 func KeepDescriptors() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	for _, entry := range entries {
@@ -75,7 +75,7 @@ func KeepDescriptors() error {
 	return err
 }
 
-// SetTime sets when an open file was changed and read: without its name, which may be somebody else's by now.
+// SetTime sets the modification and access time of an open file. It does not use the name, which may refer to another file by now.
 func SetTime(file *os.File, when time.Time) error {
 	stamp := syscall.NsecToTimespec(when.UnixNano())
 	times := [2]syscall.Timespec{stamp, stamp}
@@ -86,21 +86,21 @@ func SetTime(file *os.File, when time.Time) error {
 	return nil
 }
 
-// Process is what /proc/PID/stat tells. That file is readable for everybody, also of undumpable processes.
+// Process holds fields of /proc/PID/stat, which every user can read, even for undumpable processes.
 type Process struct {
 	PID, PPID, Group int
 	State            byte
 	Threads          int
-	Start            uint64 // clock ticks since boot: with the PID it names a process for good
+	Start            uint64 // in clock ticks since boot; with the PID it identifies a process uniquely
 }
 
-// Alive is false for what has ended and only waits to be reaped. A main thread that ended by itself looks like a
-// zombie too while its other threads run on: those are counted.
+// Alive returns false for a zombie. A process whose main thread has ended also has the state of a zombie while its other threads
+// run, so Alive checks the number of threads.
 func (p Process) Alive() bool {
 	return (p.State != 'Z' && p.State != 'X') || p.Threads > 1
 }
 
-// Stat reads one process; an error means that it is gone.
+// Stat reads one process. An error means that the process does not exist.
 func Stat(pid int) (Process, error) {
 	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -110,7 +110,7 @@ func Stat(pid int) (Process, error) {
 }
 
 func parseStat(content []byte) (Process, error) {
-	open, end := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')') // the name may hold anything
+	open, end := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')') // the program's name may contain any byte
 	if open < 1 || end < open {
 		return Process{}, fmt.Errorf("not a stat file: %.80q", content)
 	}
@@ -129,7 +129,7 @@ func parseStat(content []byte) (Process, error) {
 	}, err
 }
 
-// Processes lists all that can be seen. What ends meanwhile is left out.
+// Processes returns all visible processes. It skips processes that exit while it reads.
 func Processes() ([]Process, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package oom counts the kernel's out-of-memory kills in this container, and tells its memory limit.
+// Package oom reads the number of out-of-memory kills in this container, and its memory limit, from cgroup files.
 package oom
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Kills is their number so far, nil when the kernel does not tell.
+// Kills returns the number of OOM kills so far, nil if it is unknown.
 func Kills() *int64 {
 	return count("/proc/self/cgroup", "/sys/fs/cgroup")
 }
@@ -30,13 +30,13 @@ func count(self, mount string) *int64 {
 	return nil
 }
 
-// noLimit is less than what cgroup v1 tells where there is none.
+// noLimit is the lowest value in bytes that is taken for "no limit"; cgroup v1 reports a larger one.
 const noLimit = 1 << 60
 
-// limits are the files of cgroup v1 and v2 that lie beside those of the kills.
+// limits maps the file with the OOM kills, of cgroup v1 and v2, to the file with the memory limit in the same directory.
 var limits = map[string]string{"memory.oom_control": "memory.limit_in_bytes", "memory.events": "memory.max"}
 
-// Limit is the container's memory limit in bytes, nil when it has none or the kernel does not tell.
+// Limit returns the container's memory limit in bytes, nil if it has none or the limit is unknown.
 func Limit() *int64 {
 	return limit("/proc/self/cgroup", "/sys/fs/cgroup")
 }
@@ -55,8 +55,8 @@ func limit(self, mount string) *int64 {
 	return nil
 }
 
-// candidates are the files of cgroup v2 and v1: at the path that the kernel tells, and, for a container that sees its
-// own cgroup at the mount's root while it is told the host's path, there.
+// candidates returns the possible paths of the cgroup v2 and v1 files: at the path from /proc/self/cgroup, and at the mount's
+// root, because some containers have their own cgroup there while /proc/self/cgroup shows the host's path.
 func candidates(self, mount string) (paths []string) {
 	content, _ := os.ReadFile(self)
 	for line := range strings.Lines(string(content)) {
@@ -72,7 +72,7 @@ func candidates(self, mount string) (paths []string) {
 	return paths
 }
 
-// Since is the number of kills after an earlier count.
+// Since returns the number of OOM kills since an earlier result of Kills, nil if either is unknown.
 func Since(before *int64) *int64 {
 	after := Kills()
 	if before == nil || after == nil {

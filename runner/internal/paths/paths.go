@@ -1,7 +1,7 @@
-// Package paths opens directories of a filesystem that hostile users write to, without being led astray by their links.
+// Package paths opens directories in a filesystem that hostile users can write to, without following their links.
 //
-// A link on the way is followed only if root or PID 1's own user made it, in a directory where nobody else could have
-// put it: the image's /app -> /srv/app is good, a link that the agent left in its home is not.
+// It follows a link in a path only if root or PID 1's own user owns both the link and its directory, and no other user can
+// replace entries of the directory. So it follows the image's /app -> /srv/app, but no link that the agent created in its home.
 package paths
 
 import (
@@ -15,27 +15,27 @@ import (
 	"syscall"
 )
 
-// ErrLink is the error for a link that is not to be followed.
+// ErrLink is the error for an untrusted link.
 var ErrLink = errors.New("a link that an untrusted user may have made is in the way")
 
-const maxLinks = 40 // as the kernel
+const maxLinks = 40 // the kernel's limit
 
 // Open opens the directory at an absolute path.
 func Open(name string) (*os.Root, error) {
 	return open(name, false)
 }
 
-// Make opens the directory at an absolute path; what is missing of it is made with mode 0755.
+// Make opens the directory at an absolute path. It creates missing directories with mode 0755.
 func Make(name string) (*os.Root, error) {
 	return open(name, true)
 }
 
-// OpenParent opens the directory that name is in and returns name's last element, which may be anything or missing.
+// OpenParent opens the parent directory of name and returns name's last element, which may be of any type or missing.
 func OpenParent(name string) (*os.Root, string, error) {
 	return parent(name, false)
 }
 
-// MakeParent is OpenParent that makes what is missing of the parent.
+// MakeParent is like OpenParent, but creates missing directories of the parent.
 func MakeParent(name string) (*os.Root, string, error) {
 	return parent(name, true)
 }
@@ -67,7 +67,7 @@ func open(name string, create bool) (*os.Root, error) {
 	return walk.take(), nil
 }
 
-// walk is a path walk: the directories that were entered, so that ".." of a link can go back, and what is left to do.
+// walk is the state of a path walk: the open directories, which ".." in a link's target goes back to, and the elements to do.
 type walk struct {
 	stack  []*os.Root
 	todo   []string
@@ -135,7 +135,7 @@ func (w *walk) leave() {
 	}
 }
 
-// take hands out the directory that was reached.
+// take returns the directory that the walk reached. The caller closes it.
 func (w *walk) take() *os.Root {
 	last := w.here()
 	w.stack = w.stack[:len(w.stack)-1]
@@ -148,8 +148,8 @@ func (w *walk) close() {
 	}
 }
 
-// Enter opens the directory name in root, which must be the very one that info is about.
-// (os.Root would follow a link put in its place since, as long as it leads to somewhere in root.)
+// Enter opens the directory name in root. It fails if name is no longer the directory that info describes, because os.Root
+// follows a link that replaced it, if the link stays inside root.
 func Enter(root *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
 	if !info.IsDir() {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
@@ -169,7 +169,7 @@ func Enter(root *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
 	return next, nil
 }
 
-// OpenRegular opens name in root for reading if it is a regular file. Links are not followed, a fifo cannot block.
+// OpenRegular opens name in root for reading if it is a regular file. It follows no links, and a FIFO cannot block it.
 func OpenRegular(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	before, err := root.Lstat(name)
 	if err != nil {
@@ -197,13 +197,13 @@ func split(name string) []string {
 	return slices.DeleteFunc(strings.Split(name, "/"), func(part string) bool { return part == "" || part == "." })
 }
 
-// ours is true for what belongs to root or to PID 1's user.
+// ours returns whether root or PID 1's user owns the file.
 func ours(info fs.FileInfo) bool {
 	uid := int(info.Sys().(*syscall.Stat_t).Uid)
 	return uid == 0 || uid == os.Getuid()
 }
 
-// writable is true for a directory in which others may replace what is not theirs.
+// writable returns whether other users can replace files of others in the directory.
 func writable(directory fs.FileInfo) bool {
 	return directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
 }

@@ -1,10 +1,10 @@
-// Package peer decides whom PID 1 obeys, and lets `runner call` see that it talks to PID 1.
+// Package peer authenticates callers to PID 1, and PID 1 to `runner call`.
 //
-// The kernel tells which process connected, but that may be dead, and its number somebody else's by the time we look
-// at it. So PID 1 asks twice: the number belongs to a process without parent in this PID namespace, which is what an
-// exec from outside is and no child of the container can be; then that process has to give back a challenge, in a
-// message that the kernel stamps with the sender's number; then the number must still be the same process's. Who
-// answers is then who was looked at. (A pidfd of the peer would do too, but needs Linux 6.5.)
+// The kernel reports the PID of the process that connected, but that process may have exited and its PID may be reused. So
+// PID 1 makes three checks. First, the PID belongs to a process without a parent in this PID namespace: this is true of an exec
+// from outside, and never of a child of the container. Second, the caller returns a challenge in a message to which the kernel
+// adds the sender's PID. Third, the PID still belongs to the same process. So the process that responds is the process that
+// was checked. (A pidfd of the peer would also work, but needs Linux 6.5.)
 package peer
 
 import (
@@ -20,7 +20,7 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// Address of PID 1's socket, in the abstract namespace: no file that anybody could replace.
+// Address is the address of PID 1's socket. It is in the abstract namespace, so no process can replace a socket file.
 const Address = "@multistep/runner"
 
 const (
@@ -29,13 +29,13 @@ const (
 	timeout        = 5 * time.Second
 )
 
-// Caller is a process that may talk to us.
+// Caller is a process from outside the container.
 type Caller struct {
 	PID   int
 	start uint64
 }
 
-// Look tells whether the process that connected comes from outside the container.
+// Look returns the process that connected, or an error if it is not from outside the container.
 func Look(conn *net.UnixConn) (Caller, error) {
 	credentials, err := credentials(conn)
 	if err != nil {
@@ -62,7 +62,7 @@ func outside(pid int) (kernel.Process, error) {
 	return process, nil
 }
 
-// Challenge makes sure that the caller is who is at the other end.
+// Challenge verifies that the process at the other end of the connection is the caller.
 func (c Caller) Challenge(conn *net.UnixConn) error {
 	conn.SetDeadline(time.Now().Add(timeout))
 	defer conn.SetDeadline(time.Time{})
@@ -90,7 +90,7 @@ func (c Caller) Challenge(conn *net.UnixConn) error {
 	return nil
 }
 
-// Answer is the caller's side. Without a challenge, what came instead is PID 1's refusal.
+// Answer responds to the challenge, on the caller's side. If PID 1 sends no challenge, it returns the start of PID 1's refusal.
 func Answer(conn *net.UnixConn) (refusal []byte, err error) {
 	credentials, err := credentials(conn)
 	if err != nil {
@@ -130,7 +130,7 @@ func credentials(conn *net.UnixConn) (found *syscall.Ucred, err error) {
 	return found, err
 }
 
-// stampMessages has the kernel add the sender's credentials to each message.
+// stampMessages makes the kernel add the sender's credentials to each message.
 func stampMessages(conn *net.UnixConn) error {
 	return control(conn, func(fd int) error {
 		return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_PASSCRED, 1)

@@ -10,10 +10,10 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// private variables of ours are none of the phases' business.
+// private is the prefix of the runner's own variables, which phases do not get.
 const private = "MULTISTEP_"
 
-// environment is PID 1's, with what follows the user, and what was given on top.
+// environment returns PID 1's environment with the user's variables, overridden by the request's variables.
 func environment(base []string, user users.User, given map[string]string) [][]byte {
 	variables := map[string]string{"PATH": defaultPath}
 	for _, variable := range base {
@@ -30,7 +30,7 @@ func environment(base []string, user users.User, given map[string]string) [][]by
 	return env
 }
 
-// follow sets HOME, USER and LOGNAME. PID 1's own HOME stays for its own user: the image may have set another one.
+// follow sets HOME, USER and LOGNAME for the user. PID 1's own user keeps its HOME, which the image may have set.
 func follow(user users.User, variables map[string]string) {
 	if _, set := variables["HOME"]; !set || !user.Own {
 		variables["HOME"] = user.Home

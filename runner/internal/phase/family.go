@@ -13,30 +13,30 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// family is a supervisor and everything below it.
+// family is a supervisor and its descendants.
 //
-// A supervisor lives as long as anything is below it, so whatever PID 1 has as children is a supervisor, or was below
-// one that somebody killed (as only root can, or PID 1's own user). Such a phase goes on: PID 1 is the parent of its
-// main process then and waits for it by itself. Its family is then all of those orphans. No environment variable is
-// needed to know them by (the phase could remove it, and a container's root may not read that of other users), nor
-// a list of PIDs (forks outrun it).
+// A supervisor runs as long as it has descendants, so each child of PID 1 is a supervisor, or an orphan of a killed
+// supervisor (only root and PID 1's own user can kill one). The phase of a killed supervisor continues: PID 1 becomes the
+// parent of its main process and waits for it, and all such orphans are the phase's family. No marker in the environment
+// identifies them (a phase can remove it, and a container's root may be unable to read other users' environments), and no
+// list of PIDs (forks make it incomplete).
 type family struct {
 	reaper     *reap.Reaper
 	supervisor int
-	gone       <-chan syscall.WaitStatus // the supervisor's end
+	gone       <-chan syscall.WaitStatus // receives the supervisor's status
 	reports    <-chan supervise.Report
 	main       int // 0: not known yet
 	adopted    <-chan syscall.WaitStatus
-	end        *syscall.WaitStatus // of the supervisor, once it is known
-	empty      int                 // times in a row that no orphan was found
+	end        *syscall.WaitStatus // the supervisor's status, nil if unknown
+	empty      int                 // passes in a row that found no orphan
 }
 
 const (
-	afterKill   = 2 * time.Second // how long a killed main process may take to be reported
-	enoughEmpty = 3               // a list of processes is no snapshot: one may slip through while it is made
+	afterKill   = 2 * time.Second // timeout for the report of a killed main process
+	enoughEmpty = 3               // a list of processes is not a snapshot and can miss one
 )
 
-// follow waits for the end of the phase and sees to it that what has to be gone is gone.
+// follow waits until the phase finishes, and kills its processes after the timeout or if killAtEnd is set.
 func (f *family) follow(seconds *float64, killAtEnd bool, result *wire.PhaseResult) *wire.Error {
 	defer func() { f.reaper.Unwatch(f.main) }()
 	status, failure, ended := f.wait(limit(seconds))
@@ -78,7 +78,7 @@ func describe(status syscall.WaitStatus, result *wire.PhaseResult) {
 	}
 }
 
-// wait waits for the end of the main process, or for the failure to start it, or until the time is over.
+// wait waits until the main process ends, fails to start, or the timeout expires; ended is false after a timeout.
 func (f *family) wait(over <-chan time.Time) (status syscall.WaitStatus, failure *wire.Error, ended bool) {
 	for {
 		select {
@@ -103,8 +103,8 @@ func (f *family) wait(over <-chan time.Time) (status syscall.WaitStatus, failure
 	}
 }
 
-// lost is asked when the supervisor went without a word about the main process's end: true if nobody will ever know
-// of that. Else the main process is PID 1's child now, or was and has been waited for.
+// lost returns whether the main process's status is unknown for good. It is called when the supervisor ended without a report
+// of that status. If it returns false, the main process is PID 1's child, or PID 1 has already reaped it.
 func (f *family) lost() bool {
 	if f.end == nil {
 		status := <-f.gone
@@ -124,7 +124,7 @@ func (f *family) neverStarted() *wire.Error {
 	return wire.Errorf(Internal, "the supervisor was killed before it started anything")
 }
 
-// killed tells whether the supervisor has ended, and not by itself.
+// killed returns whether the supervisor ended with a status other than 0.
 func (f *family) killed() bool {
 	if f.end == nil {
 		select {
@@ -142,7 +142,7 @@ func (f *family) Roots(all []kernel.Process) (pids []int) {
 	if f.killed() {
 		parent, except = os.Getpid(), f.reaper.Started()
 	} else if f.end != nil {
-		return nil // its number may be somebody else's by now
+		return nil // the PID may be reused
 	}
 	for _, process := range all {
 		if process.PPID == parent && !except[process.PID] {
@@ -152,8 +152,8 @@ func (f *family) Roots(all []kernel.Process) (pids []int) {
 	return pids
 }
 
-// Extinct implements tree.Family. That a supervisor ended by itself is the kernel's word for it; without one, finding
-// nobody several times over has to do.
+// Extinct implements tree.Family. A supervisor that exits by itself has no descendants left. Without a supervisor the family is
+// extinct after several passes in a row found no process.
 func (f *family) Extinct(found int) bool {
 	if !f.killed() {
 		return f.end != nil

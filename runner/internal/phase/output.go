@@ -11,28 +11,28 @@ import (
 
 const copyBytes = 32 << 10
 
-// maxPipe is what a pipe holds at most, unless root made it larger.
+// maxPipe is the largest capacity of a pipe in bytes, unless root raised it.
 const maxPipe = 1 << 20
 
-// output copies what a phase writes to a file with a limit and remembers its end. It goes on for as long as anybody
-// holds the other end of the pipe, also after the phase: nobody shall die of SIGPIPE.
+// output copies a phase's output to a file of limited size and keeps the tail in memory. It reads until all writers have closed
+// the pipe, also after the phase, so that no writer gets SIGPIPE.
 type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
 	conn      syscall.RawConn
-	file      *os.File // nil: there is none, or it failed
-	left      int64    // bytes that the file may still take
+	file      *os.File // nil if not requested or after an error
+	left      int64    // bytes until the file reaches limit
 	limit     int64
 	tail      []byte // at most twice tailLimit
 	tailLimit int
 	bytes     int64
 	truncated bool
 	buffer    []byte
-	writing   bool // something may still be written to the file
-	kept      bool // it may still be read
+	writing   bool // the file is still written to
+	kept      bool // the file can still be read
 }
 
-// newOutput begins to copy to file, which it closes in any case, and returns the end to write to.
+// newOutput starts copying to file and returns the pipe's write end. It always closes file, also on error.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
 	o := &output{file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes), writing: true}
 	var ends [2]int
@@ -40,7 +40,7 @@ func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) 
 		o.dropFile()
 		return nil, -1, err
 	}
-	// Only our end must not block: the other one belongs to programs that do not expect it.
+	// Only the read end is non-blocking: programs do not expect a non-blocking write end.
 	err := syscall.SetNonblock(ends[0], true)
 	o.pipe = os.NewFile(uintptr(ends[0]), "output")
 	if err == nil {
@@ -69,7 +69,7 @@ func (o *output) copy() {
 		}
 	}
 	o.letGo()
-	o.pipe.Close() // not under the lock: it waits for drain to let go of the descriptor, and drain waits for the lock
+	o.pipe.Close() // without the lock: Close waits until drain releases the descriptor, and drain waits for the lock
 }
 
 func (o *output) letGo() {
@@ -79,7 +79,7 @@ func (o *output) letGo() {
 	o.buffer = nil
 }
 
-// drain takes what is in the pipe now, and no more: somebody may go on writing for ever.
+// drain reads at most what the pipe can hold now: a background process may write forever.
 func (o *output) drain() {
 	o.conn.Control(func(fd uintptr) {
 		for taken := 0; taken < maxPipe; {
@@ -117,7 +117,7 @@ func (o *output) take(data []byte) {
 	o.left -= int64(len(fits))
 	_, err := o.file.Write(fits)
 	switch {
-	case err != nil: // the disk is full: go on without
+	case err != nil: // such as a full disk: continue without the file
 		o.truncated = true
 		o.dropFile()
 	case len(fits) < len(data):
@@ -135,7 +135,7 @@ func (o *output) remember(data []byte) {
 	o.tail = append(o.tail, data...)
 }
 
-// dropFile ends the writing.
+// dropFile stops writing to the file, and closes it unless it is kept for reading.
 func (o *output) dropFile() {
 	o.writing = false
 	o.closeUnused()
@@ -148,7 +148,7 @@ func (o *output) closeUnused() {
 	}
 }
 
-// end is what there was so far. The tail is not kept any longer.
+// end returns the tail, the size in bytes and whether the file was truncated. It releases the tail's memory.
 func (o *output) end() (tail string, bytes int64, truncated bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -157,7 +157,7 @@ func (o *output) end() (tail string, bytes int64, truncated bool) {
 	return tail, o.bytes, o.truncated
 }
 
-// text is a tail as text; one that was cut begins with a whole character.
+// text returns a tail as valid UTF-8; if the tail was cut, it starts at a whole character.
 func text(tail []byte, cut bool) string {
 	for range utf8.UTFMax - 1 {
 		if cut && len(tail) > 0 && !utf8.RuneStart(tail[0]) {

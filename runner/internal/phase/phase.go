@@ -1,4 +1,4 @@
-// Package phase runs one command as a phase: it keeps its time, its output and its processes.
+// Package phase runs one command as a phase and manages its timeout, output and processes.
 package phase
 
 import (
@@ -18,7 +18,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// The codes of a phase that could not be started.
+// Error codes of a phase that could not start.
 const (
 	NoSuchUser    = "NoSuchUser"
 	NoSuchCommand = "NoSuchCommand"
@@ -28,7 +28,7 @@ const (
 
 const maxTail = 60 << 10
 
-// Host is what all phases have in common.
+// Host is the state that all phases share.
 type Host struct {
 	Reaper      *reap.Reaper
 	Users       users.Database
@@ -36,11 +36,11 @@ type Host struct {
 	Workdir     string
 	Env         []string
 	Captures    *files.Captures
-	Null        *os.File // opened before anybody could put a fifo in its place
+	Null        *os.File // opened before a phase could replace it with a FIFO
 	outputs     outputs
 }
 
-// User is the one that a request's name means.
+// User resolves a request's user; "" is the default user.
 func (h *Host) User(name string) (users.User, error) {
 	if name == "" {
 		name = h.DefaultUser
@@ -48,7 +48,7 @@ func (h *Host) User(name string) (users.User, error) {
 	return h.Users.Lookup(name)
 }
 
-// Run runs a phase to its end.
+// Run runs a phase and returns its result.
 func (h *Host) Run(request wire.Start) wire.PhaseResult {
 	began, kills := time.Now(), oom.Kills()
 	result := wire.PhaseResult{Captures: map[string]*wire.Captured{}}
@@ -117,7 +117,7 @@ func (h *Host) output(request wire.Start, user users.User) (*output, int, error)
 	return newOutput(file, request.Output.MaxBytes, tail)
 }
 
-// writeExitCode writes what a shell would call the status, unless it is zero or the time limit ended it all.
+// writeExitCode writes the exit code as a shell reports it. It writes no file if the code is 0 or the phase timed out.
 func writeExitCode(path string, user users.User, result wire.PhaseResult) *wire.Error {
 	status := 0
 	switch {
@@ -135,7 +135,7 @@ func writeExitCode(path string, user users.User, result wire.PhaseResult) *wire.
 	return nil
 }
 
-// start starts the supervisor of a phase and tells it what to run.
+// start starts the supervisor of a phase and sends it the command.
 func (h *Host) start(spec supervise.Spec, output int) (*family, error) {
 	toldRead, toldWrite, err := os.Pipe()
 	if err != nil {
@@ -157,16 +157,16 @@ func (h *Host) start(spec supervise.Spec, output int) (*family, error) {
 	if err != nil {
 		return nil, errors.Join(err, toldWrite.Close(), reportRead.Close())
 	}
-	go func() { // it may be more than a pipe takes at once
+	go func() { // the spec may exceed the pipe's capacity
 		defer toldWrite.Close()
 		json.NewEncoder(toldWrite).Encode(spec)
 	}()
 	return &family{reaper: h.Reaper, supervisor: pid, gone: gone, reports: reportsOf(reportRead)}, nil
 }
 
-// reportsOf gives out the supervisor's reports; the channel closes when it has no more to say.
+// reportsOf returns a channel of the supervisor's reports, which closes when the supervisor closes the pipe.
 func reportsOf(pipe *os.File) <-chan supervise.Report {
-	reports := make(chan supervise.Report, 4) // more than there ever are: nobody has to listen
+	reports := make(chan supervise.Report, 4) // exceeds the number of reports: sends never block
 	go func() {
 		defer close(reports)
 		defer pipe.Close()

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	maxOpen    = 16       // files of outputs that can be read
-	maxDeleted = 16 << 20 // bytes of those whose names are gone: the next step empties the directory that they were in
+	maxOpen    = 16       // output files that are kept open for reading
+	maxDeleted = 16 << 20 // bytes in open files that were deleted: the next step empties their directory
 )
 
-// outputs are those of all phases that were started.
+// outputs holds the outputs of all started phases.
 type outputs struct {
 	mu     sync.Mutex
 	byID   map[string]*output
-	recent []*output // those whose files can be read
+	recent []*output // outputs whose files can be read, oldest first
 }
 
-// add lets go of older files where they are too many, or take room that nobody sees.
+// add registers an output. It closes older files if more than maxOpen are open, or if deleted ones exceed maxDeleted bytes.
 func (o *outputs) add(id string, added *output) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,8 +49,9 @@ func (o *outputs) get(id string) *output {
 	return o.byID[id]
 }
 
-// Printed is what the phase of that id printed, from offset on and at most limit bytes: of its file, by the descriptor that
-// it was made with, whatever has become of its name; else of the end that is in memory while the phase runs; else nothing.
+// Printed returns at most limit bytes of the output of the phase with this id, from offset on. It reads the file through the
+// descriptor with which it was created, even if the file was deleted or replaced. Without a file it reads the tail that is in
+// memory while the phase runs. It returns false if neither exists.
 func (h *Host) Printed(id string, offset, limit int64) (wire.Printed, bool) {
 	output := h.outputs.get(id)
 	if output == nil {
@@ -63,7 +64,7 @@ func (h *Host) Printed(id string, offset, limit int64) (wire.Printed, bool) {
 	return Part(tail, size, offset, limit), tail != nil
 }
 
-// keep says whether the file, if there is one, may be read later; false if there is none.
+// keep sets whether the file stays open for reading. It returns false if there is no file.
 func (o *output) keep(kept bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,7 +73,7 @@ func (o *output) keep(kept bool) bool {
 	return o.file != nil
 }
 
-// deletedBytes is how much room the file takes although nobody sees it.
+// deletedBytes returns the file's size in bytes if the file was deleted, else 0.
 func (o *output) deletedBytes() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,14 +98,15 @@ func (o *output) ofFile(offset, limit int64) (wire.Printed, bool) {
 	return wire.Printed{Size: info.Size(), From: offset, Base64: part}, err == nil
 }
 
-// inMemory is the end of what was printed, and how much that was in all; nil once the phase is over.
+// inMemory returns the tail of the output and the output's total size in bytes. The tail is nil after the phase finished.
 func (o *output) inMemory() (tail []byte, size int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append([]byte(nil), o.tail...), o.bytes
 }
 
-// Part is the part of a text of which only the end is known, from offset on or from where it is known.
+// Part returns at most limit bytes of an output of which only the tail is known, from offset or the start of the tail,
+// whichever is later.
 func Part(tail []byte, size, offset, limit int64) wire.Printed {
 	known := size - int64(len(tail))
 	from := max(offset, known)

@@ -1,5 +1,5 @@
-// Package ready answers HTTP readiness probes. It is no web server: everybody in the pod's network can call it, it must
-// stay small whatever they do, and every start of this program would pay for a larger one.
+// Package ready responds to HTTP readiness probes. It does not use net/http: all processes in the pod's network can call it, its
+// memory must stay small whatever they send, and a larger server would slow every start of this program.
 package ready
 
 import (
@@ -19,8 +19,9 @@ const (
 	maxAtOnce      = 64
 )
 
-// Serve answers until the listener is closed. A connection beyond maxAtOnce closes the oldest one of the address that has
-// the most: who floods the port, or keeps connections idle, loses its own, and the kubelet's probe is answered at once.
+// Serve responds until the listener is closed. If maxAtOnce connections are open, a new one closes the oldest connection of the
+// address with the most connections. So a client that floods the port or keeps connections idle loses its own connections, and
+// the kubelet's probe gets its response at once.
 func Serve(listener net.Listener, ready func() bool) error {
 	open := connections{byAddress: map[string][]net.Conn{}}
 	for {
@@ -43,7 +44,7 @@ func Serve(listener net.Listener, ready func() bool) error {
 	}
 }
 
-// connections are those that are open, by remote address, oldest first.
+// connections holds the open connections by remote address, oldest first.
 type connections struct {
 	mutex     sync.Mutex
 	count     int
@@ -61,7 +62,7 @@ func (c *connections) add(conn net.Conn) {
 	c.count++
 }
 
-// drop closes the oldest connection of the address that has the most.
+// drop closes the oldest connection of the address with the most connections.
 func (c *connections) drop() {
 	busiest := ""
 	for address, conns := range c.byAddress {
@@ -80,7 +81,7 @@ func (c *connections) remove(conn net.Conn) {
 	c.forget(addressOf(conn), conn)
 }
 
-// forget does nothing for a connection that was dropped before.
+// forget removes a connection from the map. It does nothing if the connection was dropped before.
 func (c *connections) forget(address string, conn net.Conn) {
 	conns := c.byAddress[address]
 	at := slices.Index(conns, conn)
@@ -120,7 +121,7 @@ func answer(conn net.Conn, ready func() bool) {
 	fmt.Fprintf(conn, "HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", status)
 }
 
-// request reads a request to the end of its header, so that closing does not reset the connection.
+// request reads a request to the end of its header, because closing with unread data would reset the connection.
 func request(conn net.Conn) (method, path string, err error) {
 	lines := bufio.NewReaderSize(io.LimitReader(conn, maxRequest), 1<<10)
 	first, err := lines.ReadString('\n')

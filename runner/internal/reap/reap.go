@@ -1,4 +1,4 @@
-// Package reap is PID 1's one wait loop: it starts children, tells how they ended, and buries orphans.
+// Package reap implements PID 1's only wait loop: it starts children, reports their wait status, and reaps orphans.
 package reap
 
 import (
@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// Reaper is the only one in its process that may wait for children.
+// Reaper waits for children. No other code in the process may wait for them.
 type Reaper struct {
-	mu       sync.Mutex // held over fork and over wait, so that no child ends before it is known
+	mu       sync.Mutex // held during fork and during wait, so that no child is reaped before it is registered
 	children map[int]chan syscall.WaitStatus
 	watched  map[int]chan syscall.WaitStatus
 }
@@ -28,7 +28,7 @@ func New() *Reaper {
 	return r
 }
 
-// Start starts a child. Its end comes out of the channel, once.
+// Start starts a child. The channel receives the child's wait status once.
 func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +41,7 @@ func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr) (int,
 	return pid, ended, nil
 }
 
-// Watch tells of the end of a process that is not PID 1's child yet, but is when its parent dies.
+// Watch returns a channel for the wait status of a process that becomes PID 1's child only when its parent exits.
 func (r *Reaper) Watch(pid int) <-chan syscall.WaitStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,13 +57,13 @@ func (r *Reaper) Unwatch(pid int) {
 	delete(r.watched, pid)
 }
 
-// Sync returns when all that was waited for so far has been told.
+// Sync returns after all statuses that the wait loop has collected so far were sent to their channels.
 func (r *Reaper) Sync() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 }
 
-// Started is the set of living children that Start made.
+// Started returns the PIDs of the running children that Start started.
 func (r *Reaper) Started() map[int]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *Reaper) reap() {
 	}
 }
 
-// stopped wakes a supervisor: only somebody hostile stops it, so that the end of its phase is never told.
+// stopped resumes a supervisor. Only a hostile process stops one, to keep it from reporting its phase's end.
 func (r *Reaper) stopped(pid int) {
 	if _, mine := r.children[pid]; mine {
 		syscall.Kill(pid, syscall.SIGCONT)

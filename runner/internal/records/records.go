@@ -1,4 +1,4 @@
-// Package records keeps, in memory, what the runner was told to do, each id at most once.
+// Package records keeps, in memory, a record of each operation. Each id runs at most once.
 package records
 
 import (
@@ -10,7 +10,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Record is one thing the runner did or is doing.
+// Record is one running or finished operation.
 type Record struct {
 	ID           string   `json:"id"`
 	Op           string   `json:"op"`
@@ -31,20 +31,20 @@ type entry struct {
 	ended  chan struct{}
 }
 
-// Store is safe for use by several sessions.
+// Store holds the records. Several sessions can use it concurrently.
 type Store struct {
 	mu      sync.Mutex
 	entries map[string]*entry
 	order   []string
-	busy    map[string]chan struct{} // ids in the hands of a session that will make their record
+	busy    map[string]chan struct{} // ids that a session has reserved in order to create their record
 }
 
-// NewStore is empty.
+// NewStore returns an empty store.
 func NewStore() *Store {
 	return &Store{entries: map[string]*entry{}, busy: map[string]chan struct{}{}}
 }
 
-// Begin makes the running record of a new id; fresh is false when there is one already.
+// Begin creates a running record of the id. If a record exists, it returns this record and fresh is false.
 func (s *Store) Begin(id, op string) (record Record, fresh bool, err *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *Store) Begin(id, op string) (record Record, fresh bool, err *wire.Error
 	return s.add(Record{ID: id, Op: op, State: running, StartedAt: wire.Epoch(time.Now())}).record, true, nil
 }
 
-// End gives a running record its result.
+// End marks a running record as done and sets its result.
 func (s *Store) End(id string, result any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +63,8 @@ func (s *Store) End(id string, result any) {
 	close(entry.ended)
 }
 
-// Once returns the record of id, made by do if there is none. Others who ask for the same id meanwhile wait for it;
-// when do fails there is no record, and the next one tries.
+// Once returns the record of id. If it does not exist, Once calls do and creates the record with its result. Concurrent calls for
+// the same id wait. If do fails, Once creates no record, and the next call runs do again.
 func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire.Error) {
 	free := s.reserve(id)
 	defer free()
@@ -79,13 +79,13 @@ func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if record, found, err := s.find(id, op); found || err != nil {
-		return record, err // a start of that id came between
+		return record, err // Begin created a record of the id while do ran
 	}
 	now := wire.Epoch(time.Now())
 	return s.add(Record{id, op, done, started, &now, true, result}).record, nil
 }
 
-// reserve waits until nobody else has the id in hands.
+// reserve waits until no other session has the id reserved, and reserves it until free is called.
 func (s *Store) reserve(id string) (free func()) {
 	for {
 		s.mu.Lock()
@@ -108,7 +108,7 @@ func (s *Store) release(id string, mine chan struct{}) {
 	close(mine)
 }
 
-// Find returns the record of id; that of another op is a conflict.
+// Find returns the record of id, if it exists. A record of another op is a conflict.
 func (s *Store) Find(id, op string) (Record, bool, *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Store) add(record Record) *entry {
 	return added
 }
 
-// Wait returns the record when it is done or ctx is.
+// Wait waits until the record or ctx is done and returns the record.
 func (s *Store) Wait(ctx context.Context, id string) (Record, *wire.Error) {
 	s.mu.Lock()
 	entry, found := s.entries[id]
@@ -153,7 +153,7 @@ func (s *Store) Wait(ctx context.Context, id string) (Record, *wire.Error) {
 	return entry.record, nil
 }
 
-// Get returns the record as it is.
+// Get returns the record in its current state.
 func (s *Store) Get(id string) (Record, *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
 	return entry.record, nil
 }
 
-// All returns the records in the order they were begun in, whole: who asks replays the trial from them.
+// All returns all records with their results, in the order of creation. The operator replays the trial from them.
 func (s *Store) All() []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Store) All() []Record {
 	return all
 }
 
-// Settled is false while there is a result that nobody acknowledged.
+// Settled returns false while any finished record is unacknowledged.
 func (s *Store) Settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

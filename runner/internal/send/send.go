@@ -1,4 +1,4 @@
-// Package send brings one file to an address that the caller signed for it. The address is a secret: no error tells it.
+// Package send uploads one file to a presigned URL. The URL is a secret: no error message contains it.
 package send
 
 import (
@@ -21,14 +21,14 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
-	answerTimeout  = 5 * time.Minute // a store may look through all of it before it answers
+	answerTimeout  = 5 * time.Minute // a store may check the whole object before it responds
 	tries          = 3
 	bufferBytes    = 256 << 10
 )
 
-var pause = time.Second // before a further try; longer each time
+var pause = time.Second // before a retry, multiplied by the number of failed attempts
 
-// Run sends size bytes of the file by one PUT. What may be a passing trouble is tried again, up to the time limit.
+// Run sends size bytes of the file in one PUT request. It retries transient errors until the timeout.
 func Run(request wire.Send, file *os.File) wire.SendResult {
 	ctx, cancel := context.WithTimeout(context.Background(), wire.Seconds(request.TimeoutSeconds))
 	defer cancel()
@@ -53,7 +53,8 @@ func failed(err error) wire.SendResult {
 	return wire.SendResult{Error: wire.Errorf("Send", "%v", err)}
 }
 
-// newClient takes no advice from the environment, which is the image's, and follows no redirection: the address was signed.
+// newClient returns a client that ignores the proxy variables of the environment, which the image sets, and follows no redirects,
+// because the URL is signed.
 func newClient(ca string) (*http.Client, error) {
 	dialer := net.Dialer{Timeout: connectTimeout}
 	transport := &http.Transport{
@@ -87,7 +88,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 		return wire.SendResult{}, false, fmt.Errorf("the file has become smaller than %d bytes", request.Size)
 	}
 	if err != nil {
-		var told *url.Error // has the address in it
+		var told *url.Error // its message contains the URL
 		if errors.As(err, &told) {
 			err = told.Err
 		}
@@ -95,14 +96,14 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 	}
 	defer answer.Body.Close()
 	io.CopyN(io.Discard, answer.Body, 64<<10)
-	if answer.StatusCode/100 != 2 { // what it says else may hold parts of the address
+	if answer.StatusCode/100 != 2 { // the body may contain parts of the URL
 		return wire.SendResult{}, answer.StatusCode >= 500, fmt.Errorf("the store answered %d", answer.StatusCode)
 	}
 	sum := hex.EncodeToString(digest.Sum(nil))
 	return wire.SendResult{Size: counted.size, SHA256: sum, Version: wire.Cut(answer.Header.Get("ETag"), 256)}, false, nil
 }
 
-// counter tells how much was read, and whether there was no more.
+// counter counts the bytes read from reader, and records whether reader ended.
 type counter struct {
 	reader io.Reader
 	size   int64

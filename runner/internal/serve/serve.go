@@ -1,4 +1,4 @@
-// Package serve is `runner serve`: PID 1, put together.
+// Package serve implements `runner serve`, the program of PID 1.
 package serve
 
 import (
@@ -29,14 +29,15 @@ import (
 
 const (
 	defaultPort = 9876
-	// garbagePercent keeps the heap small: it is the trial's memory.
+	// garbagePercent keeps the heap small: it counts against the trial's memory limit.
 	garbagePercent = 40
 	runtimeDir     = "/run/multistep"
-	// captureBudget leaves room for all else that a hello tells: a third more when encoded, of a frame's 8 MiB.
+	// captureBudget is the limit, in bytes, of all captured files. Base64 adds a third; the rest of the 8 MiB of a frame
+	// is for the other fields of a hello response.
 	captureBudget = 4 << 20
 )
 
-// Main is the command `runner serve`.
+// Main runs the command `runner serve`.
 func Main(version string, args []string) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	port := flags.Int("port", defaultPort, "of the readiness probe")
@@ -68,10 +69,10 @@ func Main(version string, args []string) error {
 	return <-failed
 }
 
-// forgetSignals catches what would end the process and takes no notice (it is not ignored: children would inherit that).
-// A phase may send SIGTERM as well as the kubelet may, and nobody could tell afterwards who it was. But only from outside
-// can PID 1 be sent the SIGKILL that the kubelet's SIGTERM is followed by: so the status of a container that was ended
-// from outside is that of SIGKILL, whatever the reason was.
+// forgetSignals catches and discards the signals that would end the process. It does not ignore them, because children
+// inherit ignored signals. A phase can send SIGTERM as the kubelet does, and the exit code does not show the sender. Only a
+// process outside the container can send SIGKILL to PID 1, as the kubelet does after SIGTERM. So the exit code of a container
+// that was ended from outside is always that of SIGKILL.
 func forgetSignals() {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -81,12 +82,12 @@ func forgetSignals() {
 	}()
 }
 
-// stoppedLook is the pause between two looks for processes from outside that were stopped.
+// stoppedLook is the interval between two checks for stopped exec sessions.
 const stoppedLook = 3 * time.Second
 
-// endStopped kills what came from outside, as `runner call` does, and was stopped at two looks in a row. A root agent can stop
-// it with SIGSTOP: to the operator that would look like a node that does not answer. A process that is killed is reported
-// by the kubelet.
+// endStopped kills each process of an exec session (such as `runner call`) that is stopped at two checks in a row. A root agent
+// can stop such a process with SIGSTOP, which the operator cannot distinguish from an unresponsive node. The kubelet reports a
+// killed process.
 func endStopped() {
 	stopped := map[int]uint64{} // start times by PID
 	for ; ; time.Sleep(stoppedLook) {
@@ -131,7 +132,7 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 	}, nil
 }
 
-// makeRuntimeDir makes the directory for files that belong to no task. Nobody else is in the container yet.
+// makeRuntimeDir creates the directory for files that belong to no task. No other process runs in the container yet.
 func makeRuntimeDir() (string, error) {
 	err := os.MkdirAll(runtimeDir, 0o755)
 	if err == nil {
@@ -160,7 +161,7 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 			return err
 		}
 		caller, err := peer.Look(conn)
-		if err != nil { // at once, and not in the background: there may be very many of these
+		if err != nil { // synchronous, which limits the number of goroutines: rejected callers can be very many
 			session.Refuse(conn, err)
 			continue
 		}
@@ -173,7 +174,7 @@ func talk(runner *session.Runner, caller peer.Caller, conn *net.UnixConn) {
 		session.Refuse(conn, err)
 		return
 	}
-	if err := runner.Serve(conn); err != nil { // on stderr, which is the container's log
+	if err := runner.Serve(conn); err != nil { // log writes to stderr, the container's log
 		log.Printf("session of process %d broke: %v", caller.PID, err)
 	}
 }

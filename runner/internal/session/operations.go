@@ -2,13 +2,13 @@ package session
 
 import "multistep.dev/runner/internal/wire"
 
-// operation is what the requests of one op do. since: the first protocol that has it.
+// operation handles the requests of one op. since is the first protocol version that has the op.
 type operation struct {
 	since int
 	run   func(*Session, []byte) error
 }
 
-// operations are all but hello, which begins a session.
+// operations maps each op to its operation, except hello, which starts a session.
 var operations = map[string]operation{
 	"start":       {1, named((*Session).start, wire.Start{})},
 	"healthcheck": {1, named((*Session).healthcheck, wire.NewHealthcheck())},
@@ -23,7 +23,7 @@ var operations = map[string]operation{
 	"send":        {2, named((*Session).sendFile, wire.Send{})},
 }
 
-// checked decodes a request over its defaults, refuses what cannot be meant, and does the rest.
+// checked returns a handler that decodes a request over its defaults, refuses an invalid one, and calls do for a valid one.
 func checked[R interface{ Check() error }](do func(*Session, R) error, defaults R) func(*Session, []byte) error {
 	return func(s *Session, payload []byte) error {
 		request := defaults
@@ -38,7 +38,7 @@ func checked[R interface{ Check() error }](do func(*Session, R) error, defaults 
 	}
 }
 
-// named is checked for a request that needs an id.
+// named is like checked, but also refuses a request without a valid id.
 func named[R interface {
 	Check() error
 	CheckID() error

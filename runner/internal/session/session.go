@@ -1,4 +1,4 @@
-// Package session holds one conversation: requests and answers, strictly one after another.
+// Package session implements one session: requests and responses, strictly in order.
 package session
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	idle     = 15 * time.Minute // then the caller is taken for gone
-	stalled  = 5 * time.Minute  // that nothing of an answer was taken
+	idle     = 15 * time.Minute // read timeout: the caller is gone
+	stalled  = 5 * time.Minute  // write timeout: the caller reads nothing
 	maxWait  = time.Hour
 	answerOK = true
 )
 
-// Runner is what all sessions share.
+// Runner is the state that all sessions share.
 type Runner struct {
 	Host       *phase.Host
 	Store      *records.Store
@@ -35,15 +35,15 @@ type Runner struct {
 	StartedAt  time.Time
 }
 
-// Session is one of them.
+// Session is one caller's connection.
 type Session struct {
 	*Runner
 	frames   *frames.Reader
 	stream   io.Writer
-	protocol int // that hello agreed on; 0 before
+	protocol int // version negotiated by hello; 0 before hello
 }
 
-// Serve holds a conversation to its end. The error is why it broke off, nil if the caller ended it.
+// Serve handles a session until it ends. It returns nil if the caller ended the session, else the error that broke it.
 func (r *Runner) Serve(conn net.Conn) error {
 	defer conn.Close()
 	patient := patientConn{conn}
@@ -62,7 +62,7 @@ func (r *Runner) Serve(conn net.Conn) error {
 	}
 }
 
-// patientConn gives up on a caller that is silent for too long.
+// patientConn is a connection with a timeout for each read and each write.
 type patientConn struct{ net.Conn }
 
 func (c patientConn) Read(p []byte) (int, error) {
@@ -75,7 +75,7 @@ func (c patientConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// next reads one request and answers it. An error means that the session is of no use any more.
+// next reads one request and responds to it. After an error the session is unusable.
 func (s *Session) next() error {
 	kind, _, err := s.frames.Next()
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Session) next() error {
 	return s.dispatch(op, payload)
 }
 
-// stray skips a body that nobody asked for: its sender may have missed a refusal. One answer is due, at its end.
+// stray skips a frame of a body without a request: its sender may have missed a refusal. It responds once, at the body's end.
 func (s *Session) stray(kind byte) error {
 	if kind == frames.Data {
 		return nil
@@ -119,7 +119,7 @@ func (s *Session) dispatch(op wire.Op, payload []byte) error {
 
 func (s *Session) answer(value any) error {
 	err := frames.WriteJSON(s.stream, frames.JSON, value)
-	if errors.Is(err, frames.ErrTooLarge) { // a caller that gets no answer would ask for ever
+	if errors.Is(err, frames.ErrTooLarge) { // without a response the caller would retry forever
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 	}
 	return err
@@ -132,7 +132,7 @@ func (s *Session) refuse(reason *wire.Error) error {
 	}{false, reason})
 }
 
-// Refuse is the answer for a caller that is not obeyed.
+// Refuse sends the reason to a rejected caller and closes the connection.
 func Refuse(conn net.Conn, why error) {
 	conn.SetDeadline(time.Now().Add(time.Second))
 	session := Session{stream: conn}
@@ -155,7 +155,7 @@ func (s *Session) hello(payload []byte) error {
 		Protocols []int `json:"protocols"`
 		Records   *bool `json:"records"`
 	}
-	if err := json.Unmarshal(payload, &request); err != nil { // fields of later protocols are none of our business
+	if err := json.Unmarshal(payload, &request); err != nil { // ignores unknown fields: they belong to later protocols
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 	}
 	agreed, ok := wire.Agree(request.Protocols)
@@ -184,7 +184,7 @@ func (s *Session) hello(payload []byte) error {
 	})
 }
 
-// known are the records that a caller of this protocol understands: what else was done is none of its operations.
+// known returns the records whose ops exist in the session's protocol version.
 func (s *Session) known() []records.Record {
 	all := s.Store.All()
 	if s.protocol < 2 {
@@ -201,7 +201,7 @@ func (s *Session) healthcheck(request wire.Healthcheck) error {
 	return s.begin(request.Op, func() any { return healthcheck.Run(request, s.Host.Run, healthcheck.Real) })
 }
 
-// begin does something in the background, unless its id was begun before.
+// begin runs do in the background, unless a record of the id exists.
 func (s *Session) begin(op wire.Op, do func() any) error {
 	record, fresh, refusal := s.Store.Begin(op.ID, op.Op)
 	if fresh {
@@ -217,7 +217,7 @@ func (s *Session) wait(request wire.Wait) error {
 	return s.answerRecord(s.Store.Wait(ctx, request.ID))
 }
 
-// output tells what a phase printed. The state is looked at first: of a phase that is done then, the answer has the end.
+// output responds with a part of a phase's output. It reads the state first: if the state is done, the output is complete.
 func (s *Session) output(request wire.Output) error {
 	record, refusal := s.Store.Get(request.ID)
 	if refusal != nil {
@@ -234,7 +234,7 @@ func (s *Session) output(request wire.Output) error {
 	}{answerOK, record.State, printed})
 }
 
-// ending is what a record itself has of the output.
+// ending returns the part of the output that the record has (its tail).
 func ending(result any, request wire.Output) wire.Printed {
 	switch result := result.(type) {
 	case wire.PhaseResult:

@@ -13,7 +13,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// runtimePrefix of a target stands for the runtime directory.
+// runtimePrefix is the prefix of a target that stands for the runtime directory.
 const runtimePrefix = "$RUNTIME/"
 
 func (s *Session) reset(request wire.Reset) error {
@@ -44,14 +44,14 @@ func (s *Session) upload(request wire.Upload) error {
 		return s.refuse(refusal)
 	}
 	record, refusal, err := s.receive(request.Op, upload)
-	upload.Close() // before the answer: who has it finds nothing of the stage
+	upload.Close() // before the response, after which no caller may find the staging directory
 	if err != nil {
 		return err
 	}
 	return s.answerRecord(record, refusal)
 }
 
-// receive asks for the body and takes it. An error means that the session broke.
+// receive requests the body and unpacks it. An error means that the session broke.
 func (s *Session) receive(op wire.Op, upload *files.Upload) (records.Record, *wire.Error, error) {
 	if err := s.answer(struct {
 		OK      bool `json:"ok"`
@@ -87,9 +87,9 @@ func (s *Session) newUpload(request wire.Upload) (*files.Upload, *wire.Error) {
 	return upload, nil
 }
 
-// finishUpload merges what came, if it is what was sent and nobody else was faster.
+// finishUpload merges the upload if the body is intact and no other session has created the record of the id.
 func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Body, failure error) (records.Record, *wire.Error) {
-	if err := body.Verify(); err != nil { // which explains what was wrong in it, and that it may be sent again
+	if err := body.Verify(); err != nil { // takes precedence over failure: the transfer damaged the body, so the caller can retry
 		return records.Record{}, wire.Errorf(wire.CodeBody, "%v", err)
 	}
 	if failure != nil {
@@ -133,7 +133,7 @@ func (s *Session) sendFile(request wire.Send) error {
 	})
 }
 
-// sendBody sends a download. What went wrong with the files is told at its end; only a broken stream is an error here.
+// sendBody sends a download. The trailer reports errors of files; sendBody returns an error only if the stream broke.
 func (s *Session) sendBody(download *files.Download) error {
 	body := frames.NewBodyWriter(s.stream)
 	trailer, err := download.Send(body)

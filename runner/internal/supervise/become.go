@@ -13,9 +13,9 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// become turns this process into the command: in its own session already, it becomes the user, goes to the directory
-// and executes. It is a program of its own, not a fork's child, so that each failure can be told apart, and so that
-// directory and PATH are seen with the user's eyes.
+// become turns this process, which has a session of its own, into the command: it switches to the user, changes to the directory
+// and executes the command. It runs as a separate program, not in a fork's child, so that each failure gets its own error code
+// and the directory and PATH are resolved with the user's permissions.
 func become() error {
 	var spec Spec
 	if err := json.NewDecoder(os.NewFile(SpecFD, "spec")).Decode(&spec); err != nil {
@@ -57,7 +57,7 @@ func becomeUser(user users.User) error {
 	return syscall.Setuid(user.UID)
 }
 
-// execute tries each place of PATH as execvp does, and returns only the reason why none would do.
+// execute tries each directory of PATH, as execvp does. It returns only on failure, with the reason.
 func execute(argv, env []string) *wire.Error {
 	name := argv[0]
 	denied := ""
@@ -81,8 +81,7 @@ func execute(argv, env []string) *wire.Error {
 	return wire.Errorf("NoSuchCommand", "there is no command %q", name)
 }
 
-// exec executes path. A script without #! line is run by bash where there is one, as if bash had been told to run it
-// (Harbor does), else by /bin/sh.
+// exec executes path. A script without a #! line is run with bash if the image has it (as in Harbor), else with /bin/sh.
 func exec(path string, argv, env []string) error {
 	err := syscall.Exec(path, argv, env)
 	if err == syscall.ENOEXEC {
@@ -93,7 +92,7 @@ func exec(path string, argv, env []string) error {
 	return err
 }
 
-// places are the files that a command's name may mean.
+// places returns the paths that a command's name can resolve to.
 func places(name string, env []string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}

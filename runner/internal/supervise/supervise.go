@@ -1,8 +1,8 @@
-// Package supervise is `runner phase`: the process that one phase runs under.
+// Package supervise implements `runner phase`, the supervisor process of one phase.
 //
-// It is a subreaper, so that everything the phase starts stays below it, however it forks; it stays as long as
-// anything does, which is how PID 1 knows for good what belongs to whom. It decides nothing: PID 1 keeps the time and
-// kills, since a phase that runs as root could stop or kill a supervisor.
+// The supervisor is a subreaper: every process that the phase starts stays its descendant, however it forks. The supervisor
+// runs as long as it has descendants, so PID 1 always knows which processes belong to which phase. PID 1, not the supervisor,
+// enforces the timeout and kills the processes, because a phase that runs as root can stop or kill a supervisor.
 package supervise
 
 import (
@@ -17,33 +17,33 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Spec is what to run, sent by PID 1 on SpecFD.
+// Spec is the command to run. PID 1 sends it on SpecFD.
 type Spec struct {
 	Argv []string   `json:"argv"`
-	Env  [][]byte   `json:"env"` // bytes: JSON would spoil what is no UTF-8
+	Env  [][]byte   `json:"env"` // bytes, because JSON strings cannot hold invalid UTF-8
 	Cwd  string     `json:"cwd"`
 	User users.User `json:"user"`
 }
 
-// Report is one line to PID 1 on ReportFD: first PID, then Error or Status.
+// Report is one message to PID 1 on ReportFD: first PID, then Error or Status.
 type Report struct {
 	PID    int         `json:"pid,omitempty"`
 	Error  *wire.Error `json:"error,omitempty"`
-	Status *int        `json:"status,omitempty"` // as wait gives it
+	Status *int        `json:"status,omitempty"` // wait status
 }
 
-// Descriptors that PID 1 hands over beside stdin (/dev/null), stdout and stderr (the pipe of the output).
+// Descriptors that PID 1 passes in addition to stdin (/dev/null), stdout and stderr (the output pipe).
 const (
 	SpecFD   = 3
 	ReportFD = 4
 )
 
-// Arguments of the command line that PID 1 starts.
+// Arguments is the command line with which PID 1 starts a supervisor.
 var Arguments = []string{"runner", "phase"}
 
 const becomeArgument = "become"
 
-// Main is the command `runner phase`.
+// Main runs the command `runner phase`.
 func Main(args []string) error {
 	if len(args) == 1 && args[0] == becomeArgument {
 		return become()
@@ -75,14 +75,14 @@ func supervise(report *json.Encoder) error {
 	}
 	letGo(failed)
 	report.Encode(Report{PID: pid})
-	if message, _ := io.ReadAll(failure); len(message) > 0 { // it ends when the command replaced our program
+	if message, _ := io.ReadAll(failure); len(message) > 0 { // EOF after the command's execve
 		report.Encode(json.RawMessage(message))
 	}
 	reap(pid, report)
 	return nil
 }
 
-// letGo closes what only the command is to hold: while we hold the output, PID 1 sees no end of it.
+// letGo closes the descriptors that only the command may hold: PID 1 sees the output's EOF only after the supervisor closed it.
 func letGo(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)
@@ -90,7 +90,7 @@ func letGo(failed *os.File) {
 	syscall.Dup3(0, 2, 0)
 }
 
-// reap waits for everything below, tells of the main process, and returns when nothing is left.
+// reap waits for all children, reports the main process's status, and returns when no child is left.
 func reap(main int, report *json.Encoder) {
 	for {
 		var status syscall.WaitStatus
@@ -108,7 +108,7 @@ func reap(main int, report *json.Encoder) {
 	}
 }
 
-// fail tells the supervisor why there is no command; on success the kernel closes the pipe.
+// fail reports to the supervisor why the command did not start, and exits. On success the kernel closes the pipe at execve.
 func fail(failure *wire.Error) {
 	message, err := json.Marshal(Report{Error: failure})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package tree kills whole families of processes, whatever they do to get away.
+// Package tree kills process trees, including processes that try to evade the kill.
 package tree
 
 import (
@@ -13,28 +13,28 @@ import (
 
 const (
 	freezePasses  = 20
-	lastResort    = 3 * time.Second  // a family that still has new members then outruns us
-	giveUp        = 15 * time.Second // what is left then hangs in the kernel
+	lastResort    = 3 * time.Second  // a family with new members after this time forks faster than signals reach it
+	giveUp        = 15 * time.Second // processes alive after this time hang in the kernel
 	longestPause  = 20 * time.Millisecond
 	shortestPause = 500 * time.Microsecond
 )
 
-// ErrLeft means that processes could not be killed.
+// ErrLeft means that some processes could not be killed.
 var ErrLeft = errors.New("processes are left")
 
-// Family is what is to be killed.
+// Family is a set of process trees to kill.
 type Family interface {
-	// Roots are the first of the family, of all the processes there are: what is below them belongs to it too.
+	// Roots selects the family's root processes from all processes. Their descendants also belong to the family.
 	Roots(all []kernel.Process) []int
-	// Extinct is asked after each look, with the number of living members that were found.
+	// Extinct returns whether no member is left. Kill calls it after each pass of SIGKILL, with the number of living members found.
 	Extinct(found int) bool
 }
 
-// Kill freezes and then kills a family, until nothing is left.
+// Kill stops and then kills a family, until no process is left.
 //
-// First everything is stopped, over and over until no new process appears: what is stopped cannot fork. Then
-// everything is killed, over and over until nothing lives (somebody may have been woken by another in between). Signals
-// go to process groups too: that reaches a child that was forked after we looked.
+// Kill first stops all members repeatedly until no new process appears, because a stopped process cannot fork. It then kills all
+// members repeatedly until none is alive, because another process may have resumed a stopped one. It also signals their process
+// groups, which reaches children forked after the processes were listed.
 func Kill(family Family) error {
 	hunt := hunt{family: family, seen: map[identity]bool{}, began: time.Now()}
 	for range freezePasses {
@@ -53,7 +53,7 @@ func Kill(family Family) error {
 			killAll()
 		}
 		if fresh == 0 {
-			time.Sleep(pause) // those who know of their death need a moment
+			time.Sleep(pause) // processes take a moment to exit
 		}
 	}
 }
@@ -69,11 +69,11 @@ type hunt struct {
 	began  time.Time
 }
 
-// pass signals every living member once and counts them, and those seen for the first time.
+// pass signals every living member once. It returns the number of members seen for the first time and of living members.
 func (h *hunt) pass(signal syscall.Signal) (fresh, living int) {
 	all, err := kernel.Processes()
 	if err != nil {
-		return 0, 1 // try again, until it is given up
+		return 0, 1 // assume a living member, so that Kill retries until giveUp
 	}
 	groups := map[int]bool{}
 	for _, process := range members(all, h.family.Roots(all)) {
@@ -90,21 +90,21 @@ func (h *hunt) pass(signal syscall.Signal) (fresh, living int) {
 	}
 	delete(groups, syscall.Getpgrp())
 	for group := range groups {
-		if group > 1 { // 0 would be our own, 1 the whole world
+		if group > 1 { // kill(0) signals the own group, kill(-1) all processes
 			syscall.Kill(-group, signal)
 		}
 	}
 	return fresh, living
 }
 
-// members are the roots and all their descendants, never this process.
+// members returns the roots and all their descendants, except this process.
 func members(all []kernel.Process, roots []int) (found []kernel.Process) {
 	children, byPID := map[int][]int{}, map[int]kernel.Process{}
 	for _, process := range all {
 		children[process.PPID] = append(children[process.PPID], process.PID)
 		byPID[process.PID] = process
 	}
-	visited := map[int]bool{os.Getpid(): true, 0: true} // parents change while we look: there may be a circle
+	visited := map[int]bool{os.Getpid(): true, 0: true} // parents change while processes are listed, so the result may have a cycle
 	for todo := roots; len(todo) > 0; {
 		pid := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -117,8 +117,8 @@ func members(all []kernel.Process, roots []int) (found []kernel.Process) {
 	return found
 }
 
-// killAll kills every process of the container but PID 1, in one go of the kernel that nothing can outrun. It takes
-// with it what others left running, and sessions (which come again): only for a family that outran everything else.
+// killAll kills all processes of the container except PID 1, in one system call that no process can evade. This includes other
+// phases' background processes and exec sessions (which reconnect), so it is the last resort.
 func killAll() {
 	if os.Getpid() == 1 {
 		syscall.Kill(-1, syscall.SIGKILL)

@@ -1,4 +1,4 @@
-// Package users reads /etc/passwd and /etc/group, which may be missing, without any library of the image.
+// Package users resolves users and groups from /etc/passwd and /etc/group, which may be missing. It needs no library of the image.
 package users
 
 import (
@@ -12,31 +12,31 @@ import (
 	"syscall"
 )
 
-// User is whom a command runs as.
+// User is the user that a command runs as.
 type User struct {
 	UID, GID   int
 	Groups     []int
 	Name, Home string
-	Own        bool // PID 1's user with just the groups it has: no credentials are changed
+	Own        bool // PID 1's user with its current groups: credentials stay unchanged
 }
 
-// NoSuchUser is the error for a name that /etc/passwd or /etc/group does not have.
+// NoSuchUser is the error for a name that is missing from /etc/passwd or /etc/group.
 type NoSuchUser struct{ message string }
 
 func (e NoSuchUser) Error() string { return e.message }
 
-// Database is where the files are.
+// Database holds the paths of the files.
 type Database struct{ Passwd, Group string }
 
-// System is the image's.
+// System is the image's user database.
 var System = Database{"/etc/passwd", "/etc/group"}
 
 const (
 	maxFileBytes = 16 << 20
-	maxID        = 1<<32 - 2 // the one above means "unchanged" to the kernel
+	maxID        = 1<<32 - 2 // to the kernel, the next ID means "unchanged"
 )
 
-// Own is the user of this process.
+// Own returns the user of this process.
 func (d Database) Own() User {
 	user := User{UID: os.Getuid(), GID: os.Getgid(), Home: "/", Own: true}
 	if entry, found := d.byID(user.UID); found {
@@ -46,7 +46,7 @@ func (d Database) Own() User {
 }
 
 // Lookup resolves "name", "uid", "name:group" and "uid:gid"; "" is Own.
-// As with containers' USER, a group that is named takes the place of all that /etc/group gives.
+// As in an image's USER, a named group replaces all groups from /etc/group.
 func (d Database) Lookup(spec string) (User, error) {
 	if spec == "" {
 		return d.Own(), nil
@@ -83,7 +83,7 @@ func (d Database) byID(uid int) (User, bool) {
 	return d.find(func(u User) bool { return u.UID == uid })
 }
 
-// find returns the first entry of /etc/passwd that fits.
+// find returns the first entry of /etc/passwd that fits accepts.
 func (d Database) find(fits func(User) bool) (user User, found bool) {
 	eachLine(d.Passwd, func(fields []string) bool {
 		if len(fields) < 6 || fields[0] == "" {
@@ -142,9 +142,9 @@ func (d Database) groupsOf(user User) []int {
 	return groups
 }
 
-// eachLine gives the fields of each line of a file to use, until that returns false.
+// eachLine calls use with the fields of each line of a file, until use returns false.
 func eachLine(path string, use func(fields []string) bool) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo in its place must not hang PID 1
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO in its place must not block PID 1
 	if err != nil {
 		return
 	}

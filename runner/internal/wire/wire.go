@@ -1,4 +1,4 @@
-// Package wire has the requests and answers of the protocol as Go types.
+// Package wire defines the protocol's requests and responses as Go types.
 package wire
 
 import (
@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Protocols are the versions this runner speaks: an operator of an earlier release, after a rollback, must find its own here.
-// 2 has output, survey, send, and sent files in a download.
+// Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
+// Version 2 adds output, survey, send, and sent files in a download.
 var Protocols = []int{1, 2}
 
-// Agree picks the highest version that both sides speak; false if there is none.
+// Agree returns the highest version that both sides support, and false if none is common.
 func Agree(offered []int) (int, bool) {
 	common := 0
 	for _, each := range offered {
@@ -28,7 +28,7 @@ func Agree(offered []int) (int, bool) {
 	return common, common > 0
 }
 
-// The codes of a refused request.
+// Error codes of a refused request.
 const (
 	CodeProtocol = "Protocol"
 	CodeNotFound = "NotFound"
@@ -39,7 +39,7 @@ const (
 	CodeDiskFull = "DiskFull"
 )
 
-// Error is how a request or a phase failed.
+// Error is the error of a request or a phase.
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -47,12 +47,12 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
-// Errorf makes an Error. What a hostile file name can bring in is cut.
+// Errorf returns an Error. It cuts long messages, because hostile file names can be part of them.
 func Errorf(code, format string, args ...any) *Error {
 	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
 }
 
-// Failure is an Error of that code, or one that says that the disk is full.
+// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full.
 func Failure(code string, err error) *Error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		code = CodeDiskFull
@@ -68,7 +68,7 @@ func Cut(text string, limit int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// Decode reads a request; a field that is not known is an error, as it may have been meant to matter.
+// Decode decodes a request. It rejects unknown fields, because ignoring one could change the request's meaning.
 func Decode(payload []byte, request any) error {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.DisallowUnknownFields()
@@ -87,10 +87,10 @@ func Seconds(seconds float64) time.Duration {
 	return time.Duration(max(-most, min(most, seconds)) * float64(time.Second))
 }
 
-// Epoch is a time as the protocol has it.
+// Epoch returns a time in the protocol's form: seconds since the Unix epoch.
 func Epoch(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// Op is what all requests have.
+// Op holds the fields that all requests have.
 type Op struct {
 	Op string `json:"op"`
 	ID string `json:"id"`
@@ -98,7 +98,7 @@ type Op struct {
 
 const maxID = 1024
 
-// CheckID refuses what is no id.
+// CheckID rejects an id that is empty or too long.
 func (o Op) CheckID() error {
 	if o.ID == "" || len(o.ID) > maxID {
 		return fmt.Errorf("an id of %d bytes (1 to %d)", len(o.ID), maxID)
@@ -106,13 +106,13 @@ func (o Op) CheckID() error {
 	return nil
 }
 
-// Ack is the request of that name.
+// Ack is the request ack.
 type Ack struct{ Op }
 
-// Check has nothing to refuse.
+// Check accepts every request.
 func (a Ack) Check() error { return nil }
 
-// Command is what start and healthcheck have in common.
+// Command holds the fields that start and healthcheck share.
 type Command struct {
 	Argv []string          `json:"argv"`
 	User string            `json:"user"`
@@ -120,7 +120,7 @@ type Command struct {
 	Env  map[string]string `json:"env"`
 }
 
-// Check refuses what no kernel could run.
+// Check rejects a command that no kernel can run.
 func (c Command) Check() error {
 	if len(c.Argv) == 0 || c.Argv[0] == "" {
 		return errors.New("argv names no command")
@@ -138,13 +138,13 @@ func (c Command) Check() error {
 	return nil
 }
 
-// File is a file with a limit.
+// File is the path of a file and the maximum number of bytes to read or write.
 type File struct {
 	Path     string `json:"path"`
 	MaxBytes int64  `json:"maxBytes"`
 }
 
-// Start is the request of that name.
+// Start is the request start.
 type Start struct {
 	Op
 	Command
@@ -158,7 +158,7 @@ type Start struct {
 	KillAtEnd      bool     `json:"killAtEnd"`
 }
 
-// Check refuses what cannot be meant.
+// Check rejects invalid fields.
 func (s Start) Check() error {
 	paths := append([]string{s.ExitCodeFile, s.MakeExecutable}, s.Remove...)
 	if s.Output != nil {
@@ -179,7 +179,7 @@ func (s Start) Check() error {
 	return s.Command.Check()
 }
 
-// CheckPaths wants absolute paths; empty ones are those that were not given.
+// CheckPaths rejects relative paths and paths with a NUL. It skips empty paths, which stand for omitted fields.
 func CheckPaths(paths []string) error {
 	for _, path := range paths {
 		if path != "" && (path[0] != '/' || strings.ContainsRune(path, 0)) {
@@ -189,12 +189,12 @@ func CheckPaths(paths []string) error {
 	return nil
 }
 
-// Captured is a file read at a phase's end.
+// Captured is a file that was read when a phase finished.
 type Captured struct {
 	Base64    []byte `json:"base64"`
 	Size      int64  `json:"size"`
 	Truncated bool   `json:"truncated"`
-	Changed   bool   `json:"changed,omitempty"` // while it was read, so that its content may never have been in the file
+	Changed   bool   `json:"changed,omitempty"` // while it was read: the file may never have had this content
 }
 
 // PhaseResult is the result of a start.
@@ -212,7 +212,7 @@ type PhaseResult struct {
 	Captures        map[string]*Captured `json:"captures"`
 }
 
-// Healthcheck is the request of that name.
+// Healthcheck is the request healthcheck.
 type Healthcheck struct {
 	Op
 	Command
@@ -223,7 +223,7 @@ type Healthcheck struct {
 	Retries              int     `json:"retries"`
 }
 
-// NewHealthcheck has the defaults of the fields that may be left out.
+// NewHealthcheck returns a request with the defaults of optional fields.
 func NewHealthcheck() Healthcheck {
 	return Healthcheck{IntervalSeconds: 5, TimeoutSeconds: 30, StartIntervalSeconds: 5, Retries: 3}
 }
@@ -239,26 +239,26 @@ type HealthcheckResult struct {
 	DurationSeconds float64 `json:"durationSeconds"`
 }
 
-// Wait is the request of that name.
+// Wait is the request wait.
 type Wait struct {
 	Op
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
 }
 
-// Check has nothing to refuse.
+// Check accepts every request.
 func (w Wait) Check() error { return nil }
 
-// Output is the request of that name.
+// Output is the request output.
 type Output struct {
 	Op
 	Offset   int64 `json:"offset"`
 	MaxBytes int64 `json:"maxBytes"`
 }
 
-// maxOutputPart is what one answer to it may have.
+// maxOutputPart is the maximum number of bytes of output in one response.
 const maxOutputPart = 1 << 20
 
-// Check refuses what cannot be meant.
+// Check rejects an offset or a size that is out of range.
 func (o Output) Check() error {
 	if o.Offset < 0 || o.MaxBytes < 1 || o.MaxBytes > maxOutputPart {
 		return fmt.Errorf("offset %d (from 0), maxBytes %d (1 to %d)", o.Offset, o.MaxBytes, maxOutputPart)
@@ -266,14 +266,14 @@ func (o Output) Check() error {
 	return nil
 }
 
-// Printed is a part of what a phase printed. Size: of all that there is; From: where the part begins in it.
+// Printed is a part of a phase's output. Size is the size of the whole output, From the offset of the part, both in bytes.
 type Printed struct {
 	Size   int64  `json:"size"`
 	From   int64  `json:"from"`
 	Base64 []byte `json:"base64"`
 }
 
-// Note is the request of that name.
+// Note is the request note.
 type Note struct {
 	Op
 	Data json.RawMessage `json:"data"`
@@ -281,7 +281,7 @@ type Note struct {
 
 const maxNote = 64 << 10
 
-// Check refuses what is too large to be kept.
+// Check rejects empty data and data that is too large to keep.
 func (n Note) Check() error {
 	if len(n.Data) == 0 || len(n.Data) > maxNote {
 		return fmt.Errorf("data of %d bytes (1 to %d)", len(n.Data), maxNote)
@@ -289,7 +289,7 @@ func (n Note) Check() error {
 	return nil
 }
 
-// Directory is one of a reset.
+// Directory is one directory of a reset.
 type Directory struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"`
@@ -297,13 +297,13 @@ type Directory struct {
 	Keep bool   `json:"keep"`
 }
 
-// Reset is the request of that name.
+// Reset is the request reset.
 type Reset struct {
 	Op
 	Directories []Directory `json:"directories"`
 }
 
-// Check refuses what can be no directory.
+// Check rejects relative paths and invalid modes.
 func (r Reset) Check() error {
 	for _, directory := range r.Directories {
 		if directory.Path == "" || CheckPaths([]string{directory.Path}) != nil || directory.Mode > 0o7777 {
@@ -313,35 +313,35 @@ func (r Reset) Check() error {
 	return nil
 }
 
-// ResetResult is its result.
+// ResetResult is the result of a reset.
 type ResetResult struct {
 	Error *Error `json:"error"`
 }
 
-// Upload is the request of that name.
+// Upload is the request upload.
 type Upload struct {
 	Op
 	Target string `json:"target"`
 	User   string `json:"user"`
 }
 
-// Check has nothing to refuse: what the target means, the session knows.
+// Check accepts every request: the session resolves and checks the target.
 func (u Upload) Check() error { return nil }
 
-// UploadResult is its result.
+// UploadResult is the result of an upload.
 type UploadResult struct {
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// Source is one of a download.
+// Source is one source of a download or a survey.
 type Source struct {
 	Path    string   `json:"path"`
 	Exclude []string `json:"exclude"`
-	Sent    []string `json:"sent"` // files of it ("" for itself) that are told without their contents
+	Sent    []string `json:"sent"` // files ("" is the source itself) to send without their contents
 }
 
-// Survey is the request of that name.
+// Survey is the request survey.
 type Survey struct {
 	Op
 	Sources  []Source `json:"sources"`
@@ -349,10 +349,10 @@ type Survey struct {
 	Limit    int      `json:"limit"`
 }
 
-// Check refuses sources without a path.
+// Check rejects sources without an absolute path.
 func (s Survey) Check() error { return checkSources(s.Sources) }
 
-// LargeFile is one that a survey found. Binary: it has a NUL in its beginning.
+// LargeFile is a file that a survey found. Binary is true if its first bytes contain a NUL.
 type LargeFile struct {
 	Source int    `json:"source"`
 	Path   string `json:"path"`
@@ -360,7 +360,7 @@ type LargeFile struct {
 	Binary bool   `json:"binary"`
 }
 
-// Send is the request of that name.
+// Send is the request send.
 type Send struct {
 	Op
 	Source         string            `json:"source"`
@@ -372,7 +372,7 @@ type Send struct {
 	TimeoutSeconds float64           `json:"timeoutSeconds"`
 }
 
-// Check refuses what can be no file.
+// Check rejects a relative source path and a negative size.
 func (s Send) Check() error {
 	if s.Source == "" || CheckPaths([]string{s.Source}) != nil || s.Size < 0 {
 		return fmt.Errorf("nothing of %d bytes can be sent from %.200q", s.Size, s.Source)
@@ -380,7 +380,7 @@ func (s Send) Check() error {
 	return nil
 }
 
-// SendResult is its result.
+// SendResult is the result of a send.
 type SendResult struct {
 	Size    int64  `json:"size"`
 	SHA256  string `json:"sha256"`
@@ -388,13 +388,13 @@ type SendResult struct {
 	Error   *Error `json:"error"`
 }
 
-// Download is the request of that name.
+// Download is the request download.
 type Download struct {
 	Op
 	Sources []Source `json:"sources"`
 }
 
-// Check refuses sources without a path.
+// Check rejects sources without an absolute path.
 func (d Download) Check() error { return checkSources(d.Sources) }
 
 func checkSources(sources []Source) error {
@@ -406,12 +406,12 @@ func checkSources(sources []Source) error {
 	return nil
 }
 
-// SourceType is what a source turned out to be: file, directory, missing or other.
+// SourceType is the type of a source: file, directory, missing or other.
 type SourceType struct {
 	Type string `json:"type"`
 }
 
-// User is whom PID 1 runs as.
+// User is the user that PID 1 runs as.
 type User struct {
 	UID  int    `json:"uid"`
 	GID  int    `json:"gid"`
