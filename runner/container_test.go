@@ -20,15 +20,15 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// The tests run the real program as PID 1 of namespaces like a container's, and talk to it as an exec would. They
-// need root, which the machines that test have.
+// The tests run the real program as PID 1 in namespaces like a container's, and connect to it as an exec from outside does.
+// They need root.
 
 var (
-	program string // the runner that is tested
-	hostile string // this program, where everybody can execute it
+	program string // path of the runner under test
+	hostile string // path of a copy of this test program that every user can execute
 )
 
-// setns has no name in package syscall.
+// setns is the number of the system call, which package syscall lacks.
 var setns = map[string]uintptr{"amd64": 308, "arm64": 268}[runtime.GOARCH]
 
 const helperVariable = "RUNNER_TEST_HELPER"
@@ -59,7 +59,7 @@ func testAll(m *testing.M) int {
 	return m.Run()
 }
 
-// container is what the runner is PID 1 of.
+// container is a set of namespaces in which the runner is PID 1.
 type container struct {
 	t       *testing.T
 	pid     int
@@ -68,12 +68,12 @@ type container struct {
 	log     *os.File
 }
 
-// setup is what a test wants to be different.
+// setup holds the settings that a test changes.
 type setup struct {
 	Args  []string
-	Env   []string          `json:"-"` // it may be no UTF-8
-	Binds map[string]string // target: source
-	Root  string            // to chroot to
+	Env   []string          `json:"-"` // may be invalid UTF-8
+	Binds map[string]string // sources by target
+	Root  string            // chroot directory
 	UID   int
 	Dir   string
 
@@ -106,7 +106,7 @@ func startContainer(t *testing.T, with setup) *container {
 	return c
 }
 
-// end kills everything and looks for what must never be said.
+// end kills the container, and fails the test if the runner's log contains a data race or a panic.
 func (c *container) end() {
 	c.process.Process.Kill()
 	c.process.Wait()
@@ -121,17 +121,17 @@ func (c *container) end() {
 	}
 }
 
-// helpers are what this test program can be instead of a test, inside a container.
+// helpers are the programs that this test program can run as inside a container.
 var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder,
 	"exec": beExec, "spy": beSpy,
 }
 
-// helper is the command line for one of them, with a marker to find it by.
+// helper returns a helper's command line, with a marker that identifies its processes.
 func helper(name, marker string) []string {
 	return []string{"/usr/bin/env", helperVariable + "=" + name, hostile, marker}
 }
 
-// beInit makes namespaces look like a container's and becomes the runner.
+// beInit sets up the namespaces like a container's and executes the runner.
 func beInit() {
 	var with setup
 	check(json.Unmarshal([]byte(os.Args[1]), &with))
@@ -194,12 +194,12 @@ func launch(t *testing.T, change ...func(*setup)) *container {
 	return startContainer(t, with)
 }
 
-// call starts `runner call` as an exec from outside does: in the namespaces, but with a parent that is not.
+// call returns the command `runner call`, run as by an exec from outside: in the namespaces, with a parent outside of them.
 func (c *container) call(path string) *exec.Cmd {
 	return exec.Command("nsenter", "-t", strconv.Itoa(c.pid), "-p", "-n", "-m", "-r", "--", path, "call")
 }
 
-// session is one conversation.
+// session is one session with the runner.
 type session struct {
 	t      *testing.T
 	stdin  io.WriteCloser
@@ -209,7 +209,7 @@ type session struct {
 
 type object = map[string]any
 
-// connect begins a conversation and says hello.
+// connect starts a session and sends hello.
 func (c *container) connect() *session {
 	c.t.Helper()
 	s := c.connectSilently()
@@ -280,7 +280,7 @@ func (s *session) ask(request object) object {
 	return s.receive()
 }
 
-// record asks for something that answers with a record.
+// record sends a request and returns the record of the response.
 func (s *session) record(request object) object {
 	s.t.Helper()
 	answer := s.ask(request)
@@ -291,7 +291,7 @@ func (s *session) record(request object) object {
 	return record
 }
 
-// code asks for something that is refused, and returns why.
+// code sends a request that must be refused, and returns the error code.
 func (s *session) code(request object) string {
 	s.t.Helper()
 	answer := s.ask(request)
@@ -303,7 +303,7 @@ func (s *session) code(request object) string {
 
 var lastID int
 
-// phase runs a command to its end and returns its result.
+// phase runs a command as a phase and returns its result.
 func (s *session) phase(argv []string, more object) object {
 	s.t.Helper()
 	return s.result(s.begin(argv, more))
@@ -336,7 +336,7 @@ func (s *session) result(id string) object {
 	return result
 }
 
-// errorCode is that of a result.
+// errorCode returns the error code of a result.
 func errorCode(result object) string {
 	if failure, ok := result["error"].(object); ok {
 		return failure["code"].(string)
@@ -344,7 +344,7 @@ func errorCode(result object) string {
 	return ""
 }
 
-// readiness is the status of a probe.
+// readiness returns the HTTP status of a readiness probe.
 func (c *container) readiness() int {
 	c.t.Helper()
 	status := c.http("GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -365,12 +365,12 @@ func (c *container) http(request string) string {
 	return string(answer)
 }
 
-// dial connects from the container's network.
+// dial connects to the probe port from the container's network namespace.
 func (c *container) dial() net.Conn {
 	c.t.Helper()
 	dialed := make(chan net.Conn)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread dies with its namespace
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", c.pid))
 		check(err)
 		defer namespace.Close()
@@ -384,13 +384,13 @@ func (c *container) dial() net.Conn {
 	return <-dialed
 }
 
-// marker is an argument of sleep that nobody else uses.
+// marker returns a unique argument of sleep.
 func marker() string {
 	lastID++
 	return fmt.Sprintf("9%d%04d", os.Getpid(), lastID)
 }
 
-// living are the processes that have the marker on their command line.
+// living returns the PIDs of the processes with the marker on their command line.
 func living(marker string) (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
@@ -406,7 +406,7 @@ func living(marker string) (pids []int) {
 	return pids
 }
 
-// eventually waits for something that takes a moment.
+// eventually waits until holds returns true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -416,7 +416,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// shared is a directory that everybody may use.
+// shared returns a temporary directory that every user can write to.
 func shared(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// framed is a request as bytes, and where its frames end.
+// framed is an encoded request and the offsets at which its frames end.
 type framed struct {
 	bytes.Buffer
 	ends []int
@@ -28,7 +28,7 @@ func (f *framed) addJSON(kind byte, value any) {
 	f.add(kind, payload)
 }
 
-// cuts are all ends of frames, and places inside each: in its type and length, right after them, in its payload.
+// cuts returns the ends of all frames, and offsets in each frame: in its header, right after the header, in its payload.
 func (f *framed) cuts() (found []int) {
 	start := 0
 	for _, end := range f.ends {
@@ -42,7 +42,7 @@ func (f *framed) cuts() (found []int) {
 	return append(found, start)
 }
 
-// cutOff sends the beginning of a request in a session of its own, and is gone before there is an answer to it.
+// cutOff sends the start of a request in a new session, and disconnects before the response.
 func (c *container) cutOff(request []byte) {
 	c.t.Helper()
 	s := c.connect()
@@ -88,7 +88,7 @@ func TestAnUploadThatWasCutAnywhereLeavesNothingAndMayBeSentAgain(t *testing.T) 
 		}
 		whole.addJSON(frames.End, frames.Trailer{Size: int64(len(body)), SHA256: hex.EncodeToString(digest[:])})
 		cuts := whole.cuts()
-		if number == len(cuts)-1 { // the last is no cut at all
+		if number == len(cuts)-1 { // the last cut is the whole request
 			t.Logf("cut at %d places", number)
 			return
 		}
@@ -104,7 +104,7 @@ func TestAnUploadThatWasCutAnywhereLeavesNothingAndMayBeSentAgain(t *testing.T) 
 		if answer := s.receive(); answer["ok"] != true {
 			t.Error(cuts[number], answer)
 		}
-		// The upload that was cut may have begun only now, beside the second one.
+		// The runner may start to handle the cut upload only now, concurrently with the second one.
 		eventually(t, "only the second upload is there", func() bool { return listing(t, target) == wanted })
 	}
 }

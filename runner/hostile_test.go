@@ -17,11 +17,11 @@ import (
 )
 
 func init() {
-	runtime.LockOSThread() // main stays on the main thread: beHeadless ends just that
+	runtime.LockOSThread() // keep main on the main thread, which beHeadless ends
 }
 
-// beRabbit runs away: it forks, leaves its session, and lets the parent die, for ever. Whoever looks at a list of
-// processes sees one that is gone already.
+// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. Each process in a
+// list of processes has already exited.
 func beRabbit() {
 	for {
 		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0) // fork()
@@ -32,8 +32,8 @@ func beRabbit() {
 	}
 }
 
-// rabbit writes the smallest program there is that does the same as beRabbit, ten times as fast. On machines whose
-// code it is not, beRabbit has to do.
+// rabbit writes a minimal machine-code program that does the same as beRabbit, ten times as fast. On architectures other than
+// amd64 it uses beRabbit.
 func rabbit(path string) []string {
 	if runtime.GOARCH != "amd64" {
 		return helper("rabbit", path)
@@ -66,7 +66,7 @@ func rabbit(path string) []string {
 	return []string{path}
 }
 
-// beHeadless ends its main thread only: the process looks like a zombie, and lives.
+// beHeadless ends only its main thread: the process has the state of a zombie but still runs.
 func beHeadless() {
 	signal.Ignore(syscall.SIGTERM)
 	go time.Sleep(time.Hour)
@@ -74,7 +74,7 @@ func beHeadless() {
 	syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
 }
 
-// beIntruder is a process of the container that talks to PID 1 as `runner call` does.
+// beIntruder connects to PID 1 from inside the container, as `runner call` does.
 func beIntruder() {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: peer.Address, Net: "unix"})
 	check(err)
@@ -85,10 +85,10 @@ func beIntruder() {
 	os.Exit(0)
 }
 
-// usualCapabilities are those that containerd and Docker give a container: neither SYS_ADMIN nor SYS_PTRACE.
+// usualCapabilities is the default set of containerd and Docker, without SYS_ADMIN and SYS_PTRACE.
 const usualCapabilities = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<13 | 1<<18 | 1<<27 | 1<<29 | 1<<31
 
-// limitCapabilities leaves this process, and all that it executes, the usual ones.
+// limitCapabilities limits this process and all programs that it executes to usualCapabilities.
 func limitCapabilities() {
 	for capability := range 41 {
 		if usualCapabilities&(1<<capability) == 0 {
@@ -97,13 +97,13 @@ func limitCapabilities() {
 	}
 }
 
-// beExec executes what follows the marker as an exec from outside does: with the container's capabilities.
+// beExec executes the command after the marker as an exec from outside does: with the container's capabilities.
 func beExec() {
 	limitCapabilities()
 	check(syscall.Exec(os.Args[2], append([]string{"runner"}, os.Args[3:]...), os.Environ()))
 }
 
-// beSpy opens stdin and stdout of whatever comes from outside the container, as often as it can, for three seconds.
+// beSpy tries, for three seconds, to open stdin and stdout of each process from outside the container.
 func beSpy() {
 	limitCapabilities()
 	tried, opened := map[int]bool{}, 0

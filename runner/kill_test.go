@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// timesOut runs a script into its time limit and wants nothing that has the marker to be left.
+// timesOut runs a script until its timeout, and fails the test if a process with the marker is left.
 func timesOut(t *testing.T, s *session, marker, script string, more object) object {
 	t.Helper()
 	request := object{"timeoutSeconds": 0.5}
@@ -83,7 +83,7 @@ func TestBackgroundProcessesLiveOnAfterANormalEnd(t *testing.T) {
 	}
 	before := len(content(t, path))
 	eventually(t, "it still writes", func() bool { return len(content(t, path)) > before+20 })
-	// The end of the next phase is not its end, be it at a limit.
+	// The process survives the end of the next phase, even if that phase times out.
 	other := marker()
 	timesOut(t, s, other, "sleep "+other, nil)
 	s.phase([]string{"true"}, object{"killAtEnd": true})
@@ -106,7 +106,7 @@ func TestKillAtEnd(t *testing.T) {
 	}
 }
 
-// parent is the supervisor of whom this is a part of.
+// parentOfMain is the PID of the supervisor, as a shell expression for the main process.
 const parentOfMain = "$(ps -o ppid= $$)"
 
 func TestAKilledSupervisorChangesNothing(t *testing.T) {
@@ -172,7 +172,7 @@ func TestPhasesRunAtTheSameTime(t *testing.T) {
 	s, directory := launch(t).connect(), shared(t)
 	script := "touch " + directory + "/$0; while [ $(ls " + directory + " | wc -l) -lt 8 ]; do sleep 0.05; done"
 	var ids []string
-	for number := range 8 { // each waits for all others
+	for number := range 8 { // each phase waits until all of them run
 		ids = append(ids, s.begin([]string{"/bin/sh", "-c", script, itoa(number)}, nil))
 	}
 	for _, id := range ids {
@@ -200,7 +200,7 @@ func TestNoDescriptorIsLeaked(t *testing.T) {
 			c.connect().stdin.Close()
 		}
 	}
-	const kept = 16 // outputs of the last phases can be read: phase.maxOpen
+	const kept = 16 // the number of output files kept open, as phase.maxOpen
 	s.shell("true", nil)
 	before := count()
 	phases()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// printed asks for a part of what a phase printed.
+// printed requests a part of a phase's output.
 func (s *session) printed(id string, offset, limit int) (text string, answer object) {
 	s.t.Helper()
 	answer = s.ask(object{"op": "output", "id": id, "offset": offset, "maxBytes": limit})
@@ -22,7 +22,7 @@ func (s *session) printed(id string, offset, limit int) (text string, answer obj
 	return string(data), answer
 }
 
-// prints waits until a running phase has printed so much.
+// prints waits until a running phase has printed at least size bytes.
 func (s *session) prints(id string, size float64) {
 	s.t.Helper()
 	for range 6000 {
@@ -40,7 +40,7 @@ func TestTheOutputOfAPhaseCanBeReadWhileItRunsAndAfterwards(t *testing.T) {
 	hello := watcher.ask(object{"op": "hello", "protocols": []int{1, 2}, "records": false})
 	for name, each := range map[string]struct {
 		more object
-		rest string // of what it printed, once it is over, from the third byte on
+		rest string // expected output from offset 2 on, after the phase finished
 	}{
 		"a file": {object{"output": object{"path": directory + "/out", "maxBytes": 1000}}, "cde"},
 		"none":   {object{"tailBytes": 4}, "cde"},

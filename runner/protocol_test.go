@@ -59,7 +59,7 @@ func TestARefusedRequestLeavesTheSessionUsable(t *testing.T) {
 		{object{"op": "wait", "id": "x", "timeoutSeconds": 0}, "Protocol"}, // before hello
 		{object{"op": "hello", "protocols": []int{1}}, ""},
 		{object{"op": "dance"}, "Protocol"},
-		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // of protocol 2
+		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // an op of protocol 2
 		{object{"op": "start", "id": "x", "argv": []string{"true"}, "surprise": 1}, "Protocol"},
 		{object{"op": "start", "id": "x", "argv": []string{}}, "Protocol"},
 		{object{"op": "start", "id": "", "argv": []string{"true"}}, "Protocol"},
@@ -197,13 +197,13 @@ func TestReadinessIsNoWebServer(t *testing.T) {
 		"GET /ready?x=1 HTTP/1.0\r\nA: b\r\n\r\n":  "HTTP/1.1 200 ",
 		"nonsense\r\n\r\n":                         "",
 		"GET /" + strings.Repeat("x", 10000):       "",
-		"GET /ready HTTP/1.1\r\nNever: ending\r\n": "", // until the time is over
+		"GET /ready HTTP/1.1\r\nNever: ending\r\n": "", // until the request times out
 	} {
 		if answer := c.http(request); !strings.HasPrefix(answer, wanted) || (wanted == "" && answer != "") {
 			t.Errorf("%.30q: %q", request, answer)
 		}
 	}
-	for range 30 { // who says nothing does not keep others from being answered
+	for range 30 { // idle connections do not block a probe
 		defer c.dial().Close()
 	}
 	if c.readiness() != 200 {
@@ -216,7 +216,7 @@ func TestASilentSessionBlocksNobody(t *testing.T) {
 	a, b, d := c.connect(), c.connect(), c.connect()
 	a.sendJSON(frames.JSON, object{"op": "upload", "id": "u", "target": shared(t)})
 	a.receive()
-	a.send(frames.Data, make([]byte, 100)) // and no more
+	a.send(frames.Data, make([]byte, 100)) // the rest of the body is never sent
 	id := d.begin([]string{"sleep", "60"}, nil)
 	d.sendJSON(frames.JSON, object{"op": "wait", "id": id, "timeoutSeconds": 60})
 	if result := b.shell("echo fine", nil); result["tail"] != "fine\n" {
@@ -298,7 +298,7 @@ func TestItWorksInAnEmptyImage(t *testing.T) {
 	}
 }
 
-// copyProgram installs a static runner by its own install command.
+// copyProgram installs a static runner with its own install command.
 func copyProgram(t *testing.T, directory string) {
 	t.Helper()
 	built := filepath.Join(t.TempDir(), "static")
@@ -363,14 +363,14 @@ func TestOnlyCallersFromOutsideAreObeyed(t *testing.T) {
 			t.Errorf("user %q: %v", user, relayed)
 		}
 	}
-	// A grandchild whose parents are gone is PID 1's or the supervisor's, never nobody's.
+	// An orphan becomes a child of PID 1 or of the supervisor, so it always has a parent.
 	said := filepath.Join(shared(t), "said")
 	s.shell("(setsid sh -c 'sleep 0.1; "+program+" call </dev/null >"+said+" 2>&1; echo over >>"+said+"' &)", nil)
 	eventually(t, "the orphan is refused", func() bool {
 		text, _ := os.ReadFile(said)
 		return strings.Contains(string(text), "refuses") && strings.Contains(string(text), "over")
 	})
-	// A PID namespace of its own gives a parent of 0 in there only.
+	// In a new PID namespace the parent's PID is 0, but only inside that namespace.
 	result := s.shell("echo | unshare -p -f --mount-proc "+program+" call; echo status $?", nil)
 	if tail := result["tail"].(string); !strings.Contains(tail, "status 1") {
 		t.Error(result)

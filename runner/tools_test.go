@@ -11,7 +11,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 func execCommand(name string, args ...string) *exec.Cmd { return exec.Command(name, args...) }
 
-// build makes the runner as it is released.
+// build builds the runner with the release's flags.
 func build(t testing.TB, output string) {
 	t.Helper()
 	command := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", output, ".")

@@ -21,7 +21,7 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// member is one of a tar stream: a name that ends in a slash is a directory, " -> " and " => " are links.
+// member is a member of a tar stream. A name that ends in a slash is a directory; " -> " and " => " in a name make a link.
 type member struct {
 	name, text string
 	mode       int64
@@ -48,7 +48,7 @@ func archive(members ...member) []byte {
 	return buffer.Bytes()
 }
 
-// upload sends a body, with a trailer that fits unless another one is given.
+// upload sends a body, with the correct trailer unless another one is given.
 func (s *session) upload(target, user string, body []byte, trailer object) object {
 	s.t.Helper()
 	lastID++
@@ -67,8 +67,8 @@ func (s *session) upload(target, user string, body []byte, trailer object) objec
 	return s.receive()
 }
 
-// listing is all that is in a directory, as text.
-// listing shows what is in a directory; what goes away while it looks (the files of an upload that is being undone) is not there.
+// listing returns the contents of a directory as text. It skips files that are deleted while it runs, such as those of an upload
+// that is rolled back.
 func listing(t *testing.T, directory string) string {
 	t.Helper()
 	var lines []string
@@ -227,7 +227,7 @@ func TestAnUploadThatIsWrongLeavesNothing(t *testing.T) {
 		answer := s.upload(target, "", each.body, each.trailer)
 		code := "Upload"
 		if each.trailer != nil {
-			code = "Body" // it did not come as it was sent, and may be sent again
+			code = "Body" // the body was damaged and can be sent again
 		}
 		if answer["ok"] != false || answer["error"].(object)["code"] != code {
 			t.Errorf("%s: %v", name, answer)
@@ -271,7 +271,7 @@ func TestAnUploadIsDoneOnce(t *testing.T) {
 	if bad["ok"] != false {
 		t.Fatal(bad)
 	}
-	lastID-- // the same id may be sent again after it broke
+	lastID-- // the same id can be sent again after a failed upload
 	if good := s.upload(target, "", body, nil); good["ok"] != true || good["record"].(object)["acknowledged"] != true {
 		t.Fatal(good)
 	}
@@ -346,7 +346,7 @@ func TestADiskFullInAnUploadIsAnError(t *testing.T) {
 	}
 }
 
-// download returns the sources' types, the members and the trailer.
+// download sends a download request and returns the sources' types, the members and the trailer.
 func (s *session) download(sources ...object) (types []string, members []string, trailer frames.Trailer) {
 	s.t.Helper()
 	answer := s.ask(object{"op": "download", "sources": sources})
@@ -461,7 +461,7 @@ func TestADownloadOfFilesThatChange(t *testing.T) {
 		}
 	}
 	special := []object{{"path": "/proc/self/status"}, {"path": "/proc/1/task"}}
-	types, _, _ := s.download(special...) // sizes of 0, and directories that change: no error
+	types, _, _ := s.download(special...) // files of size 0 and changing directories are no error
 	if strings.Join(types, " ") != "file directory" {
 		t.Error(types)
 	}
@@ -473,7 +473,7 @@ func TestAShrunkFileIsPaddedAndNamed(t *testing.T) {
 	s.shell("truncate -s 30M "+sparse, nil)
 	s.sendJSON(frames.JSON, object{"op": "download", "sources": []object{{"path": sparse}}})
 	s.receive()
-	time.Sleep(100 * time.Millisecond) // the answers wait in the pipes
+	time.Sleep(100 * time.Millisecond) // the body is buffered in the pipes
 	check(os.Truncate(sparse, 1000))
 	body := frames.NewBody(s.frames)
 	size, err := io.Copy(io.Discard, body)
@@ -560,7 +560,7 @@ func TestAResetAgainstAUserWhoKeepsWriting(t *testing.T) {
 	}
 }
 
-// TestMemoryAndSpeed prints figures; the limits are far from what was measured, so that a slow machine passes.
+// TestMemoryAndSpeed logs its measurements. Its limits are far above typical values, so that a slow machine passes.
 func TestMemoryAndSpeed(t *testing.T) {
 	c, target := launch(t), shared(t)
 	s := c.connect()
@@ -618,7 +618,7 @@ func (c *container) memory(field string) (kilobytes int) {
 	return kilobytes
 }
 
-// stream uploads without holding all of it.
+// stream uploads a tar stream without buffering all of it in memory.
 func (s *session) stream(target string, fill func(*tar.Writer)) {
 	s.t.Helper()
 	lastID++

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestCaptureTellsOfChanges has somebody rewrite a file all the time: what was never in the file must not pass for its content.
+// TestCaptureTellsOfChanges rewrites a file continuously. A capture must not return content that the file never had, unless it sets
+// Changed.
 func TestCaptureTellsOfChanges(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "reward.txt")
 	ones, twos := bytes.Repeat([]byte("1"), 1<<16), bytes.Repeat([]byte("2"), 1<<16)

@@ -28,7 +28,7 @@ func TestWhatIsNestedVeryDeepIsRemoved(t *testing.T) {
 	}
 }
 
-// dig nests directories. Package os would ask for the working directory at each level.
+// dig creates nested directories. It does not use package os, which would read the working directory at each level.
 func dig(t *testing.T, directory string, depth int) {
 	t.Helper()
 	t.Chdir(directory)

@@ -10,8 +10,8 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// FuzzUnpack reads anything as an upload: no panic, an end, nothing outside the target, nothing in it before Merge, and
-// no stage left behind.
+// FuzzUnpack reads arbitrary bytes as an upload. It checks that Unpack ends, does not panic, writes nothing outside the target and
+// nothing into it before Merge, and that no staging directory is left.
 func FuzzUnpack(f *testing.F) {
 	for _, seed := range []tar.Header{
 		{Name: "file", Size: 3, Mode: 0o644}, {Name: "dir/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "link", Typeflag: tar.TypeSymlink, Linkname: "../outside"},

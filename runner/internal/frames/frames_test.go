@@ -73,7 +73,7 @@ func TestBodies(t *testing.T) {
 	if got, err := io.ReadAll(body); err != nil || string(got) != content || body.Verify() != nil || body.Trailer().Changed[0] != "a" {
 		t.Error(len(got), err, body.Verify())
 	}
-	for _, change := range []int{6, stream.Len() / 2} { // a bit that was lost on the way
+	for _, change := range []int{6, stream.Len() / 2} { // a damaged bit
 		spoilt := bytes.Clone(stream.Bytes())
 		spoilt[change] ^= 1
 		body := NewBody(NewReader(bytes.NewReader(spoilt)))
@@ -91,7 +91,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// FuzzFrames reads anything, as frames and as a body: no panic, no more memory than came bytes, an end.
+// FuzzFrames reads arbitrary bytes as frames and as a body. It checks that reading ends, does not panic, and allocates no more
+// memory than bytes arrived.
 func FuzzFrames(f *testing.F) {
 	for _, seed := range []string{
 		"", "J\x00\x00\x00\x02{}", "D\x00\x00\x00\x03abcE\x00\x00\x00\x02{}", "D\x00\x00\x00\x00E\x00\x00\x00\x04null",

@@ -7,7 +7,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// world counts attempts, of which one takes a second, and pauses.
+// world is a fake clock and command. It counts attempts, each of which takes one second, and records pauses.
 type world struct {
 	now     time.Time
 	attempt int

@@ -51,7 +51,7 @@ func TestTheLimitIsFoundInEveryKindOfCgroup(t *testing.T) {
 	}
 }
 
-// cgroups are /proc/self/cgroup and /sys/fs/cgroup of a machine that has one file below the latter.
+// cgroups creates stand-ins for /proc/self/cgroup and for /sys/fs/cgroup with one file in it, and returns their paths.
 func cgroups(t *testing.T, told, file, content string) (self, mount string) {
 	mount, self = t.TempDir(), filepath.Join(t.TempDir(), "cgroup")
 	os.WriteFile(self, []byte(told), 0o644)

@@ -30,7 +30,7 @@ func dialFrom(t *testing.T, from, to string) net.Conn {
 	return conn
 }
 
-// answered tells whether a probe on the connection gets its answer within a second.
+// answered returns whether a probe on the connection gets status 200 within a second.
 func answered(conn net.Conn) bool {
 	conn.SetDeadline(time.Now().Add(time.Second))
 	conn.Write([]byte("GET /ready HTTP/1.1\r\n\r\n"))

@@ -15,7 +15,7 @@ func TestOnceIsOnce(t *testing.T) {
 	for range 20 {
 		all.Go(func() {
 			record, err := store.Once("id", "reset", func() (any, *wire.Error) {
-				done++ // alone: the race detector says so
+				done++ // not concurrent: the race detector checks this
 				time.Sleep(time.Millisecond)
 				return done, nil
 			})

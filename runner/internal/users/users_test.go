@@ -22,7 +22,8 @@ func TestAFifoInThePlaceOfPasswdDoesNotHang(t *testing.T) {
 	}
 }
 
-// FuzzLookup resolves anything in any files: no panic, and never an ID that the kernel takes for "unchanged".
+// FuzzLookup resolves arbitrary names in arbitrary files. It checks that Lookup does not panic and never returns the ID that means
+// "unchanged" to the kernel.
 func FuzzLookup(f *testing.F) {
 	f.Add("root:x:0:0::/root:\nalice:x:1000:1000::/home/alice:/bin/sh\n", "staff:x:50:alice\n", "alice:staff")
 	f.Add(":::::::\n\x00:x:-1:99999999999::\n", ":::,\nx:x:4294967295:,", "x:x")
