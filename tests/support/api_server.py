@@ -1,4 +1,4 @@
-"""A tiny HTTP server for tests of what speaks to an API server: routes are given, requests are kept."""
+"""A minimal HTTP server for tests of API server clients: tests define the routes; the server records the requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class ApiServer:
-    """seen: method, path with query, Authorization and body of every request, in order."""
+    """Record the method, path with query, Authorization header and body of every request in ``seen``, in order."""
 
     url: str = ""
     seen: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -27,7 +27,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def serve(handler: Handler) -> AsyncIterator[ApiServer]:
-    """A server on loopback that answers everything by handler."""
+    """Serve on loopback; handler answers every request."""
     server = ApiServer()
 
     async def keep(request: web.Request) -> web.StreamResponse:

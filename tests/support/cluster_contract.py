@@ -1,4 +1,4 @@
-"""What the reconciler relies on in a cluster: the same cases are run on the fake one and on a real one."""
+"""What the reconciler requires of a cluster: contract cases that run against the fake cluster and a real one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def make_pod(cluster: Cluster, namespace: str, name: str, owner: Object | 
     return await cluster.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
-# Every status of the operator's has these; the CRD has some by default, for trials that nobody saw.
+# Every status that the operator writes has these fields; the CRD defaults some of them for unreconciled trials.
 SEEN: dict[str, Any] = {"observedGeneration": 1, "conditions": []}
 
 
@@ -190,7 +190,7 @@ async def what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> No
 
 @case
 async def no_session_begins_in_a_pod_that_does_not_run(cluster: Cluster, namespace: str) -> None:
-    """Refused at once, or, as the API server answers before it asks the kubelet, by an early end."""
+    """The cluster rejects the exec, or, as the API server answers before it asks the kubelet, ends the session early."""
     pod = await make_pod(cluster, namespace, "pending")
     with pytest.raises((ClusterError, StreamLost)):
         stream = await cluster.open_exec(namespace, "pending", "main", ["true"])

@@ -1,6 +1,6 @@
-"""An API server on loopback for real clients and the real operator: a FakeCluster behind HTTP, slow and busy at will.
+"""An API server on loopback for real clients and the real operator: a FakeCluster behind HTTP, with configurable load.
 
-Speaks what the operator asks for: discovery, get, list, watch, create, apply of a status, delete, and exec over a websocket.
+Supports what the operator requests: discovery, get, list, watch, create, apply of a status, delete, and exec over a websocket.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.v
 
 @dataclass
 class Load:
-    """What the server takes, and what it saw. capacity: requests at once, beyond which it refuses; every eighth second
-    it is busy with something else and takes one at a time. retry_after: what it says then.
+    """The server's capacity, and the load it measured. All times are in seconds.
 
-    delay: the longest that an answer takes. start: the longest that a pod takes to start. All in seconds. The rest is what
-    it saw; in_flight counts those that are refused, too.
+    capacity: concurrent requests; the server answers more with 429. In every eighth second its capacity is 1.
+    retry_after: the value of the Retry-After header.
+    delay: maximum response time. start: maximum time a pod takes to start.
+    The other fields are measurements; in_flight includes rejected requests.
     """
 
     capacity: int
@@ -54,21 +55,21 @@ class Load:
 
     @property
     def refused(self) -> int:
-        """Requests that were answered with 429."""
+        """Return the number of requests answered with 429."""
         return len(self.refused_at)
 
     @property
     def most_refused_per_second(self) -> int:
-        """The same, in the busiest second."""
+        """Return the number of requests answered with 429 in the second with the most of them."""
         return max(Counter(map(int, self.refused_at)).values(), default=0)
 
     def takes_one(self, now: float) -> bool:
-        """Whether there is room for another request; those in flight are counted with it."""
+        """Return whether the server accepts the request; in_flight already includes it."""
         return self.in_flight <= (1 if int(now) % 8 == 0 else self.capacity)
 
 
 class ClusterServer:
-    """The server's handlers. cluster: what it serves."""
+    """The server's request handlers. cluster: the cluster to serve."""
 
     def __init__(self, cluster: FakeCluster, load: Load) -> None:
         self.cluster = cluster
@@ -84,7 +85,7 @@ class ClusterServer:
                 queue.put_nowait(line)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Any request."""
+        """Handle any request."""
         parts = request.path.strip("/").split("/")
         depth = 2 if parts[0] == "api" else 3
         base, rest = "/" + "/".join(parts[:depth]), parts[depth:]
@@ -99,12 +100,12 @@ class ClusterServer:
             return await self._watch(request, resource)
         if namespace is None:
             return web.json_response(await self._list(resource, None, request.query))
-        if resource == LEASES:  # a priority level of its own, as in a real API server
+        if resource == LEASES:  # has its own priority level, as in a real API server
             return await self._answered(request, resource, namespace, named)
         return await self._bounded(request, resource, namespace, named)
 
     async def _bounded(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> web.Response:
-        """As priority and fairness does it: at most so many at once; the rest is refused before anything is done."""
+        """Limit concurrent requests as API Priority and Fairness does: reject those over capacity before doing any work."""
         load, now = self.load, time.monotonic()
         load.asked.append(now)
         load.in_flight += 1
@@ -160,7 +161,7 @@ class ClusterServer:
         return {**names, "metadata": {"resourceVersion": "1"}, "items": found}
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
-        """From now on: who listed before has missed nothing, as both are asked for before there is anything."""
+        """Stream events from now on; a client that listed before misses none, as it lists and watches before any object exists."""
         response = web.StreamResponse()
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -205,7 +206,7 @@ class ClusterServer:
         return socket
 
     async def close(self) -> None:
-        """Pods that did not start yet never will."""
+        """Cancel the starts of pods that are still Pending."""
         for task in self._later:
             task.cancel()
         await asyncio.gather(*self._later, return_exceptions=True)
@@ -219,7 +220,7 @@ async def _answers(stream: FakeStream, socket: web.WebSocketResponse) -> None:
 
 
 def _discovery(base: str) -> Object:
-    """What /api, /apis and /apis/GROUP/VERSION tell."""
+    """Return the discovery document for /api, /apis or /apis/GROUP/VERSION."""
     if base == "/api":
         return {"kind": "APIVersions", "versions": ["v1"]}
     if base == "/apis":
@@ -258,7 +259,7 @@ def _now() -> str:
 
 
 def kubeconfig(url: str, path: Path) -> Path:
-    """A kubeconfig for the server, written to path."""
+    """Write a kubeconfig for the server to path."""
     named: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -273,7 +274,7 @@ def kubeconfig(url: str, path: Path) -> Path:
 
 @asynccontextmanager
 async def serve_cluster(cluster: FakeCluster, load: Load) -> AsyncIterator[str]:
-    """Serve a cluster; gives the URL."""
+    """Serve a cluster; yield the URL."""
     server = ClusterServer(cluster, load)
     app = web.Application(client_max_size=2**24)
     app.router.add_route("*", "/{path:.*}", server.handle)

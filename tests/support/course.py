@@ -1,4 +1,4 @@
-"""A trial's undisturbed course, point by point, to be left at any of them by an operator that dies or meets a fault there."""
+"""Record a trial's undisturbed run, point by point, so that tests can crash the operator or inject a fault at any point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.world import KEY, World, timeless
 
 
 def end_of(world: World) -> dict[str, Any]:
-    """What has to be the same however a trial came to its end."""
+    """Return everything that must be equal whatever happens to the operator during the trial."""
     kept = world.kept
     return {
         "status": timeless(world.object["status"]),
@@ -36,14 +36,14 @@ def end_of(world: World) -> dict[str, Any]:
 
 
 def assert_each_phase_once(world: World) -> None:
-    """In each pod: an attempt has one of its own."""
+    """Check that each pod's runner started each phase at most once; each attempt has its own pod."""
     starts = [count for runner in world.cluster.runners.values() for count in runner.starts.values()]
     assert set(starts) <= {1}, {id: n for runner in world.cluster.runners.values() for id, n in runner.starts.items() if n > 1}
 
 
 @dataclass
 class Wrapped:
-    """A cluster with something in the way."""
+    """A cluster whose subclasses change some of its calls."""
 
     cluster: FakeCluster
 
@@ -53,7 +53,7 @@ class Wrapped:
 
 @dataclass
 class Past(Wrapped):
-    """An API server that tells how things were, for some reads, or until a write was refused or a minute is over."""
+    """An API server that returns stale objects for some reads, until it rejects a write or a minute has passed."""
 
     objects: Mapping[Any, Object]
     now: Callable[[], float]
@@ -88,22 +88,25 @@ class Past(Wrapped):
 
 @dataclass
 class Course:
-    """options: of the world. states: the world at each point, without the operator; looks: the same as each look began,
-    after how many points."""
+    """A recorded run of a trial.
+
+    options: of the world. states: the world, without the operator, at each point.
+    looks: for each reconcile, the number of points before it, the world at its start and the operator's hints.
+    """
 
     options: Mapping[str, Any]
     states: list[bytes] = field(default_factory=list)
     looks: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
     async def record(self) -> Self:
-        """Let the trial run to its end."""
+        """Run the trial to its end and record it."""
         self.world = world = World(**self.options)
         world.faults.at_point = lambda: self.states.append(world.save())
         world.at_look = lambda: self.looks.append((len(self.states), world.save(), pickle.dumps(world.reconciler.hints)))
         await world.run()
         self.trace = world.faults.trace
         self.end = end_of(world)
-        self._versions: list[tuple[str, dict[Any, Object]]] = []  # of the trial, as they came
+        self._versions: list[tuple[str, dict[Any, Object]]] = []  # each version of the trial, in order
         self._version_at: list[int] = []
         for state in self.states:
             objects = World(**self.options).restore(state).cluster.objects
@@ -114,11 +117,11 @@ class Course:
         return self
 
     def after_death(self, at: int, **options: Any) -> World:
-        """The operator died at a point (from 0), and all that it had in mind is gone."""
+        """Return the world after the operator died at a point (from 0); the new operator has an empty memory."""
         return World(**{**self.options, "plans": self.world.plans, **options}).restore(self.states[at])
 
     def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
-        """An operator that lives on when something happens at a point (from 0); it looks next at what it looked at then."""
+        """Return a world in which something happens at a point (from 0) and the operator survives; it repeats that reconcile."""
         start, saved, hints = next(each for each in reversed(self.looks) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans).restore(saved)
         world.reconciler.hints._by_trial.update(pickle.loads(hints)._by_trial)
@@ -126,9 +129,9 @@ class Course:
         return world
 
     def in_the_past(self, at: int, back: Callable[[int], int]) -> World | None:
-        """As after_death, but what the new operator reads first is an earlier version of everything. back: which, of how many.
+        """Return the world as after_death does, but the new operator's first reads return an earlier version of every object.
 
-        None if there was no earlier one.
+        back: maps the number of the current version to that of the version to return. Returns None if that version does not exist.
         """
         now = self._version_at[at]
         then = back(now)

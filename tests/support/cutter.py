@@ -1,4 +1,4 @@
-"""A TCP proxy before a real API server, to cut, stall and resume what goes through it, or to end what is idle."""
+"""A TCP proxy before a real API server that can reset, stall and resume connections, or close idle ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from multistep.cluster.connection import Connection
 
 @dataclass
 class _Line:
-    """One connection. last: when something went through it."""
+    """One connection. last: when it last transferred data."""
 
     last: float = field(default_factory=time.monotonic)
 
 
 class Cutter:
-    """flowing: cleared to stall every connection, without ending any. idle_cuts: connections ended as they were idle.
+    """The proxy. flowing: clear it to stall every connection without closing any. idle_cuts: connections closed as idle.
 
-    idle_seconds: a connection on which nothing goes either way for as long is ended, as load balancers do it.
+    idle_seconds: close connections that transfer nothing in either direction for this long, as load balancers do.
     """
 
     def __init__(self, host: str, port: int, *, idle_seconds: float | None = None) -> None:
@@ -34,7 +34,7 @@ class Cutter:
         self.flowing.set()
 
     def cut(self) -> None:
-        """End all connections, as a load balancer's reset does."""
+        """Reset all connections, as a load balancer does."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -69,7 +69,7 @@ class Cutter:
 
 @asynccontextmanager
 async def cutter(connection: Connection) -> AsyncIterator[Cutter]:
-    """Lead connection through a cutter from now on."""
+    """Route connection through a cutter from now on."""
     parts = urlsplit(connection.base_url)
     assert parts.hostname is not None
     async with listening(Cutter(parts.hostname, parts.port or 443)) as (proxy, port):
@@ -80,7 +80,7 @@ async def cutter(connection: Connection) -> AsyncIterator[Cutter]:
 
 @asynccontextmanager
 async def listening(proxy: Cutter) -> AsyncIterator[tuple[Cutter, int]]:
-    """The proxy at work, and its port on 127.0.0.1."""
+    """Serve the proxy on 127.0.0.1; yield it and its port."""
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     try:
         yield proxy, server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""A small server that plays API server and kubelet for exec connections, and the relay to a fake runner."""
+"""A small server that acts as API server and kubelet for exec sessions, and a relay to a fake runner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUCCESS = b'\x03{"status":"Success"}'
 
 
 def exec_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManager[ApiServer]:
-    """A server that answers every request as an exec that kubelet talks in."""
+    """Serve every request as an exec session whose remote end is kubelet."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=protocols or (V5,), max_msg_size=2**24)
@@ -30,7 +30,7 @@ def exec_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManage
 
 
 def relay_to(runner: FakeRunner) -> Kubelet:
-    """What `runner call` does, for a runner in memory."""
+    """Relay frames to a runner in memory, as `runner call` does."""
 
     async def relay(socket: web.WebSocketResponse) -> None:
         inner = runner.stream()

@@ -1,7 +1,7 @@
 """A cluster in memory with the calls of multistep.cluster.edge.Cluster: optimistic concurrency, owners, fake runners.
 
-Every call passes points of ``Faults``: before it (nothing happened yet) and, for writes, after it (it happened, but
-nobody was told).
+Every call passes points of ``Faults``: before it (nothing has happened yet) and, for writes, after it (the write is stored,
+but the caller has no response yet).
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from tests.support.faults import Faults
 
 T = TypeVar("T")
 Key = tuple[str, str, str]  # kind, namespace, name
-PAGE_OBJECTS = 5  # fewer than a real page, so that there are several
+PAGE_OBJECTS = 5  # fewer than in a real page, so that lists have several pages
 
 
 class FakeCluster:
-    """objects: by (kind, namespace, name). Pods run at once, with a runner made by make_runner; pods_run=False leaves
-    them Pending until ``run_pod``. runners: by pod uid. on_change: told of every change, as a watch is."""
+    """The cluster's state and its calls.
+
+    objects: by (kind, namespace, name). runners: by pod uid, created by make_runner. pods_run: pods run at once; if False,
+    they stay Pending until ``run_pod``. on_change: receives every change, as a watch does.
+    """
 
     def __init__(
         self,
@@ -40,16 +43,16 @@ class FakeCluster:
         self._on_change = on_change
         self.objects: dict[Key, Object] = {}
         self.events: list[Object] = []
-        self.writes: list[str] = []  # in order, as in "apply_status default/a"
+        self.writes: list[str] = []  # in order, such as "apply_status default/a"
         self.runners: dict[str, FakeRunner] = {}
         self.pods_run = pods_run
         self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
         self._versions, self._uids = itertools.count(1), itertools.count(1)
 
-    # -- for the test
+    # -- for tests
 
     def put(self, manifest: Mapping[str, Any]) -> Object:
-        """Store an object as it is, as somebody else's write: with a new resourceVersion, and a uid if it has none."""
+        """Store an object unchanged, as another client's write: with a new resourceVersion, and a new uid if it has none."""
         stored = _copy(dict(manifest))
         metadata = stored.setdefault("metadata", {})
         metadata.setdefault("namespace", "default")
@@ -62,7 +65,7 @@ class FakeCluster:
         return _copy(stored)
 
     def run_pod(self, namespace: str, name: str) -> FakeRunner:
-        """The kubelet started the pod."""
+        """Start the pod, as the kubelet does."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
         container_id = f"containerd://{name}"
@@ -75,7 +78,7 @@ class FakeCluster:
         self.put({**pod, "status": {**pod.get("status", {}), **status}})
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
-        """Somebody else deleted it; what it owns goes too."""
+        """Delete the object and its dependents, as another client's delete does."""
         removed = self.objects.pop((kind, namespace, name))
         self._on_change("DELETED", removed)
         uid = removed["metadata"]["uid"]
@@ -84,18 +87,18 @@ class FakeCluster:
                 self.remove(*key)
 
     def save(self) -> Any:
-        """What is there, to be pickled; runners apart."""
+        """Return the state to pickle, without the runners."""
         return self.objects, self.writes, self._versions, self._uids
 
     def restore(self, saved: Any) -> None:
         self.objects, self.writes, self._versions, self._uids = saved
 
     def backup(self) -> bytes:
-        """The store as it is, for ``restore_backup``."""
+        """Return a copy of the store for ``restore_backup``."""
         return pickle.dumps(self.save(), pickle.HIGHEST_PROTOCOL)
 
     def restore_backup(self, copy: bytes) -> None:
-        """etcd comes back from an older copy: objects and versions are those of that time, and no watch tells of it."""
+        """Restore the store from an older copy of etcd: objects and versions are old, and no watch reports the change."""
         writes = self.writes
         self.restore(pickle.loads(copy))
         self.writes = writes
@@ -129,7 +132,7 @@ class FakeCluster:
             trial = self._find(resource.kind, namespace, name)
             if (trial["metadata"]["uid"], trial["metadata"]["resourceVersion"]) != (uid, resource_version):
                 raise Conflict(f"{name} was changed", status=409, reason="Conflict")
-            if trial.get("status") == status:  # as the real one: no new version for nothing
+            if trial.get("status") == status:  # as a real API server: a write without a change creates no version
                 return _copy(trial)
             return self.put({**trial, "status": status})
 
@@ -243,7 +246,7 @@ class FakeCluster:
         self.faults.point(f"list {kind}")
         wanted = [
             each.partition("=") for each in label_selector.split(",") if each
-        ]  # NAME=VALUE, NAME for any value, !NAME for none
+        ]  # NAME=VALUE, NAME for any value, !NAME for a missing label
         return [
             _copy(each)
             for (its_kind, its_namespace, _), each in self.objects.items()
@@ -270,7 +273,7 @@ class FakeCluster:
         self.faults.point(f"{what} after")
 
     def _with_readiness(self, pod: Object) -> Object:
-        """The pod with the conditions the kubelet's probe would have set by now."""
+        """Return the pod with the conditions that the kubelet's probe would have set by now."""
         runner = self.runners.get(pod["metadata"]["uid"])
         ready = runner is not None and runner.ready and pod.get("status", {}).get("phase") == "Running"
         status = pod.get("status", {})
@@ -279,7 +282,7 @@ class FakeCluster:
 
 
 def _merge_patched(under: Object, changes: Mapping[str, Any]) -> Object:
-    """RFC 7386."""
+    """Return under with changes merged into it (JSON Merge Patch, RFC 7386)."""
     merged = dict(under)
     for key, value in changes.items():
         if value is None:
@@ -297,7 +300,7 @@ def _is_labelled(object: Object, name: str, value: str | None) -> bool:
 
 
 def _copy(value: T) -> T:
-    """A deep copy, ten times as fast as copy.deepcopy."""
+    """Return a deep copy; ten times as fast as copy.deepcopy."""
     copied: T = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     return copied
 
@@ -308,6 +311,6 @@ def _key(manifest: Mapping[str, Any]) -> Key:
 
 
 def image_id(pod_name: str) -> str:
-    """The image that the fake kubelet resolves for a pod: the same in every attempt, another one for each separate verifier."""
+    """Return the image ID that the kubelet resolves for a pod: the same in every attempt, distinct per separate verifier."""
     verifier = re.search(r"-v\d+", pod_name)
     return f"registry.example/image{verifier[0] if verifier else ''}@sha256:{'12' * 32}"

@@ -19,7 +19,7 @@ from tests.support.faults import Faults
 
 Json = dict[str, Any]
 Tree = bytes | Mapping[str, bytes]  # a file, or the files of a directory
-PHASES = ("start", "healthcheck", "send")  # what takes its time
+PHASES = ("start", "healthcheck", "send")  # operations that take time
 DEFAULTS: dict[str, Json] = {
     "start": {
         "exitCode": 0,
@@ -52,8 +52,9 @@ DEFAULTS: dict[str, Json] = {
 class FakeRunner:
     """PID 1 of a fake pod.
 
-    results: by id, what differs from a success, or a function from the request to that. finish: when phases end: as
-    they start, when they are waited for, or when the test calls ``end``. files: what can be downloaded, by path.
+    results: by id, the fields that differ from a success, or a function from the request to those fields.
+    finish: when phases finish: when they start, when a client waits for them, or when the test calls ``end``.
+    files: what clients can download, by path.
     """
 
     def __init__(
@@ -70,28 +71,28 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.protocols = {1, 2}  # that it speaks
+        self.protocols = {1, 2}  # that it supports
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
-        self.starts: Counter[str] = Counter()  # how often each id was really done
+        self.starts: Counter[str] = Counter()  # how often each id was executed
         self.requests: list[Json] = []
         self.records: dict[str, Json] = {}
-        self.printed: dict[str, bytes] = {}  # by id
+        self.printed: dict[str, bytes] = {}  # output, by id
         self.uploads: dict[str, bytes] = {}  # tar streams, by id
         self.streams: list[FakeStream] = []
-        self.killed = 0  # exec sessions from now on that something in the container kills at their first answer
+        self.killed = 0  # how many of the next exec sessions a process in the container kills at their first response
 
     @property
     def ready(self) -> bool:
-        """What GET /ready says: no finished phase that nobody acknowledged."""
+        """Return the answer to GET /ready: False while a finished phase is not acknowledged."""
         return not any(each["state"] == "done" and not each["acknowledged"] for each in self.records.values())
 
     def stream(self, **breaks: Any) -> FakeStream:
-        """A new exec of the relay; see FakeStream."""
+        """Open a new exec session of the relay; see FakeStream."""
         self.streams.append(FakeStream(self, **breaks))
         return self.streams[-1]
 
     def end(self, id: str, /, **result: Any) -> None:
-        """End a running phase."""
+        """Finish a running phase."""
         record = self.records[id]
         if record["state"] == "running":
             scripted = self.results.get(id, {})
@@ -100,12 +101,12 @@ class FakeRunner:
             record["result"] = {**DEFAULTS.get(record["op"], {}), **told, **result}
 
     def restart(self) -> None:
-        """PID 1 died and another runs: nothing is known any more."""
+        """Replace PID 1: the new process has no records."""
         self.records.clear()
         self.instance += "'"
 
     def answer(self, request: Json) -> Json:
-        """The answer to one request, as JSON."""
+        """Return the response to one request, as JSON."""
         self.requests.append(request)
         op, id = request["op"], request.get("id", "")
         if op == "hello":
@@ -153,7 +154,7 @@ class FakeRunner:
         return {"ok": True, **about, "base64": base64.b64encode(part).decode()}
 
     def _large(self, request: Json) -> list[tuple[int, Json]]:
-        """Files that are at the top of a source."""
+        """Return the files at the top level of the sources."""
         found = [
             (index, {"path": name, "size": len(data), "binary": b"\0" in data})
             for index, source in enumerate(request["sources"])
@@ -209,8 +210,11 @@ class FakeRunner:
 
 
 class FakeStream:
-    """One exec of the relay. After break_after_sent frames the next one does not arrive at the runner; after
-    break_after_received frames the next answer is lost. chunk_bytes: how answers are cut."""
+    """One exec session of the relay.
+
+    break_after_sent: after this many frames the next one does not reach the runner.
+    break_after_received: after this many responses the next one is lost. chunk_bytes: maximum size of a received chunk.
+    """
 
     def __init__(
         self,
@@ -265,7 +269,7 @@ class FakeStream:
         self.closed = True
 
     def break_now(self) -> None:
-        """The line is cut before anything more comes through it."""
+        """Break the stream before anything else passes through it."""
         self._sent_left = self._received_left = 0
 
     def _take(self, frame: Frame) -> None:

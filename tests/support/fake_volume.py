@@ -22,7 +22,7 @@ from tests.support.faults import Faults
 
 @dataclass
 class FakeSpool:
-    """A download."""
+    """A download in memory."""
 
     data: bytearray = field(default_factory=bytearray)
 
@@ -32,9 +32,11 @@ class FakeSpool:
 
 @dataclass
 class Results:
-    """What is kept of one trial. steps: digest of what was collected, by name (NAME/PART, where a step's verifier is apart);
-    earlier: the same of earlier attempts; records: of separate verifiers, by attempt and step;
-    shipped: how often it went to the object store."""
+    """The stored results of one trial.
+
+    steps: digest of the collected files, by name (NAME/PART if the step's verifier is separate). earlier: the same for earlier
+    attempts. records: of separate verifiers, by attempt and step. shipped: how often the results were uploaded to the object store.
+    """
 
     attempt: int = 0
     steps: dict[str, str] = field(default_factory=dict)
@@ -55,7 +57,7 @@ class Results:
 
 
 class FakeVolume:
-    """And an object store beside it. results: by uid of the trial; "shipped UID": what the object store has."""
+    """The volume, and an object store beside it. results: by trial uid; "shipped UID": what the object store contains."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
@@ -153,7 +155,7 @@ class FakeVolume:
         return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
-        """As multistep.store.shipping does: in place of what was shipped before, unless that is not here any more."""
+        """Upload as multistep.store.shipping does: replace the earlier upload; fail if the volume has lost those results."""
         with self._write("ship"):
             former = self.results.get(f"shipped {key.uid}")
             if former is not None and self.results[key.uid].shipped == 0:

@@ -1,4 +1,4 @@
-"""Faults at every point where the operator touches the world, counted so that a test can try them all in turn.
+"""Faults at every point where the operator calls the outside world, numbered so that a test can try each of them.
 
 first = Faults(); run(first)                      # counts the points
 for n in range(1, len(first.trace) + 1):
@@ -12,13 +12,13 @@ from typing import Self
 
 
 class Killed(BaseException):
-    """The operator's process died here."""
+    """The operator's process died at this point."""
 
 
 class Faults:
-    """trace: the points passed so far, as in ``create_pod before``. dead: an operator was killed, and does nothing any more.
+    """trace: the points passed so far, such as ``create_pod before``. dead: the operator was killed; its calls raise Killed.
 
-    at_point: called at each of them, before anything is raised there.
+    at_point: called at each point, before any fault.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Faults:
         self._planned: dict[int, BaseException | Callable[[], None]] = {}
 
     def fail(self, at: int, what: BaseException | Callable[[], None]) -> Self:
-        """Raise an error at the at-th point (from 1), or do something there."""
+        """Raise an error, or call a function, at the at-th point (from 1)."""
         self._planned[at] = what
         return self
 
     def point(self, name: str) -> None:
-        """Called by the fakes."""
+        """Pass a point; the fakes call this."""
         if self.dead:
             raise Killed
         self.trace.append(name)

@@ -1,6 +1,6 @@
-"""Git repositories by HTTP, as git's own http-backend serves them: ``git_server.py ADDRESS:PORT DIRECTORY``.
+"""Serve Git repositories over HTTP with git's own http-backend: ``git_server.py ADDRESS:PORT DIRECTORY``.
 
-Below /git/ without a password, below /private/ for a user with one, below /files/ plain files.
+Paths below /git/ need no password, those below /private/ need a user and password; /files/ serves plain files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ USER, PASSWORD = "somebody", "git-password"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request. The directory is the server's."""
+    """Handle one request; the server holds the directory."""
 
     protocol_version = "HTTP/1.1"
 
@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until terminated."""
     address, _, port = sys.argv[1].rpartition(":")
     os.environ["SERVED"] = sys.argv[2]
     ThreadingHTTPServer((address, int(port)), Handler).serve_forever()

@@ -1,4 +1,4 @@
-"""What GitOps tools make of a resource: kstatus' rules (Flux, kpt, helm), and Argo CD's health script in a real Lua interpreter."""
+"""How GitOps tools judge a resource: kstatus' rules (Flux, kpt, helm) and Argo CD's health script in a real Lua interpreter."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Object = Mapping[str, Any]
 
 
 def kstatus(obj: Object) -> Kstatus:
-    """The status of a custom resource, by the rules that kstatus documents, in their order.
+    """Return the status of a custom resource by the rules that kstatus documents, in their order.
 
-    On its way out; not seen yet in this generation; Reconciling; Stalled; then Ready, and with no condition at all: done.
+    Deletion; observedGeneration; Reconciling; Stalled; then Ready. A resource without conditions is Current.
     """
     metadata, status = obj["metadata"], obj.get("status") or {}
     if metadata.get("deletionTimestamp"):
@@ -38,7 +38,7 @@ def kstatus(obj: Object) -> Kstatus:
 
 
 def argo_health(obj: Object, kind: str = "MultiStepTrial") -> tuple[str, str]:
-    """Status and message by the script in docs/gitops/argocd-cm.yaml. Raises CalledProcessError for what is no Lua."""
+    """Return status and message of the script in docs/gitops/argocd-cm.yaml. Raises CalledProcessError if the Lua is invalid."""
     script = yaml.safe_load(ARGO_CONFIG.read_text())["data"][_KEY + kind]
     program = f'obj = {_lua(obj)}\nlocal health = (function()\n{script}\nend)()\nio.write(health.status, "\\n", health.message)\n'
     done = subprocess.run(["lua5.4", "-"], input=program.encode(), check=True, capture_output=True)
@@ -47,12 +47,12 @@ def argo_health(obj: Object, kind: str = "MultiStepTrial") -> tuple[str, str]:
 
 
 async def judged(obj: Object) -> tuple[Kstatus, str]:
-    """Both verdicts."""
+    """Return the kstatus status and Argo CD's health."""
     return kstatus(obj), (await asyncio.to_thread(argo_health, obj))[0]
 
 
 def _lua(value: object) -> str:
-    """A value as a Lua expression, nil for null as Argo CD has it."""
+    """Return a value as a Lua expression; null becomes nil, as in Argo CD."""
     match value:
         case None:
             return "nil"

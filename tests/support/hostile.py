@@ -1,4 +1,4 @@
-"""Bad input, generated: anything at all, and good things with something wrong in them."""
+"""Generators of invalid input: arbitrary values, and valid values with mutations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ json_values = st.recursive(
 
 
 def places(value: Any, here: Path = ()) -> Iterator[Path]:
-    """Where something can be put in a JSON value in place of what is there."""
+    """Return the path of each value within a JSON value, itself included."""
     yield here
     if isinstance(value, dict):
         for key, each in value.items():
@@ -35,7 +35,7 @@ def places(value: Any, here: Path = ()) -> Iterator[Path]:
 
 @st.composite
 def spoilt(draw: st.DrawFn, good: Any) -> Any:
-    """A good JSON value with one to three places replaced or left out."""
+    """Return a valid JSON value with one to three places replaced or deleted."""
     value = copy.deepcopy(good)
     for _ in range(draw(st.integers(1, 3))):
         found = [each for each in places(value) if each]
@@ -54,7 +54,7 @@ def spoilt(draw: st.DrawFn, good: Any) -> Any:
 
 @st.composite
 def spoilt_bytes(draw: st.DrawFn, good: bytes) -> bytes:
-    """Bytes with some changed, cut out, put in, or with the end missing."""
+    """Return bytes with some of them changed, deleted, inserted or truncated."""
     data = bytearray(good)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

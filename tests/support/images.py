@@ -1,4 +1,4 @@
-"""Images for tests, made of a few files and pushed by the client that the operator has."""
+"""Build test images from a few files and push them with the operator's own client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import servers
 
 
 def image_layer(files: Mapping[str, str]) -> bytes:
-    """A layer with these files."""
+    """Return a layer with these files."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for path, text in files.items():
@@ -28,7 +28,7 @@ def image_layer(files: Mapping[str, str]) -> bytes:
 
 
 async def push_image(server: servers.Registry, repository: str, tag: str, layers: Sequence[bytes]) -> str:
-    """An ordinary image; returns the digest of its manifest."""
+    """Push an ordinary image; return the digest of its manifest."""
     return await asyncio.to_thread(_push, server, repository, tag, layers)
 
 

@@ -1,8 +1,8 @@
-"""Kueue's contract for plain pods, played by its two parts for one namespace of a real cluster.
+"""A stand-in for Kueue's contract for plain pods, in one namespace of a real cluster.
 
-The webhook (called by the API server over TLS) gives each pod that names a queue Kueue's label, finalizer and scheduling gate. The
-controller takes the gate away while the queue has room, highest priority first, makes room for a higher one by evicting,
-and counts a pod until it has ended or is gone. What Kueue's own resources would say is in attributes.
+The API server calls the webhook over TLS; it adds Kueue's label, finalizer and scheduling gate to each pod that names a queue.
+The controller removes the gate while the queue has quota, highest priority first; it preempts lower priorities.
+A pod uses quota until it has finished or is deleted. Attributes replace the status of Kueue's own resources.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.support.waiting import eventually
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
-MANAGED = "kueue.x-k8s.io/managed"  # a label, and a finalizer
+MANAGED = "kueue.x-k8s.io/managed"  # a label and a finalizer
 GATE = {"name": "kueue.x-k8s.io/admission"}
-PRIORITIES = {"high": 1}  # others: 0
+PRIORITIES = {"high": 1}  # default: 0
 
 
 class Kueue:
-    """quotas: pods by queue. admitted: names of pods, in order; most: admitted at once, by queue."""
+    """quotas: pods by queue. admitted: names of pods, in order. most: maximum of pods admitted at the same time, by queue."""
 
     def __init__(self, client: Client, namespace: str, quotas: Mapping[str, int]) -> None:
         self._client, self._namespace, self._quotas = client, namespace, quotas
@@ -45,7 +45,7 @@ class Kueue:
     # -- the webhook
 
     async def mutate(self, request: web.Request) -> web.Response:
-        """Answers an AdmissionReview of a pod's creation."""
+        """Answer the AdmissionReview of a pod's creation."""
         asked = (await request.json())["request"]
         labels = asked["object"]["metadata"].get("labels") or {}
         answer: Object = {"uid": asked["uid"], "allowed": True}
@@ -61,14 +61,14 @@ class Kueue:
     # -- the controller
 
     async def control(self) -> None:
-        """Look at the queues whenever a pod changes."""
+        """Reconcile the queues whenever a pod changes."""
         async for event in self._client.watch(PODS, self._namespace, label_selector=MANAGED):
             pod = event.object
             if event.type == "DELETED":
                 self._pods.pop(pod["metadata"]["uid"], None)
             else:
                 self._pods[pod["metadata"]["uid"]] = pod
-            with suppress(NotFound, Conflict):  # it changed meanwhile, and another event comes
+            with suppress(NotFound, Conflict):  # the pod changed meanwhile; another event follows
                 if _over(pod) and event.type != "DELETED":
                     await self.release(pod)
                 for queue, quota in self._quotas.items():
@@ -98,10 +98,10 @@ class Kueue:
         path, params = PODS.path(self._namespace, names["name"], "status"), {"fieldManager": "kueue", "force": "true"}
         await self._client._http.send("apply", "pods", "PATCH", path, params=params, body=body, content_type=APPLY)
         await self._client.delete_pod(self._namespace, names["name"], uid=names["uid"])
-        pod["metadata"]["deletionTimestamp"] = "now"  # until the event comes
+        pod["metadata"]["deletionTimestamp"] = "now"  # until the event arrives
 
     async def release(self, pod: Object) -> None:
-        """Let a pod go that is over."""
+        """Remove the finalizer from a finished pod."""
         kept = [each for each in pod["metadata"].get("finalizers") or [] if each != MANAGED]
         if kept != (pod["metadata"].get("finalizers") or []):
             await self._patch(pod, {"metadata": {"finalizers": kept}})
@@ -139,7 +139,7 @@ def _order(pod: Object) -> tuple[int, str, str]:
 
 @asynccontextmanager
 async def kueue(client: Client, namespace: str, quotas: Mapping[str, int]) -> AsyncIterator[Kueue]:
-    """Kueue at work in a namespace, from when its webhook is called."""
+    """Run Kueue in a namespace; yield once the API server calls its webhook."""
     played = Kueue(client, namespace, quotas)
     with tempfile.TemporaryDirectory(prefix="multistep-kueue-") as directory:
         address = load_config().network.host_address  # where the API server reaches this process
@@ -196,7 +196,7 @@ async def _serving(played: Kueue, address: str, certificate: Path, key: Path) ->
 
 
 async def _called(client: Client, namespace: str, queue: str) -> None:
-    """The API server needs a moment to notice a new webhook."""
+    """Wait until the API server calls the new webhook."""
     metadata = {"name": "probe", "namespace": namespace, "labels": {QUEUE: queue}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c", "image": "none"}]}}
 
@@ -209,7 +209,7 @@ async def _called(client: Client, namespace: str, queue: str) -> None:
 
 
 async def _certificate(directory: Path, address: str) -> tuple[Path, Path]:
-    """One that signs itself, for an address."""
+    """Create a self-signed certificate for an address; return the paths of the certificate and its key."""
     certificate, key = directory / "tls.crt", directory / "tls.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     command += ["-subj", "/CN=kueue", "-addext", f"subjectAltName=IP:{address}", "-keyout", str(key), "-out", str(certificate)]

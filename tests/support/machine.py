@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 async def localkube(*arguments: str) -> str:
-    """What localkube prints; it must succeed."""
+    """Run localkube and return its output; fail if its exit code is not 0."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "localkube", *arguments), cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -27,7 +27,7 @@ async def localkube(*arguments: str) -> str:
 
 @asynccontextmanager
 async def without(component: str) -> AsyncIterator[None]:
-    """A component of the control plane is away."""
+    """Stop a component of the control plane for the duration of the context."""
     await localkube("stop", component)
     try:
         yield
@@ -37,8 +37,8 @@ async def without(component: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A program that runs on the node meanwhile."""
-    arguments = (sys.executable, "-m", "localkube", "node", *program)  # execs, so that the program's process is this one
+    """Run a program on the node for the duration of the context."""
+    arguments = (sys.executable, "-m", "localkube", "node", *program)  # localkube execs, so this is the program's own process
     process = await asyncio.create_subprocess_exec(*arguments, cwd=ROOT)
     try:
         yield process
@@ -49,17 +49,17 @@ async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Pr
 
 
 def processes(pod: Object, command: bytes = b"") -> list[int]:
-    """Ids of the processes in a pod's only container whose command line (its words ended by NULs) begins so."""
+    """Return the ids of the processes in a pod's only container whose command line (NUL-terminated words) starts with command."""
     (status,) = pod["status"]["containerStatuses"]
     container = status.get("containerID", "").rpartition("/")[2].encode()
     if not container:
-        return []  # it is not there yet
+        return []  # the container does not exist yet
     return [pid for pid in _all() if _read(pid, "cmdline").startswith(command) and container in _read(pid, "cgroup")]
 
 
 @contextmanager
 def asleep(pids: Sequence[int]) -> Iterator[None]:
-    """Processes that do nothing for a while."""
+    """Suspend processes for the duration of the context."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -70,7 +70,7 @@ def asleep(pids: Sequence[int]) -> Iterator[None]:
 
 
 def kill(pids: Sequence[int]) -> int:
-    """End them at once. Returns how many were still there."""
+    """Kill the processes. Return how many still existed."""
     ended = 0
     for pid in pids:
         with suppress(ProcessLookupError):

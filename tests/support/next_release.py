@@ -1,4 +1,4 @@
-"""The release after this one, as far as a trial sees it: operator and runner speak one protocol more."""
+"""The next release, as far as a trial sees it: operator and runner support one more protocol."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ assert compileall.compile_file(file, quiet=1, force=True, invalidation_mode=mode
 
 
 def deliver(directory: Path) -> str:
-    """Build its image on that of this release, bring it into the cluster, return its name. directory: an empty one to work in."""
+    """Build the next release's image on this release's, deliver it to the cluster and return its name. directory: an empty one."""
     target = targets.choose(load_config())
     base = image.ensure(target)
     _build_runner(directory)
@@ -55,7 +55,7 @@ def deliver(directory: Path) -> str:
 
 
 def _build_runner(directory: Path) -> None:
-    """Ours, but for that one line, which the compiler is given in a file of its own."""
+    """Build this release's runner with one line changed; the compiler takes the changed file as an overlay."""
     wire, overlay = directory / "wire.go", directory / "overlay.json"
     wire.write_text(_next_wire())
     overlay.write_text(json.dumps({"Replace": {str(_WIRE): str(wire)}}))

@@ -1,4 +1,4 @@
-"""Trials on paper: plans from TOML, and scripts played to their end with results of a test's choosing."""
+"""Trials without a cluster: build plans from TOML, and replay scripts to their end with the results a test chooses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(
     policies_enforced: bool = False,
     **layout: Any,
 ) -> TrialPlan:
-    """The plan of a task. steps: what differs from COMPLETE. layout: further fields of TaskLayout."""
+    """Return the plan of a task. steps: those that differ from COMPLETE. layout: further fields of TaskLayout."""
     config = parse_task(toml)
     names = [step.name for step in config.steps or []]
     files = dict.fromkeys(names, COMPLETE) | dict(steps or {})
@@ -49,7 +49,7 @@ def plan(
 
 
 def rewarded(json: str | None = None, txt: str | None = None, **result: Any) -> dict[str, Any]:
-    """The result of a verifier that wrote these files."""
+    """Return the result of a verifier that wrote these files."""
     return {"captures": {REWARD_JSON: captured(json), REWARD_TXT: captured(txt)}, **result}
 
 
@@ -75,11 +75,11 @@ class Played:
 
     @property
     def ids(self) -> list[str]:
-        """What was done, less the attempt."""
+        """Return the ids of the operations, without the attempt."""
         return [each.id.split("/", 1)[1] for each in self.operations]
 
     def operation(self, id: str) -> Any:
-        """The operation "STEP/OPERATION"."""
+        """Return the operation "STEP/OPERATION"."""
         return next(each for each in self.operations if each.id.split("/", 1)[1] == id)
 
 
@@ -88,7 +88,7 @@ def scope(plan: TrialPlan, **changes: Any) -> Scope:
 
 
 def play(plan: TrialPlan, results: Results | None = None, **changes: Any) -> Played:
-    """Do one operation after another, each with its result, at times 10, 20, 30, ...; phases last a second."""
+    """Execute each operation with its result at times 10, 20, 30, ...; each takes one second."""
     here, agent, times = scope(plan, **changes), AGENTS[plan.agent_name], itertools.count(10, 10)
     played = Played(Journal())
     while (progress := replay(here, agent, played.records)).next is not None:
@@ -100,7 +100,7 @@ def play(plan: TrialPlan, results: Results | None = None, **changes: Any) -> Pla
 
 
 def record(operation: Operation, results: Results, at: float) -> Record:
-    """The record of an operation that is done."""
+    """Return the record of a finished operation."""
     name = operation.id.split("/", 1)[1]
     op = _OPS.get(type(operation), "upload")
     result: dict[str, Any] = {**DEFAULTS.get(op, {})}

@@ -1,4 +1,4 @@
-"""What Markdown names: code, fences, links, headings; and whether fields of models exist."""
+"""Extract code, fences, links and headings from Markdown, and check that fields of models exist."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pydantic import BaseModel
 
 
 def fences(text: str, language: str) -> list[str]:
-    """The fenced blocks of a language."""
+    """Return the fenced blocks of a language."""
     return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def code(text: str) -> list[str]:
-    """What is in backticks outside of fences, on one line."""
+    """Return the inline code outside of fences."""
     plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return [" ".join(each.split()) for each in re.findall(r"`([^`]+)`", plain)]
 
 
 def links(text: str) -> list[str]:
-    """Where links within the repository lead."""
+    """Return the targets of links within the repository."""
     return [each for each in re.findall(r"\]\(([^)]+)\)", text) if "://" not in each]
 
 
 def headings(text: str) -> set[str]:
-    """The anchors of the headings, as GitHub makes them."""
+    """Return the anchors of the headings, as GitHub generates them."""
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
 
 
 def field_names(model: type[BaseModel]) -> Iterator[str]:
-    """As they are written in files."""
+    """Return the field names as files spell them."""
     return (field.alias or name for name, field in model.model_fields.items())
 
 
 def exists(annotation: object, path: Sequence[str]) -> bool:
-    """Whether a field of this path is there, such as steps, verifier, env; below a free table anything is."""
+    """Return whether a field path such as steps, verifier, env exists; below a free-form table every path exists."""
     if not path:
         return True
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -1,4 +1,4 @@
-"""Tasks read in the process of the test, for worlds whose time is not the clock's."""
+"""Read tasks in the test's own process, for worlds with virtual time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from multistep.sources.reader.work import perform
 
 
 async def read_here(order: Order) -> Answer:
-    """What a child process would answer."""
+    """Return what the child process would return."""
     return parse_answer(perform(order))
 
 
 def reads_here(reconciler: Reconciler) -> None:
-    """Have a reconciler read tasks without a child process."""
+    """Make a reconciler read tasks without a child process."""
     reconciler.reader._read = read_here
-    reconciler.reads.patience_seconds = 60.0  # real seconds: a busy machine must not turn a quick read into a queued one
+    reconciler.reads.patience_seconds = 60.0  # real seconds: a slow machine must not make a quick read queue

@@ -1,4 +1,4 @@
-"""What the operator may do: by its chart, by docs/security.md, and what it did by the audit logs of API servers."""
+"""The operator's permissions: granted by the chart, documented in docs/security.md, used according to API server audit logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 
 class Right(NamedTuple):
-    """A verb on a resource. group: of its API, empty for the core; resource: with its subresource, such as ``pods/exec``."""
+    """A verb on a resource. group: its API group, empty for the core; resource: with its subresource, such as ``pods/exec``."""
 
     group: str
     resource: str
@@ -30,7 +30,7 @@ class Right(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What was asked of an API server, and whether it was allowed."""
+    """A request to an API server, and whether RBAC allowed it."""
 
     right: Right
     allowed: bool
@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 
 def granted(program: str, values: Iterable[str] = ALL_FEATURES) -> set[Right]:
-    """What the chart grants to the operator's account. program: Helm; values: each ``NAME=VALUE``."""
+    """Return the rights that the chart grants to the operator's account. program: Helm; values: each ``NAME=VALUE``."""
     settings = [word for value in values for word in ("--set", value)]
     command = [program, "template", RELEASE, str(ROOT / "charts" / "multistep"), "--namespace", NAMESPACE, *settings]
     rendered = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -54,7 +54,7 @@ def _rights_of_account(objects: Iterable[Object]) -> set[Right]:
 
 
 def of_rules(rules: Iterable[Mapping[str, list[str]]]) -> set[Right]:
-    """The rights that a role's rules grant."""
+    """Return the rights that a role's rules grant."""
     return {
         Right(group, resource, verb)
         for rule in rules
@@ -65,7 +65,7 @@ def of_rules(rules: Iterable[Mapping[str, list[str]]]) -> set[Right]:
 
 
 def documented(page: str) -> list[Right]:
-    """The rights in a page's tables: rows that begin with a resource (``pods``, ``leases.coordination.k8s.io``) and a verb."""
+    """Return the rights in a page's tables: rows with a resource (``pods``, ``leases.coordination.k8s.io``) and a verb."""
     rows = (line.strip("|").split("|") for line in page.splitlines() if line.startswith("| `"))
     words = [[cell.strip().strip("`") for cell in row] for row in rows]
     return [_right(row[0], row[1]) for row in words if row[1] in _VERBS]
@@ -81,7 +81,7 @@ def _right(resource: str, verb: str) -> Right:
 
 
 def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
-    """What the operator asked for, of objects. logs: directories; since: a time as the logs have it."""
+    """Yield the operator's requests for objects. logs: directories of audit logs; since: a timestamp in their format."""
     for log in [file for directory in logs for file in directory.glob("audit*.log")]:
         with log.open() as lines:
             for line in lines:
@@ -100,13 +100,16 @@ def _request(event: Object, since: str) -> Request | None:
 
 
 def _too_early(event: Object) -> bool:
-    """Whether the API server, which had begun a moment ago, had read none of its rules: not even Kubernetes' own for everybody."""
+    """Return whether the API server had just started and had not loaded its RBAC rules, not even Kubernetes' default ones."""
     reason = (event.get("annotations") or {}).get("authorization.k8s.io/reason", "")
     return 'clusterrole.rbac.authorization.k8s.io "system:basic-user" not found' in reason
 
 
 def _refused(event: Object) -> bool:
-    """By the rules; a quota or a policy may refuse a write besides. A refused exec, a read here, can have an `allow` on record."""
+    """Return whether RBAC denied the request.
+
+    A quota or policy can also reject a write; that does not count. A denied exec, which is a read here, can be logged as allowed.
+    """
     decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
     is_read = event["verb"] in ("get", "list", "watch")
     return decision != "allow" or (is_read and (event.get("responseStatus") or {}).get("code") == 403)

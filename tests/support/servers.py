@@ -1,4 +1,4 @@
-"""Real servers that operator, pods and tests work with. They keep their files in a temporary directory and end with the test."""
+"""Real servers for operator, pods and tests. They keep their files in a temporary directory and stop with the test."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from localkube.config import load_config
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 240
-_PORTS_ON_NODE = range(20_000, 30_000)  # below NodePorts and those of outgoing connections
+_PORTS_ON_NODE = range(20_000, 30_000)  # below NodePorts and ephemeral ports
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs. address: where it listens; prefix: what makes a command run there."""
+    """Where a server runs. address: its listen address; prefix: the command prefix that runs a program there."""
 
     address: str
     prefix: Sequence[str] = ()
@@ -38,13 +38,13 @@ HERE = Place("127.0.0.1")
 
 
 def node() -> Place:
-    """The node of localkube's cluster: pods and tests reach it at the same address."""
+    """Return the node of localkube's cluster: pods and tests reach it at the same address."""
     return Place(load_config().network.api_address, (sys.executable, "-m", "localkube", "node"))
 
 
 @dataclass(frozen=True)
 class Server:
-    """One that answers. host: ``ADDRESS:PORT``; directory: its files; log: what it printed."""
+    """A running server. host: ``ADDRESS:PORT``; directory: its files; log: its output."""
 
     host: str
     directory: Path
@@ -57,7 +57,7 @@ class Server:
 
 @dataclass(frozen=True)
 class S3(Server):
-    """With one bucket, and one user who may do everything."""
+    """An S3 server with one bucket and one user, who has all rights."""
 
     access_key: str
     secret_key: str
@@ -66,7 +66,7 @@ class S3(Server):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that S3 clients read."""
+        """Return the environment variables that S3 clients read."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -78,7 +78,7 @@ class S3(Server):
 
 @dataclass(frozen=True)
 class Registry(Server):
-    """Of OCI images and artifacts. username: empty where everybody may do everything."""
+    """A registry of OCI images and artifacts. username: empty if the registry allows anonymous access."""
 
     username: str = ""
     password: str = ""
@@ -86,7 +86,7 @@ class Registry(Server):
 
 @asynccontextmanager
 async def s3(place: Place = HERE) -> AsyncIterator[S3]:
-    """An S3 server whose objects are files: ``directory/bucket/KEY``."""
+    """Run an S3 server whose objects are files: ``directory/bucket/KEY``."""
     key, secret = f"key{secrets.token_hex(4)}", secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="multistep-s3-") as made:
         directory = Path(made)
@@ -99,7 +99,7 @@ async def s3(place: Place = HERE) -> AsyncIterator[S3]:
 
 @asynccontextmanager
 async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterator[Registry]:
-    """An OCI registry, without TLS. private: only for a user with a password."""
+    """Run an OCI registry without TLS. private: require a user and password."""
     user, password = ("somebody", "registry-password") if private else ("", "")
     with tempfile.TemporaryDirectory(prefix="multistep-registry-") as made:
         directory, host = Path(made), f"{place.address}:{_port(place)}"
@@ -118,7 +118,7 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
 
 @asynccontextmanager
 async def git(place: Place = HERE) -> AsyncIterator[Server]:
-    """Bare repositories and files in ``directory``, by HTTP: see tests.support.git_server."""
+    """Serve bare repositories and files in ``directory`` over HTTP; see tests.support.git_server."""
     with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:
         directory, host = Path(made) / "served", f"{place.address}:{_port(place)}"
         directory.mkdir()
@@ -129,7 +129,7 @@ async def git(place: Place = HERE) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
-    """A Prometheus with this configuration; paths in it are as the tests see them."""
+    """Run Prometheus with this configuration; its paths are those of the test's machine."""
     with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:
         directory, host = Path(made), f"{place.address}:{_port(place)}"
         (directory / "prometheus.yml").write_text(json.dumps(config))
@@ -140,13 +140,13 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
             f"--web.listen-address={host}",
         ]
         async with _running(place, command, host, directory / "log"):
-            await _ready(f"http://{host}/-/ready")  # it listens before it answers
+            await _ready(f"http://{host}/-/ready")  # it listens before it can answer
             yield Server(host, directory / "data", directory / "log")
 
 
 @asynccontextmanager
 async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator[Server]:
-    """A kube-state-metrics that tells of custom resources only, by a configuration. It works by $KUBECONFIG."""
+    """Run kube-state-metrics for custom resources only, with this configuration. It uses $KUBECONFIG."""
     with tempfile.TemporaryDirectory(prefix="multistep-ksm-") as made:
         directory, port, own_port = Path(made), _port(place), _port(place)
         command = [
@@ -165,7 +165,7 @@ async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator
 
 @asynccontextmanager
 async def _running(place: Place, command: Sequence[str], host: str, log: Path) -> AsyncIterator[None]:
-    """The program from when it listens; it gets SIGTERM in the end."""
+    """Run a program; yield once it listens. It receives SIGTERM at the end."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(*place.prefix, *command, cwd=ROOT, stdout=output, stderr=output)
     try:
@@ -213,10 +213,10 @@ def _release() -> None:
 
 
 def _port(place: Place) -> int:
-    """One that is free.
+    """Return a free port.
 
-    On the node none of those that the kernel gives to outgoing connections, of which there are many; and while this process lives,
-    it is bound here, too, so that no other process of tests takes the same one there.
+    On the node, avoid the ephemeral port range. This process binds the port here, too, while it lives, so that no other test
+    process chooses the same one.
     """
     if place == HERE:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""A sweep, its trials, and somebody who ends them: a cluster in memory, and a clock that goes as fast as things happen."""
+"""A sweep and its trials in a cluster in memory, with a virtual clock that jumps from one event to the next."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sweep(**spec: Any) -> Object:
 
 
 def ended(number: int) -> Mapping[str, Any]:
-    """The status of a trial at its end: every fifth was lost to the infrastructure, others have a reward of their own."""
+    """Return the status of a finished trial: every fifth is an infrastructure failure, each other one has its own reward."""
     failed = number % 5 == 4
     how = {
         "type": "Failed" if failed else "Complete",
@@ -61,9 +61,12 @@ async def _nothing_outside(request: Request, rules: Rules, cache: Path) -> Fetch
 
 @dataclass
 class SweepWorld:
-    """events: what becomes of the news of trials. wrap: puts something around the cluster. happens: by the number of trials that
-    have ended, what somebody does then. fetch: tasks from elsewhere. made: how often each name was. most: how many trials were
-    live at once, most_at_work: without those that were suspended."""
+    """A sweep and everything around it.
+
+    events: how watch events of trials are delivered. wrap: wraps the cluster. happens: actions, by the number of finished trials.
+    fetch: fetches remote tasks. made: how often each name was created. most: maximum of active trials;
+    most_at_work: the same without suspended ones.
+    """
 
     manifest: Object = field(default_factory=sweep)
     events: Events = "prompt"
@@ -87,7 +90,7 @@ class SweepWorld:
         self.sweeps = self.fresh()
 
     def fresh(self) -> Sweeps:
-        """An operator that knows nothing."""
+        """Return a newly started operator with an empty memory."""
         wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
         fetches = Fetches(self.settings, lambda _: None, self.fetch).of_sweeps(lambda _: self._wake())
         tasks = SweepTasks(wrapped, Remote(fetches, wrapped.get_secret, self.settings.task_sources), fetches)
@@ -96,7 +99,7 @@ class SweepWorld:
     def _wake(self) -> None:
         self._woken = True
 
-    # -- what is there
+    # -- state
 
     @property
     def status(self) -> SweepStatus:
@@ -104,13 +107,13 @@ class SweepWorld:
 
     @property
     def trials(self) -> list[Object]:
-        """Those of the sweep."""
+        """Return the sweep's trials."""
         uid = self.manifest["metadata"]["uid"]
         return [each for (kind, _, _), each in self.cluster.objects.items() if kind == "MultiStepTrial" and is_owned(each, uid)]
 
     @property
     def live(self) -> list[Object]:
-        """In the order of their numbers."""
+        """Return the active trials in number order."""
         there = [each for each in self.trials if each.get("status", {}).get("phase") not in ("Complete", "Failed")]
         return sorted(there, key=lambda each: int(each["metadata"]["labels"]["multistep.dev/number"]))
 
@@ -118,24 +121,24 @@ class SweepWorld:
     def why(self) -> tuple[str | None, str]:
         return self.status.phase, self.status.conditions[0].reason
 
-    # -- what happens
+    # -- events
 
     def change(self, **spec: Any) -> None:
-        """Somebody changes the sweep's spec."""
+        """Change the sweep's spec, as a user does."""
         found = self.cluster.objects["TrialSweep", *KEY]
         metadata = {**found["metadata"], "generation": found["metadata"]["generation"] + 1}
         self.cluster.put({**found, "metadata": metadata, "spec": {**found["spec"], **spec}})
         self._woken = True
 
     def end(self, trial: Object) -> None:
-        """A trial comes to its end; one that was stopped has no reward."""
+        """Finish a trial; a stopped one has no reward."""
         number = int(trial["metadata"]["labels"]["multistep.dev/number"])
         stopped = {**ended(4), "failure": {"class": "User", "reason": "Stopped"}}
         self.cluster.put({**trial, "status": stopped if trial["spec"].get("stop") else ended(number)})
         self.ended += 1
 
     async def look(self) -> float | None:
-        """One look by the operator, who may die of it."""
+        """Reconcile the sweep once; replace the operator if it dies."""
         try:
             return await self.sweeps.reconcile(KEY)
         except MultistepError as error:
@@ -147,7 +150,7 @@ class SweepWorld:
             return 0.0
 
     async def run(self) -> None:
-        """Look, and end trials one by one, until the sweep is over."""
+        """Reconcile, and finish trials one by one, until the sweep is finished."""
         resynced = START
         for _ in range(1000):
             self._woken = False
@@ -164,7 +167,7 @@ class SweepWorld:
         raise AssertionError(f"never over: {self.why}, {self.status.trials}, {self.errors[-3:]}")
 
     def _time_passes(self, seconds: float | None) -> None:
-        """Until the operator looks by itself, or the next trial ends."""
+        """Advance the clock to the operator's next reconcile or to the end of the next trial."""
         able = [each for each in self.live if not each["spec"].get("suspend") or each["spec"].get("stop")]
         if able and (seconds is None or seconds >= WORK_SECONDS):
             self.now += WORK_SECONDS
@@ -205,7 +208,7 @@ class SweepWorld:
 
 
 def _unsuspended(spec: Object) -> Object:
-    """One that ended just before it was to be suspended stays so, and one may have been ready early; it makes no difference."""
+    """Return the spec without suspend and prestart, which depend on timing: a trial can finish just before it is suspended."""
     return {name: value for name, value in spec.items() if name not in ("suspend", "prestart")}
 
 
@@ -214,7 +217,7 @@ def is_owned(trial: Object, uid: str) -> bool:
 
 
 def end_of(world: SweepWorld) -> dict[str, Any]:
-    """What has to be the same however a sweep came to its end."""
+    """Return everything that must be equal whatever happens during the sweep."""
     status = world.status.model_dump(exclude={"start_time", "completion_time", "suspended_seconds", "conditions"})
     return {
         "status": status,

@@ -1,4 +1,4 @@
-"""What tests tried, counted as they passed, for the summary at the end of a run (tests/conftest.py)."""
+"""Count what the crash tests tried, for the summary at the end of a run (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ crashes: Counter[str] = Counter()
 
 
 def crash_summary() -> str:
-    """One line about the crash enumeration; nothing if none was run."""
+    """Return one line about the crash enumeration; empty if none was run."""
     runs = {name.removeprefix("run "): count for name, count in sorted(crashes.items()) if name.startswith("run ")}
     if not runs:
         return ""

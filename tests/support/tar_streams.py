@@ -1,4 +1,4 @@
-"""Tar streams made on the fly, and what is in one: for round trips that must not be held in memory."""
+"""Generate and inspect tar streams for round trips that must not be held in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Facts = dict[str, tuple[bytes, int, int, str, str]]  # name -> type, mode, size,
 
 
 def one_large_file(name: str, size: int) -> Iterator[bytes]:
-    """A tar stream with one file of random bytes."""
+    """Yield a tar stream with one file of random bytes."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o640
     yield member.tobuf(tarfile.PAX_FORMAT)
@@ -26,7 +26,7 @@ def one_large_file(name: str, size: int) -> Iterator[bytes]:
 
 
 def many_small_files(count: int) -> Iterator[bytes]:
-    """A tar stream with files of a few bytes, a hundred in each directory."""
+    """Yield a tar stream with files of a few bytes, a hundred in each directory."""
     for number in range(count):
         if number % 100 == 0:
             directory = tarfile.TarInfo(f"d{number // 100}")
@@ -40,7 +40,7 @@ def many_small_files(count: int) -> Iterator[bytes]:
 
 
 def odd_files() -> bytes:
-    """Names, contents, modes and kinds that others have stumbled over."""
+    """Return a tar file with unusual names, contents, modes and file types."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, mode, data in (
@@ -67,7 +67,7 @@ def odd_files() -> bytes:
 
 
 def facts(file: Path, prefix: str = "") -> Facts:
-    """All members of a tar file below prefix but directories that only lead somewhere; names relative to prefix."""
+    """Return the members of a tar file below prefix, by name relative to prefix."""
     found: Facts = {}
     with tarfile.open(file) as tar:
         for member in tar:

@@ -1,4 +1,4 @@
-"""The servers that tests work with are real ones, and are gone afterwards."""
+"""The servers for tests are real, and stop after the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer, so that hours pass in no time and always alike."""
+"""An event loop whose clock jumps to the next timer: hours pass at once, and runs are deterministic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = ParamSpec("P")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For what does no IO: who waits for anything but timers and other tasks waits for ever, which is an error here."""
+    """A loop for code without IO: it raises an error when a task waits for anything but timers and other tasks."""
 
     def __init__(self) -> None:
         self._passed = 0.0
@@ -23,7 +23,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._passed
 
     def jump(self, seconds: float | None) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         if seconds is None:
             raise RuntimeError("nothing will ever happen: everybody waits")
         self._passed += seconds
@@ -42,7 +42,7 @@ class _Jumping(selectors.SelectSelector):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that runs in such a loop, from time 0."""
+    """Run a test in such a loop, from time 0."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for what nothing reports: metrics, files, processes, other servers. For objects of the cluster there are watches."""
+"""Poll metrics, files, processes and other servers, which report no changes. Use watches for objects of the cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 240.0  # no wait of the tests of the cluster lasts longer
+DEADLINE_SECONDS = 240.0  # the longest wait in tests of the cluster
 PAUSE_SECONDS = 0.2
 
 
 async def eventually(check: Callable[[], Awaitable[T]]) -> T:
-    """The first answer of the check that is true. Raises TimeoutError."""
+    """Poll check; return its first true result. Raises TimeoutError."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not (found := await check()):
             await asyncio.sleep(PAUSE_SECONDS)

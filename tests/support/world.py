@@ -1,4 +1,4 @@
-"""A whole world for the reconciler: cluster, runners and volume in memory, and a clock that goes as fast as things happen."""
+"""A simulated world for the reconciler: cluster, runners and volume in memory, with a virtual clock that jumps between events."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def manifest(spec: Mapping[str, Any] | None = None, config: Json | None = None, 
 class World:
     """One trial and everything around it.
 
-    durations: seconds a phase takes, by "STEP/OPERATION" (else it ends as soon as somebody waits for it). results: of
-    phases, by the same. events: what becomes of the news that a pod changed. wrap: puts something around the cluster.
-    happens: what somebody else does, by seconds since the start. plans: by trial uid, as another world read them (tasks
-    do not change, and reading one takes as long as ten calls). stored: results go to an object store; files: in pods, by path.
+    durations: seconds each phase takes, by "STEP/OPERATION" (default: it finishes when a client waits for it).
+    results: of phases, by the same keys. events: how the pod's watch events are delivered. wrap: wraps the cluster.
+    happens: actions of others, by seconds since the start. plans: by trial uid, loaded by another world (tasks do not change,
+    and loading one takes as long as ten calls). stored: results go to an object store. files: in pods, by path.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -102,7 +102,7 @@ class World:
         self._failures = 0
 
     def fresh(self) -> Reconciler:
-        """An operator that was just started: it remembers nothing."""
+        """Return a newly started operator with an empty memory."""
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
         settings = SETTINGS.model_copy(update=dict(self.settings))
         store: Any = self.volume if self.stored else None
@@ -113,10 +113,10 @@ class World:
         reconciler._tools = replace(tools, loader=loader)
         return reconciler
 
-    # -- what goes on
+    # -- time and reconciles
 
     async def look(self, times: int = 1) -> float | None:
-        """Look at the trial, as the queue does: after an error again, later each time. An operator that dies is replaced."""
+        """Reconcile the trial as the queue does: back off after an error. Replace an operator that died."""
         wait: float | None = None
         for _ in range(times):
             self.looks += 1
@@ -134,9 +134,9 @@ class World:
         return wait
 
     async def run(self, until: Callable[[], object] | None = None, most: int = 400, *, first: float | None = None) -> None:
-        """Let time pass from one thing that happens to the next, until nothing more will, or until says so.
+        """Advance the clock from event to event until none is left, or until returns true.
 
-        first: seconds until the first look; unset: at once.
+        first: seconds until the first reconcile; default: at once.
         """
         wait = await self.look(2 if self.events == "duplicated" else 1) if first is None else first
         while not (until and until()):
@@ -147,7 +147,7 @@ class World:
             wait = await self._pass(wait, ends)
 
     async def _pass(self, wait: float | None, ends: float | None) -> float | None:
-        """To the next end of a phase or to the next look, whichever comes first."""
+        """Advance the clock to the next end of a phase or to the next reconcile, whichever is earlier."""
         if ends is None or (wait is not None and self.now + wait < ends):
             assert wait is not None
             self.now += wait
@@ -163,7 +163,7 @@ class World:
         return await self.look(2 if self.events == "duplicated" else 1)
 
     def end_phases(self) -> None:
-        """End what is over by now."""
+        """Finish the phases whose time has passed."""
         for runner in self.cluster.runners.values():
             for record in list(runner.records.values()):
                 if record["state"] == "running" and record["startedAt"] + self._duration(record["id"]) <= self.now:
@@ -203,10 +203,10 @@ class World:
             runner.user = {"uid": self.user, "gid": self.user, "name": "agent", "home": "/home/agent"}
         return runner
 
-    # -- going back
+    # -- save and restore
 
     def save(self) -> bytes:
-        """All that is there but the operator's memory."""
+        """Return the whole state without the operator's memory."""
         assert isinstance(self.volume, FakeVolume)
         runners = [
             (uid, each.user, each.records, each.starts, each.uploads, each.instance) for uid, each in self.cluster.runners.items()
@@ -214,7 +214,7 @@ class World:
         return pickle.dumps((self.now, self.happened, self.cluster.save(), runners, self.volume.results), pickle.HIGHEST_PROTOCOL)
 
     def restore(self, saved: bytes) -> Self:
-        """Be as a world with the same options was; the operator is a new one."""
+        """Restore the state of a world with the same options; the operator is new."""
         assert isinstance(self.volume, FakeVolume)
         self.now, self.happened, cluster, runners, self.volume.results = pickle.loads(saved)
         self.cluster.restore(cluster)
@@ -224,7 +224,7 @@ class World:
             self.cluster.runners[uid] = runner
         return self
 
-    # -- what is there
+    # -- state
 
     @property
     def object(self) -> Object:
@@ -246,13 +246,13 @@ class World:
 
     @property
     def condition(self) -> tuple[str, str, str]:
-        """Type, reason and message of the first condition after Ready that is True."""
+        """Return type, reason and message of the first True condition that is not Ready."""
         held = next(each for each in self.status.conditions if each.status == "True" and each.type != "Ready")
         return held.type, held.reason, held.message
 
     @property
     def runner(self) -> FakeRunner:
-        """The only runner there was, or the last one."""
+        """Return the latest runner."""
         return list(self.cluster.runners.values())[-1]
 
     @property
@@ -264,18 +264,18 @@ class World:
         return sum(each.startswith("apply_status") for each in self.cluster.writes)
 
     def pod_status(self, **status: Any) -> None:
-        """Something happened to the only pod."""
+        """Change the status of the only pod."""
         (name,) = self.pods
         self.cluster.set_pod_status(KEY[0], name, **status)
 
     def change_trial(self, **spec: Any) -> None:
-        """The user changed the spec."""
+        """Change the trial's spec, as a user does."""
         trial = self.object
         self.cluster.put({**trial, "spec": {**trial["spec"], **spec}})
 
 
 class Loader:
-    """Reads each task once."""
+    """Loads each task once."""
 
     def __init__(self, loader: TrialLoader, plans: dict[str, Loaded]) -> None:
         self._loader, self._plans = loader, plans
@@ -290,7 +290,7 @@ class Loader:
 
 
 class TimedRunner(FakeRunner):
-    """Its phases end when their time has come, and somebody looks."""
+    """A runner whose phases finish at their time, when a client waits."""
 
     is_finished: Callable[[str], bool]
 
@@ -300,7 +300,7 @@ class TimedRunner(FakeRunner):
 
 
 def timeless(value: Any) -> Any:
-    """A status or result without what differs from one run to the next: times, durations and the numbers of pods."""
+    """Return a status or result without what differs between runs: times, durations and pod uids."""
     if isinstance(value, Mapping):
         return {key: bool(each) if key == "podUID" else timeless(each) for key, each in value.items() if not _is_time(key)}
     return [timeless(each) for each in value] if isinstance(value, list) else value
