@@ -1,5 +1,8 @@
-"""For all tests: they run on the event loop of production, generated examples are the same each time, an exception that asyncio or
-kopf only logs fails the test, and the crash enumeration's totals are printed at the end."""
+"""Setup for all tests.
+
+Tests run on the production event loop; Hypothesis generates the same examples each time; a test fails if asyncio or kopf only
+logs an exception; the summary contains the totals of the crash enumeration.
+"""
 
 import asyncio
 import logging
@@ -15,7 +18,7 @@ from tests.support.tally import crash_summary, crashes
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.load_profile("fixed")
 
-SWALLOWING = ("asyncio", "kopf")  # loggers of those that catch exceptions of our callbacks and handlers, log them and go on
+SWALLOWING = ("asyncio", "kopf")  # loggers of libraries that catch and log exceptions of our callbacks and handlers
 
 
 def pytest_asyncio_loop_factories(
@@ -25,7 +28,7 @@ def pytest_asyncio_loop_factories(
 
 
 class _Errors(logging.Handler):
-    """Keeps the records."""
+    """Collects the records."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -37,8 +40,10 @@ class _Errors(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
-    """Fail the test in which a callback of the event loop, a forgotten task or a kopf handler raised. A test that provokes one on
-    purpose checks the records and clears the list."""
+    """Fail the test if a callback of the event loop, a forgotten task or a kopf handler raised an exception.
+
+    A test that causes one on purpose checks the records and clears the list.
+    """
     errors = _Errors()
     for name in SWALLOWING:
         logging.getLogger(name).addHandler(errors)
@@ -49,7 +54,7 @@ def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
     assert not told, "swallowed exceptions:\n" + "\n".join(told)
 
 
-_COUNTS = "crash_counts"  # that each worker of pytest-xdist sends
+_COUNTS = "crash_counts"  # each pytest-xdist worker sends this
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,4 +1,4 @@
-"""The operator as a whole, without kopf: it stands by, leads, is asked how it is, stops, or loses its lease."""
+"""The whole operator without kopf: standby, leader, health checks, shutdown, and loss of the lease."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.sweep_world import ended, sweep
 
 
 class FakeClient(FakeCluster):
-    """A cluster that is connected to."""
+    """A cluster with the connection methods of a client."""
 
     namespace = "multistep-system"
     away = False
@@ -47,7 +47,7 @@ class FakeClient(FakeCluster):
 
 
 class Operator:
-    """An App at a fake cluster, and what it did. port: of its endpoints."""
+    """An App on a fake cluster; records what it processed and its exit codes."""
 
     def __init__(self, cluster: FakeClient, results: Path) -> None:
         self.ended: list[int] = []
@@ -72,7 +72,7 @@ class Operator:
         self.worked.append(key)
 
     async def ask(self, path: str) -> tuple[int, str]:
-        """The answer of an endpoint, without going through the network."""
+        """Return the response of an endpoint, without the network."""
         well, text = await {"/healthz": self.app.health.live, "/readyz": self.app.health.ready}[path]()
         return (200 if well else 503), text
 
@@ -96,7 +96,7 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 def other(cluster: FakeCluster) -> Lease:
-    """Another replica."""
+    """Return another replica's Lease."""
     return Lease(cluster, Replica("other"), namespace="multistep-system", name="multistep", seconds=3)
 
 
@@ -254,7 +254,7 @@ async def test_one_that_is_stopped_lets_its_look_end_and_hands_over(operator: Op
 
     async def look(_: object) -> None:
         await asyncio.sleep(0.2)
-        operator.app.lease.check()  # still allowed to end it
+        operator.app.lease.check()  # it may still finish its reconcile
         ended.set()
 
     operator.app.queue._work = look

@@ -1,4 +1,4 @@
-"""In which order `make e2e` runs what, and what of it again."""
+"""The order in which `make e2e` runs tests, and which ones it repeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST = "tests/e2e/test_sweeps.py::test_lost"
 
 
 class Played:
-    """Runs of pytest that only keep their arguments; one of them has a failure."""
+    """Runs of pytest that only record their arguments; one of them has a failure."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []

@@ -1,4 +1,4 @@
-"""The tests run on the loop of production, and see what asyncio and kopf swallow."""
+"""The tests run on the production event loop, and detect exceptions that asyncio and kopf swallow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_an_exception_in_a_task_that_nobody_awaits_is_seen(no_swallowed_ex
 
 
 async def test_an_exception_in_a_kopf_handler_is_seen(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
-    """kopf logs it, and the event is lost."""
+    """kopf logs the exception, and the event is lost."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event("v1", "pods", registry=registry)

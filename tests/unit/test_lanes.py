@@ -1,4 +1,4 @@
-"""What `make test` shows of runs of pytest that are side by side."""
+"""What `make test` prints about parallel runs of pytest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SKIPPED = "import pytest\n\n@pytest.mark.skip\ndef test_skipped(): ...\n"
 
 
 def ended(directory: Path, name: str, text: str) -> Ended:
-    """A run of a file with this text."""
+    """Write a test file with this text and run it."""
     file = directory / f"test_{name}.py"
     file.write_text(text)
     return execute(Run(name, [str(file), "-p", "no:cacheprovider"], os.environ | {"PYTHONUNBUFFERED": "1"}))

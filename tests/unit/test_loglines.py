@@ -1,4 +1,4 @@
-"""The operator's log: lines that parse, tell what they are about, and can neither take over a terminal nor tell a secret."""
+"""The operator's log: lines parse, name their object, contain no terminal escapes and reveal no secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from multistep.reconcile.workqueue import WorkQueue
 
 
 class Lines(logging.Handler):
-    """What a logger writes."""
+    """Records what a logger writes."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()

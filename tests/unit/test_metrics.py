@@ -1,4 +1,4 @@
-"""The metrics themselves: bounded, whatever the names are, and as Prometheus wants them."""
+"""The metrics: bounded cardinality, whatever the names are, and valid for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(number: int) -> dict[str, str]:
 
 
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
-    """By the values of namespace and agent."""
+    """Return the samples by the values of namespace and agent."""
     found = [each for family in text_string_to_metric_families(metrics.render().decode()) for each in family.samples]
     return {(each.labels["namespace"], each.labels["agent"]): each.value for each in found if each.name == name}
 
@@ -42,7 +42,7 @@ def test_every_metric_is_described_and_nothing_else_is() -> None:
 
 
 def test_no_label_can_name_a_task_a_step_or_a_trial() -> None:
-    """A pod that reads the metrics must not learn the rewards of single trials, its own earlier steps' included."""
+    """A pod that reads the metrics must not learn the rewards of single trials, or of its own earlier steps."""
     labels = {label for each in TABLE for label in (*each.described.labels, *each.described.choices)}
     assert labels.isdisjoint({"task", "step", "trial", "name", "pod", "uid", "key"})
     rewards = [each.described for each in TABLE if "reward" in each.described.name]
@@ -105,7 +105,7 @@ def test_trials_by_phase_are_shown_by_the_replica_that_leads_only() -> None:
 
 
 def test_labels_whose_values_are_known_have_series_from_the_start() -> None:
-    """PromQL's increase() misses the first event of a series that does not exist before."""
+    """PromQL's increase() misses the first event of a series that did not exist before."""
     metrics = Metrics()
     rows = [each.described for each in TABLE if each.described.known and each.described.labels != ("phase",)]
     assert len(rows) == 8

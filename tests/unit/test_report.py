@@ -1,4 +1,4 @@
-"""Tests of the cluster that fail once and then pass, and the history of tests that failed."""
+"""Tests of the cluster that fail once and then pass, and the history of failed tests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(directory: Path, text: str, name: str = "cases") -> Run:
 
 
 def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
-    """The runs, and their failures once more, as `make e2e` does it. pytest names these tests from their own directory."""
+    """Execute the runs, and repeat their failures as `make e2e` does. pytest names these tests relative to their own directory."""
     ended = [execute(each) for each in runs]
     directory = Path(runs[0].arguments[0]).parent
 
@@ -69,7 +69,7 @@ def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
 
 
 def played(count: int, codes: Sequence[int]) -> tuple[list[Ended], list[Again]]:
-    """A run in which so many tests fail, and the exit codes of their second runs."""
+    """Return a run with this number of failed tests, and the second runs with these exit codes."""
     outcomes = Outcomes(tuple(Outcome(f"t.py::test_{number}", "call", "failed", 1.0, "why") for number in range(count)))
     first = Ended(Run("many", [], {}), 1, [f"==== {count} failed, 7 passed in 1.00s ===="], outcomes)
     left = iter(codes)

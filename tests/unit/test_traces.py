@@ -22,7 +22,7 @@ from tests.support.world import REWARDS, World
 
 @dataclass
 class Receiver:
-    """An OTLP receiver. refuse: how many requests it refuses first; how: with which HTTP status."""
+    """An OTLP receiver. refuse: how many requests it rejects first; how: the HTTP status of the rejections."""
 
     url: str = ""
     refuse: int = 0
@@ -55,7 +55,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 async def ended(**options: Any) -> World:
-    """A trial that is over, in a cluster in memory."""
+    """Run a trial to its end in a cluster in memory."""
     world = World(results={f"{step}/verifier": result for step, result in REWARDS.items()}, **options)
     await world.run()
     return world
@@ -72,7 +72,7 @@ def counted(metrics: Metrics, outcome: str) -> float:
 
 
 async def no_pause(_: float) -> None:
-    """Time does not matter here."""
+    """Return at once, in place of a pause between retries."""
 
 
 async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) -> None:

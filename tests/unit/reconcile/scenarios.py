@@ -1,4 +1,4 @@
-"""Trials whose ends have to be the same whatever happens to the operator meanwhile."""
+"""Trials that must end the same whatever happens to the operator meanwhile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ WAITS = {"a/agent": 100.0, "b/agent": 100.0}
 
 @dataclass(frozen=True)
 class Scenario:
-    """options: of the world. condition: type and reason of its end; rewards: the trial's, by "reward"; attempts: that were lost.
+    """A trial and its expected end.
 
-    living: calls fail, too, while the operator lives on. fully: all variants are tried at all points; else one in turn
-    beside that without.
+    options: of the world. condition: type and reason at the end; reward: the trial's "reward"; attempts: reasons of failed ones.
+    living: also fail calls while the operator survives. fully: try all variants at every point; default: the first variant and,
+    in turn, one of the others.
     """
 
     options: Mapping[str, Any]
@@ -36,7 +37,7 @@ def _trial(config: Json = TWO, **spec: Any) -> Any:
 
 
 def lose_pod(world: World) -> None:
-    """The trial's pod is deleted by somebody, and whoever talks to it is cut off."""
+    """Delete the trial's pod and break its exec sessions."""
     name = world.status.pod_name
     if (pod := world.cluster.objects.get(("Pod", KEY[0], name or ""))) is not None:
         for stream in world.cluster.runners[pod["metadata"]["uid"]].streams:

@@ -1,4 +1,4 @@
-"""Bounds on what starts or is open at once: never exceeded, fair between namespaces, and nobody waits for ever."""
+"""Concurrency limits on starting pods and open exec sessions: never exceeded, fair between namespaces, without starvation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keys(namespace: str, count: int) -> list[Key]:
 
 
 class Woken(list[Key]):
-    """Who was woken, in order."""
+    """The requeued keys, in order."""
 
     def __call__(self, key: Key) -> None:
         self.append(key)
@@ -37,7 +37,7 @@ async def test_who_finds_no_place_is_woken_when_one_is_free() -> None:
     assert (bound.held, bound.waiting, woken) == (2, 1, [])
     bound.free(first)
     assert (bound.held, bound.waiting, woken) == (2, 0, [third])
-    assert bound.ask(third)  # it has its place already
+    assert bound.ask(third)  # it already holds the slot
 
 
 async def test_asking_again_keeps_the_place_in_the_line() -> None:
@@ -59,11 +59,11 @@ async def test_of_those_that_wait_the_namespace_with_the_fewest_places_is_served
         bound.ask(each)
     for each in crowd[:4]:
         bound.free(each)
-    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # two of four places each
+    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # two of four slots each
 
 
 async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> None:
-    """Places of slow are kept, those of fast given back at once."""
+    """Namespace slow keeps its slots; fast releases them at once."""
     woken = Woken()
     bound = Bound(4, woken)
     slow, fast = keys("slow", 100), keys("fast", 100)
@@ -73,7 +73,7 @@ async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> No
     for each in fast:
         assert bound.ask(each)
         bound.free(each)
-    assert woken == [*fast[2:], *slow[2:4]]  # only then has slow all four
+    assert woken == [*fast[2:], *slow[2:4]]  # slow gets all four slots only after that
 
 
 async def test_who_wants_two_places_is_not_passed_for_ever_by_those_who_want_one() -> None:
@@ -214,7 +214,7 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
     bound.saw(a, POD)
     bound.ask(b)
     await asyncio.sleep(STARTING_SECONDS - 1)
-    bound.saw(a, POD)  # no news
+    bound.saw(a, POD)  # unchanged
     assert woken == []
     await asyncio.sleep(2)
     assert woken == [b]

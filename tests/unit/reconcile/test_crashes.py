@@ -1,7 +1,7 @@
-"""Kill the operator at every point where it touches the world, begin anew with an empty memory, and compare the ends.
+"""Kill the operator at every point where it calls the outside world, start a new one with an empty memory, and compare the ends.
 
-The fakes pass a point before each call to API server and store, after each write (it happened, but nobody was told),
-before each frame that is sent (it was lost) and before each one that is received (its answer was lost).
+The fakes pass a point before each call to API server and store, after each write (it is stored, but the response is lost),
+before each frame that is sent (the frame is lost) and before each one that is received (the response is lost).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VARIANTS = (
 
 
 def after(course: Course, at: int, variant: str) -> World | None:
-    """What the next operator finds, if there can be such a thing."""
+    """Return what the next operator finds in this variant, or None if the variant does not exist at this point."""
     match variant:
         case "read the version before":
             return course.in_the_past(at, lambda versions: versions - 1)
@@ -52,7 +52,7 @@ async def undisturbed(options: Mapping[str, Any]) -> World:
 
 
 def failing(point: str) -> Exception:
-    """What the operator is told when the point fails, and it lives on."""
+    """Return the error that a surviving operator gets when the call at this point fails."""
     if point.startswith(("send", "receive")):
         return StreamLost("the stream was cut")
     return StoreError("no space left") if point.startswith("volume") else Unavailable("no answer")
@@ -71,14 +71,14 @@ async def course_of(scenario: Scenario) -> Course:
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 async def test_wherever_the_operator_dies_and_whatever_the_next_one_is_told_the_trial_ends_the_same(scenario: Scenario) -> None:
-    """Points between two changes of the world leave the same behind: those are tried once, for all of them."""
+    """Points between two changes of the world leave the same state; test only one of them."""
     course = await course_of(scenario)
     runs: Counter[str] = Counter()
     for number, at in enumerate({state: at for at, state in enumerate(course.states)}.values()):
         for variant in VARIANTS if scenario.fully else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])]):
             if (world := after(course, at, variant)) is not None:
                 await world.run(first=1.0)
-                await world.run(first=300.0)  # watches list again
+                await world.run(first=300.0)  # the resync lists everything again
                 course.assert_same_end(world, f"{variant}, at point {at}: {course.trace[at]}")
                 runs[f"run died, {variant}"] += 1
     tally.crashes.update(scenarios=1, points=len(course.trace), states=len(set(course.states)), **runs)
@@ -113,7 +113,7 @@ async def test_wherever_the_pod_is_lost_the_trial_begins_anew_and_ends_the_same(
 
 
 def delete_trial(world: World) -> None:
-    """The user deleted it; what it owns goes with it."""
+    """Delete the trial and its dependents, as a user does."""
     if (KIND, *KEY) in world.cluster.objects:
         world.cluster.remove(KIND, *KEY)
 
@@ -126,7 +126,7 @@ async def test_wherever_the_trial_is_deleted_nothing_of_it_goes_on(name: str) ->
             if first:
                 delete_trial(world)
             await world.run(first=first)
-            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]  # those are collected
+            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]  # GC deletes the others
             assert left == [], point
             assert_each_phase_once(world)
             assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(course.world.cluster.runners)
@@ -138,7 +138,7 @@ def owners(each: Object) -> list[str]:
 
 
 async def test_dying_again_and_again_is_no_worse() -> None:
-    """At points chosen by chance, but the same each time."""
+    """The points are random, with a fixed seed."""
     calm = await undisturbed(LONG)
     wanted, points = end_of(calm), len(calm.faults.trace)
     chance = random.Random(1)
@@ -166,7 +166,7 @@ async def test_whatever_becomes_of_watch_events_the_trial_ends_the_same(events: 
 
 @dataclass
 class Stale(Wrapped):
-    """The at-th read of the trial (from 1) tells how it was some versions ago."""
+    """The at-th read of the trial (from 1) returns an older version."""
 
     at: int
     back: int
@@ -209,7 +209,7 @@ async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write() -> No
 
 @dataclass
 class Late(Wrapped):
-    """The pod's readiness comes some reads late, as the kubelet tells it when it can."""
+    """The pod's readiness is some reads old: the kubelet reports it late."""
 
     reads: int
     told: list[Object] = field(default_factory=list)
@@ -232,7 +232,7 @@ async def test_a_readiness_that_comes_late_costs_time_only(reads: int) -> None:
 
 @dataclass
 class Vanishing(Wrapped):
-    """The pod goes between the look at it and the exec, and the news of it are lost."""
+    """The pod is deleted between its read and the exec, and the watch event is lost."""
 
     gone: bool = False
 
@@ -252,7 +252,7 @@ async def test_a_pod_that_goes_between_look_and_exec_is_looked_for_again() -> No
 
 @dataclass
 class Jittery(Wrapped):
-    """Every call takes its time, so that two operators get between each other's calls."""
+    """Every call is delayed at random, so that the calls of two operators interleave."""
 
     chance: random.Random
 
@@ -273,7 +273,7 @@ class Jittery(Wrapped):
 
 @pytest.mark.parametrize(("options", "seeds"), [(LONG, range(30)), (APART, range(15))], ids=["long phases", "verified apart"])
 async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range) -> None:
-    """A Lease is no fence: the old one may still be at it."""
+    """A Lease does not fence: the former leader may still be working."""
     wanted = end_of(await undisturbed(options))
     conflicts = 0
     for seed in seeds:
@@ -291,5 +291,5 @@ async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str,
             world.end_phases()
         assert end_of(world) == wanted, f"seed {seed}"
         assert_each_phase_once(world)
-    assert conflicts > len(seeds)  # they did meet
+    assert conflicts > len(seeds)  # the operators did interleave
     print(f"\n{len(seeds)} trials with two operators at once, {conflicts} conflicting writes")

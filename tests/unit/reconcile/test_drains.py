@@ -1,4 +1,4 @@
-"""What a drain of the node finds: pods that may be evicted, or budgets that let it wait."""
+"""What a drain of the node finds: pods that can be evicted, or disruption budgets that make it wait."""
 
 from __future__ import annotations
 

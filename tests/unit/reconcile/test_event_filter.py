@@ -1,4 +1,4 @@
-"""What of the watches' events makes a look."""
+"""Which watch events cause a reconcile."""
 
 from __future__ import annotations
 

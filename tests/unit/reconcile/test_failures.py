@@ -1,4 +1,4 @@
-"""Failures told apart, from what the cluster says to what the status says."""
+"""Failure classes, from what the cluster reports to what the trial's status reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = {"a/agent": 100.0, "b/agent": 100.0, "b/verifier/verifier": 100.0}
 
 @dataclass
 class Refusing:
-    """A cluster that does not take some pods. refusal: by pod name, what it says for how many times."""
+    """A cluster that rejects some pods. refusals: by pod name, the errors of the next calls."""
 
     cluster: FakeCluster
     refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ async def test_a_lost_attempt_is_counted_by_a_reason_of_the_table_only() -> None
     assert world.metrics.registry.get_sample_value("multistep_attempts_lost_total", {"reason": "Other"}) == 1
 
 
-# -- a container that was started again
+# -- restarted containers
 
 RESTARTED = {"name": "main", "restartCount": 1, "state": {"running": {}}}
 
@@ -140,7 +140,7 @@ async def test_a_container_started_again_in_its_pod_is_judged_by_the_end_of_the_
 
 
 async def test_another_container_in_the_pod_is_a_restart() -> None:
-    """Its restart count may be lost with the container."""
+    """The restart count may be lost with the container."""
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.records.clear()
@@ -176,14 +176,14 @@ async def test_a_runner_that_changes_the_rewards_of_a_completed_step_is_an_agent
     assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b", score=0.0)
 
 
-# -- exec sessions that something in the container kills
+# -- exec sessions that a process in the container kills
 
 
 async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not_retried() -> None:
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.killed = 10**6
-    world.now += 100  # its phase is over: the pod is not ready
+    world.now += 100  # its phase has finished: the pod is not ready
     world.end_phases()
     started = world.now
     await world.run()
@@ -218,7 +218,7 @@ async def test_streams_that_break_without_a_status_are_never_the_agents_doing() 
 
 @dataclass
 class Unready:
-    """A cluster whose pods' probes always fail: somebody floods their port."""
+    """A cluster whose pods' readiness probes always fail, as when a process floods their port."""
 
     cluster: FakeCluster
 
@@ -255,7 +255,7 @@ async def test_a_pod_template_may_not_end_or_restart_the_container_by_itself(tem
     assert world.condition[:2] == ("Failed", "InvalidSpec") and named in world.condition[2]
 
 
-# -- what takes its time, and what cannot be read any more
+# -- slow operations and unreadable data
 
 
 async def test_the_time_of_a_collection_is_that_of_the_download_and_not_of_its_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tasks from elsewhere, as the reconciler has them: resolved once, fetched once, waited for without a worker."""
+"""Remote tasks in the reconciler: resolved once, fetched once, and fetched without blocking a worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def task(text: str = TOML) -> bytes:
 
 
 class Outside:
-    """What is outside of the cluster: a branch and its commits. error: what a fetch ends with instead."""
+    """A remote source: a branch and its commits. error: what a fetch raises."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -204,7 +204,7 @@ async def test_secrets_that_do_not_fit_are_told(outside: Outside, source: Object
     assert told.reason == reason and said in told.message and "very-secret" not in told.message and outside.asked == []
 
 
-# -- many at once
+# -- concurrent fetches
 
 
 def trial(name: str, namespace: str = "default", source: Object | None = None) -> MultiStepTrial:

@@ -1,4 +1,4 @@
-"""A results volume that takes nothing more: told, waited for, and harmless."""
+"""A full results volume: reported in the status, retried, and harmless."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITES = ["keep_step a", "keep_step c", "finish", "redact"]
 
 
 class FullVolume(FakeVolume):
-    """The write that is named finds no room, and all after it, until there is some. again: how often one was tried."""
+    """A volume that fails the named write, and all writes after it, until it has room. again: the number of failed writes."""
 
     def __init__(self, at: str) -> None:
         super().__init__()

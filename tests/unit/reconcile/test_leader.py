@@ -1,4 +1,4 @@
-"""A leader falls asleep at every point of its work in turn; another takes over; the first wakes beside it, or after it."""
+"""A leader is suspended at every call in turn; another replica takes over; the first resumes while it works, or after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STARTS_NOTHING = {"receive", "send_eof", "close", "spool", "collected", "records
 
 
 class Nap:
-    """Where a process falls asleep: before its at-th call (from 1)."""
+    """Where a process is suspended: before its at-th call (from 1)."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -39,7 +39,7 @@ class Nap:
 
 
 class Wrapped:
-    """A cluster, a stream or a volume with something before each of its calls."""
+    """A cluster, a stream or a volume with a hook before each of its calls."""
 
     def __init__(self, inner: Any, before: Callable[[str], Any]) -> None:
         self._inner = inner
@@ -60,13 +60,16 @@ class Wrapped:
 
 
 class Sleeper:
-    """Two replicas; the first leads and falls asleep. on_the_wire: with its request sent already, which arrives when it wakes."""
+    """Two replicas; the first leads and is suspended.
+
+    on_the_wire: its request is already sent, and arrives when the replica resumes.
+    """
 
     def __init__(self, options: Mapping[str, Any], at: int, *, on_the_wire: bool = False) -> None:
         self.world = World(**options)
         self.passed = 0.0
         self.nap = Nap(at)
-        self.did: list[str] = []  # calls of the first that went out after it woke
+        self.did: list[str] = []  # calls of the first after it resumed
         leases = FakeCluster()
         self.first, self.second = (self._lease(leases, name) for name in ("first", "second"))
         cluster, volume = self.world.cluster, self.world.volume
@@ -94,7 +97,7 @@ class Sleeper:
             self.first.check()
 
     async def fall_asleep(self) -> asyncio.Task[None]:
-        """The first leads until it sleeps; the second takes over."""
+        """Run the first until it is suspended; the second takes over."""
         await self.first.attempt()
         await self.second.attempt()
         self.world.reconciler, new = self.old, self.world.reconciler
@@ -109,7 +112,7 @@ class Sleeper:
         return running
 
     async def run(self, looks: int) -> None:
-        """The whole story. looks: of the second until the first wakes."""
+        """Run the whole story. looks: reconciles by the second until the first resumes."""
         running = await self.fall_asleep()
         woken = self.world.looks + looks
         await self.world.run(until=lambda: self.world.looks >= woken)
@@ -118,7 +121,7 @@ class Sleeper:
         await self.world.run()
 
 
-STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]  # options, looks until it wakes, step
+STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]  # options, looks, step between calls
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,10 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping
 async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
     options: Mapping[str, Any], looks: int, step: int
 ) -> None:
-    """No fence can hold back what is on its way: versions, uids, names and ids do. A pod that is made so is idle, and an orphan."""
+    """A request already sent cannot be fenced: versions, uids, names and ids make it harmless.
+
+    A pod that it creates stays idle and is an orphan.
+    """
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
         story = Sleeper(options, at, on_the_wire=True)
@@ -158,7 +164,7 @@ async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
 
 
 def without_idle_pods(world: World) -> dict[str, Any]:
-    """The end of a trial, less the pods in which nothing was ever done."""
+    """Return the end of a trial, without the pods that executed nothing."""
     end = end_of(world)
     idle = {uid for uid, runner in world.cluster.runners.items() if not runner.starts}
     pods = [name for name in end["pods"] if world.cluster.objects["Pod", KEY[0], name]["metadata"]["uid"] not in idle]

@@ -1,4 +1,4 @@
-"""More trials than there is room for: bounds are kept, namespaces share, everything completes with its own reward."""
+"""More trials than slots: limits hold, namespaces share, and every trial completes with its own reward."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def trial(namespace: str, number: int, **spec: Any) -> Object:
 
 
 def runner_of(pod: Object) -> FakeRunner:
-    """One whose verifier gives the trial's own reward."""
+    """Return a runner whose verifier gives the trial's own reward."""
     results = {"1/task/verifier": rewarded(txt=str(reward_of(pods.trial_of(pod) or ("", ""))))}
     return FakeRunner(pod["metadata"]["uid"], results=results, files={"/logs/agent": {"log.txt": b"agent"}})
 
@@ -75,13 +75,13 @@ def assert_all_complete(cluster: FakeCluster, count: int) -> None:
     assert all(set(each.starts.values()) == {1} for each in cluster.runners.values())
 
 
-# -- exactly, in virtual time
+# -- deterministic, in virtual time
 
 
 class World:
     """A queue, a reconciler and a cluster in memory, in the loop's virtual time.
 
-    refused: of how many calls one is answered with 429; 0: none. impossible: a namespace whose pods never get a node.
+    refused: answer every n-th call with 429; 0: none. impossible: a namespace whose pods are never scheduled.
     """
 
     def __init__(self, *, starting_pods: int, open_execs: int, refused: int = 0, impossible: str = "") -> None:
@@ -110,7 +110,7 @@ class World:
         return [each for key, each in self.cluster.objects.items() if key[0] == "Pod" and each["status"]["phase"] == "Pending"]
 
     def _changed(self, type: str, found: Object) -> None:
-        """What the watches tell, and what scheduler and kubelet do."""
+        """Deliver the change as the watches do, and act as scheduler and kubelet."""
         kind, namespace, name = found["kind"], found["metadata"]["namespace"], found["metadata"]["name"]
         told = None if type == "ADDED" else type
         if kind == KIND:
@@ -137,9 +137,9 @@ class World:
 
 
 class Shedding:
-    """A cluster that refuses one of so many calls, and counts the execs that are open. Everything takes a little while.
+    """A cluster that rejects every n-th call and counts open exec sessions. Every call takes a short time.
 
-    quota: of pods in a namespace; over_quota: how often it was exceeded.
+    quota: of pods in a namespace; over_quota: how many creations the quota rejected.
     """
 
     def __init__(self, cluster: FakeCluster, one_of: int) -> None:
@@ -217,7 +217,7 @@ async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> N
         while len(world.finished) < count:
             await asyncio.sleep(1)
     assert_all_complete(world.cluster, count)
-    assert world.edge.over_quota < 2 * count  # had each asked every ten seconds, it were ten times as often
+    assert world.edge.over_quota < 2 * count  # polling every ten seconds would cause ten times as many
     assert max(writes(world, (CROWD, f"t{number}")) for number in range(count)) <= 12
     assert quotas.waiting == 0
     await world.queue.stop()
@@ -249,9 +249,9 @@ async def test_a_namespace_of_impossible_pods_stops_nobody_and_is_slowed_down_it
         world.cluster.put(trial(FEW, number))
     while len(world.finished) < 20:
         await asyncio.sleep(1)
-    assert world.time() - begun < 20  # five at once, two seconds each
+    assert world.time() - begun < 20  # five at a time, two seconds each
     await asyncio.sleep(55)
-    assert len(world.starting) == 10  # five more each minute, so that a cluster that can grow does
+    assert len(world.starting) == 10  # five more each minute, so that an autoscaler sees pending pods
     await world.queue.stop()
 
 
@@ -266,7 +266,7 @@ async def test_a_trial_that_waits_long_for_its_turn_says_so_once() -> None:
     assert [reasons(world, key), writes(world, key)] == [{"PodStarting"}, 1]
     await asyncio.sleep(20)
     assert [reasons(world, key), writes(world, key)] == [{"Queued"}, 2]
-    await asyncio.sleep(20)  # the first one's minute is over
+    await asyncio.sleep(20)  # the first one's minute has passed
     assert reasons(world, key) == {"Unschedulable"}
     await world.queue.stop()
 
@@ -301,7 +301,7 @@ async def test_pods_that_start_when_the_operator_begins_are_counted(
         await app._count_starting_pods(client)
         assert app.reconciler.starts.held == 3
     async with client_of("http://127.0.0.1:1") as client:
-        await app._count_starting_pods(client)  # it begins all the same
+        await app._count_starting_pods(client)  # the operator starts nevertheless
     assert "could not be counted yet" in caplog.text
     app.volume.close()
 
@@ -318,7 +318,7 @@ def writes(world: World, key: tuple[str, str]) -> int:
     return world.cluster.writes.count(f"apply_status {key[0]}/{key[1]}")
 
 
-# -- the operator as a process, and an API server that is slow and refuses much
+# -- the operator as a process, and a slow API server that rejects many requests
 
 TRIALS = 500
 STARTING_PODS, OPEN_EXECS = 20, 32
@@ -327,7 +327,7 @@ KIBIBYTES_PER_TRIAL = 60  # measured: 24 to 32, most of it with the first hundre
 
 @asynccontextmanager
 async def operator(url: str, path: Path) -> AsyncIterator[int]:
-    """The operator's own process; gives its id. What it logs is in path/log."""
+    """Run the operator in its own process; yield its process id. path/log contains its log."""
     (path / "results").mkdir()
     settings = {
         "KUBECONFIG": str(kubeconfig(url, path / "kubeconfig")),
@@ -350,7 +350,7 @@ async def operator(url: str, path: Path) -> AsyncIterator[int]:
 
 
 def kibibytes(pid: int, what: str) -> int:
-    """VmRSS, the memory of a process, or VmHWM, the most it ever had."""
+    """Return VmRSS, the current memory of a process, or VmHWM, its maximum."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what))
 
@@ -370,11 +370,11 @@ async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_ref
             finished += done
         grown = kibibytes(pid, "VmHWM") - idle
     assert_all_complete(cluster, TRIALS)
-    # Without turns they would be the very last. How soon they are heard of is the watch's affair: their events come last.
+    # Without fair turns these trials would finish last. The exact position depends on the watch: their events arrive last.
     assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 2
     assert load.most_starting <= STARTING_PODS and load.most_execs <= OPEN_EXECS
     assert load.most_in_flight <= MOST_IN_FLIGHT
-    assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # each is asked again only after Retry-After
+    assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # the operator retries each only after Retry-After
     assert len(load.asked) * 0.02 < load.refused < len(load.asked) * 0.25
     assert grown < KIBIBYTES_PER_TRIAL * TRIALS
     assert "Traceback" not in (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""Removing orphans, in a cluster in memory and a real directory: what it removes, what it leaves, and races it must not lose."""
+"""Garbage collection of orphans, in a cluster in memory and a real directory: what it deletes and retains, and its races."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNNING = {"phase": "Running", "attempt": 2, "podName": "t-2"}
 
 
 class Scene:
-    """A cluster, a volume, and the removal of what is left in both."""
+    """A cluster, a volume, and the garbage collection of both."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.cluster = FakeCluster()
@@ -203,7 +203,7 @@ async def test_results_in_an_object_store_are_kept_as_long_and_removed_then(scen
 
 
 class RemovedAround:
-    """A cluster whose orphans are removed, without any grace, before and after each call of the reconciler."""
+    """A cluster whose orphans are deleted, without any grace period, before and after each call of the reconciler."""
 
     def __init__(self, cluster: FakeCluster, remove: Callable[[], Awaitable[None]]) -> None:
         self._cluster, self._remove = cluster, remove
@@ -234,7 +234,7 @@ async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_
     calm = World(**options, durations={"a/agent": 100.0})
     await calm.run()
     assert rounds > 50
-    if not options:  # else a pod that is about to be removed may be removed as an orphan
+    if not options:  # with options, a pod that is about to be deleted may count as an orphan
         assert metrics.orphans_deleted.labels("pod")._value.get() == metrics.orphans_deleted.labels("results")._value.get() == 0
     assert world.condition[0] == "Complete" and world.status.attempts == [] and world.status.rewards == calm.status.rewards
     assert list(await volume.trials()) == [TrialKey(*KEY, "trial-uid")]
@@ -299,7 +299,7 @@ async def test_two_trials_of_one_name_each_have_their_own_results(scene: Scene) 
 
 
 async def test_a_trial_that_came_back_begins_to_be_gone_anew(scene: Scene) -> None:
-    """A cluster that was restored: the same uid."""
+    """A restored cluster contains the trial again, with the same uid; its retention time restarts."""
     key = await scene.results()
     await scene.once()
     scene.trial()
@@ -357,7 +357,7 @@ async def test_only_what_is_of_its_shard_is_removed(tmp_path: Path, shard: str, 
 
 
 async def test_what_a_trial_has_that_was_given_to_another_shard_is_left_alone(scene: Scene) -> None:
-    """It was made as one of this shard, and so are its pod and its results."""
+    """The trial's pod and results were created while it belonged to this shard."""
     trial = scene.trial(status=RUNNING)
     trial["metadata"]["labels"] = {"multistep.dev/shard": "b"}
     scene.cluster.put(trial)
@@ -369,7 +369,7 @@ async def test_what_a_trial_has_that_was_given_to_another_shard_is_left_alone(sc
 
 
 async def test_results_of_namespaces_that_are_not_watched_are_left_alone(tmp_path: Path) -> None:
-    """Nothing is known of their trials."""
+    """Their trials are unknown."""
     scene = Scene(tmp_path, namespaces=["default", "b"])
     for namespace in ("default", "b", "c"):
         await scene.results(namespace=namespace)
@@ -401,7 +401,7 @@ async def test_litter_on_the_volume_is_deleted_when_it_is_old_and_free_space_is_
     assert scene.metrics.results_free._value.get() > 0
 
 
-# -- again and again
+# -- periodic runs
 
 
 async def test_it_begins_soon_after_the_start_and_then_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A trial whose pods somebody else lets in, by looks at a cluster in memory with a Kueue of a few lines."""
+"""Trials whose pods an external queue admits, reconciled in a cluster in memory with a minimal Kueue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.world import KEY, SEPARATE, START, World, manifest
 QUEUE = "kueue.x-k8s.io/queue-name"
 GATE = {"name": "kueue.x-k8s.io/admission"}
 SHORT = {"environment": {"docker_image": "img"}, "steps": [{"name": "a"}]}
-STRIDE = 4  # points where it dies: all of them would be a minute
+STRIDE = 4  # distance between the crash points; trying all would take a minute
 EVICTED = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted", "message": "for others"}
 
 
 class Kueue:
-    """A cluster whose webhook holds back each pod that names a queue."""
+    """A cluster whose webhook gates each pod that names a queue."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -57,7 +57,7 @@ def suspended(world: World) -> str:
 
 async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
     world = queued({"activeDeadlineSeconds": 500})
-    assert await world.look() is None  # woken by news only
+    assert await world.look() is None  # requeued by events only
     waiting = "pod t-1 waits in the queue team until Kueue admits it"
     assert (world.status.phase, world.condition[1:], suspended(world)) == ("Pending", ("QueuedByKueue", waiting), "True")
     writes = world.status_writes
@@ -83,7 +83,7 @@ async def test_a_trial_that_kueue_evicts_waits_in_the_queue_again() -> None:
     admit(world)
     await world.look()
     pod = world.cluster.objects["Pod", KEY[0], "t-1"]
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it stays until Kueue takes its finalizer away
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it exists until Kueue removes its finalizer
     world.cluster.set_pod_status(KEY[0], "t-1", conditions=[EVICTED])
     await world.run(until=lambda: world.condition[1] == "QueuedByKueue")
     (lost,) = world.status.attempts
@@ -154,7 +154,7 @@ async def test_a_queued_trial_that_is_suspended_gives_up_its_place_and_takes_ano
 
 
 async def played(faults: Faults, plans: dict[str, Loaded]) -> World:
-    """Queued, admitted, evicted once, admitted again."""
+    """Admit the trial, evict it once and admit it again."""
     spec = {"podCleanup": "Never", "activeDeadlineSeconds": 1000}
     world = queued(spec, SHORT, durations={"a/agent": 100.0}, faults=faults, plans=plans)
 

@@ -1,4 +1,4 @@
-"""Lines of trials for which a quota has no room: one tries, and nobody waits for ever."""
+"""Trials whose pods exceed a quota: one retries, the others are queued, and none starves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL, LARGE = pod(), pod("8")
 
 
 class Trials:
-    """Trials that want pods; woken: who was, in order, and when."""
+    """Trials that want pods; woken: when each key was requeued, in order."""
 
     def __init__(self) -> None:
         self.woken: list[tuple[float, Key]] = []
@@ -30,7 +30,10 @@ class Trials:
         self.quotas = Quotas(lambda key: self.woken.append((self.time(), key)), self.time)
 
     def look(self, key: Key, refusal: str | None = None, wanted: Object = SMALL, *, first: bool = False) -> bool:
-        """One look: it asks, and if it may it tries and is told this; None: it does not try after all. Says whether it might."""
+        """Reconcile once; return whether the trial may try to create its pod.
+
+        refusal: the rejection of its attempt, empty if the attempt succeeds; None: it makes no attempt.
+        """
         may = self.quotas.may_try(key, wanted, first=first)
         if may and refusal is not None:
             self.quotas.tried(key, wanted, refusal, first=first)
@@ -53,7 +56,7 @@ async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> No
     pauses = []
     for _ in range(9):
         pauses.append(trials.quotas.pause(A))
-        assert not trials.look(A, FULL)  # before its time
+        assert not trials.look(A, FULL)  # too early
         await asyncio.sleep(pauses[-1] or 0)
         assert trials.look(A, FULL)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, BACKOFF.last]
@@ -74,7 +77,7 @@ async def test_who_gets_a_pod_lets_the_next_one_try_at_once() -> None:
 @in_virtual_time
 async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
     trials = Trials()
-    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both before any answer
+    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both ask before any response
     for each in (A, B):
         trials.quotas.tried(each, SMALL, FULL, first=False)
     assert (trials.quotas.pause(A), trials.quotas.pause(B)) == (1, None)
@@ -114,7 +117,7 @@ async def test_a_line_that_is_gone_when_there_is_room_wakes_nobody() -> None:
 async def test_who_wants_no_pod_any_more_leaves_the_line() -> None:
     trials = Trials()
     trials.look(A, FULL), trials.look(B), trials.look(C)
-    trials.quotas.settle(A)  # stopped, deleted, or its look failed before it asked
+    trials.quotas.settle(A)  # stopped, deleted, or its reconcile failed before it tried
     assert [key for _, key in trials.woken] == [B]
     trials.quotas.settle(C)
     assert (trials.quotas.waiting, len(trials.woken)) == (1, 1)

@@ -56,7 +56,7 @@ async def test_a_trial_of_short_phases_runs_to_its_end_at_once_in_one_session() 
     assert status.results == "http://127.0.0.1:8080/results/default/t/trial-uid"
     assert world.execs == 1
     assert world.errors == []
-    assert world.pods == []  # deleted: podCleanup is Always
+    assert world.pods == []  # deleted, as podCleanup is Always
     assert set(world.runner.starts.values()) == {1}
 
 
@@ -73,7 +73,7 @@ async def test_events_tell_each_transition_once() -> None:
 
 async def test_keys_that_nobody_reads_are_told_once() -> None:
     typo = {**CONFIG, "steps": [{"name": "a", "min_rewards": 0.5}, {"name": "b"}, {"name": "c"}], "zzz\x1b": 1}
-    world = await ran(trial=manifest(config=typo), durations=LONG, user=1000)  # the pod is made twice: as root the second time
+    world = await ran(trial=manifest(config=typo), durations=LONG, user=1000)  # the pod is created twice, the second time as root
     assert [event for event in world.cluster.events if event["reason"] == "UnknownKeys"] == [
         {
             "reason": "UnknownKeys",
@@ -207,7 +207,7 @@ async def test_a_trial_whose_task_went_away_ends_at_its_deadline() -> None:
     world.cluster.put({"kind": "Secret", "metadata": {"name": "s"}, "data": {"x": "MQ=="}})
     await world.look()
     world.cluster.remove("Secret", "default", "s")
-    world.reconciler = world.fresh()  # which has to read it again
+    world.reconciler = world.fresh()  # it must read the Secret again
     await world.run(most=50)
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
     assert world.now - START <= 102
@@ -221,7 +221,7 @@ async def test_no_session_is_opened_while_a_phase_is_known_to_run() -> None:
         world.now += 1
         await world.look()
     assert world.execs == 1
-    world.now += 60  # the slow look that is the safety net
+    world.now += 60  # the fallback reconcile, should an event be lost
     await world.look()
     assert world.execs == 2
 
@@ -290,7 +290,7 @@ async def test_at_its_deadline_a_trial_fails_with_what_it_had() -> None:
     assert result["exception_info"]["exception_type"] == "DeadlineExceeded"
 
 
-# -- pods that are taken away
+# -- lost pods
 
 
 async def test_a_deleted_pod_is_replaced_and_the_attempt_on_record() -> None:
@@ -369,7 +369,7 @@ async def test_attempts_back_off() -> None:
     assert waits == [1, 2, 4, 8]
 
 
-# -- what a phase does to its own container
+# -- phases that end their own container
 
 
 async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_again() -> None:
@@ -382,7 +382,7 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
     last = world.status.steps[-1]
     assert last.exception and (last.name, last.exception.type, last.exception.phase) == ("c", "OutOfMemoryError", "agent")
     assert last.completion_time is not None
-    assert world.status.rewards == {"reward": 0.75, "style": 0.5}  # of the steps that were verified
+    assert world.status.rewards == {"reward": 0.75, "style": 0.5}  # of the verified steps
     assert (world.status.attempt, world.status.attempts) == (1, [])
     assert world.pods == []
 
@@ -391,7 +391,7 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
     ("id", "phase"), [("a/setup", "setup"), ("a/agent", "agent"), ("b/agent", "agent"), ("b/verifier", "verifier")]
 )
 async def test_a_container_that_ends_soon_after_a_phase_began_is_that_phases_failure(id: str, phase: str) -> None:
-    """Nothing was written about the phase yet: only the broken session tells which it was."""
+    """No record of the phase exists yet: only the broken session shows which phase it was."""
 
     def end_container(_: Any) -> dict[str, Any]:
         terminated = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
@@ -419,7 +419,7 @@ async def test_a_phase_that_fills_its_disk_is_not_tried_again() -> None:
     assert (world.condition[0], world.status.attempt) == ("Complete", 1)
 
 
-# -- making the pod
+# -- creating the pod
 
 
 async def test_an_image_whose_user_is_not_root_gets_a_pod_as_root() -> None:
@@ -468,7 +468,7 @@ async def test_an_image_that_cannot_be_had_fails_the_trial() -> None:
     assert world.status.exception and world.status.exception.type == "EnvironmentStartError"
 
 
-# -- specs that cannot be run
+# -- invalid specs
 
 
 @pytest.mark.parametrize(
@@ -495,9 +495,9 @@ async def test_an_invalid_spec_fails_by_the_name_of_the_field(spec: dict[str, An
     assert world.cluster.writes == writes
 
 
-# -- after the end
+# -- after the trial has finished
 
-POLICIES = [  # spec, whether a step fails, seconds the pod and the trial stay after the end (None: for ever)
+POLICIES = [  # spec, whether a step fails, seconds the pod and the trial are retained (None: forever)
     ({}, False, 0, None),
     ({}, True, 0, None),
     ({"podCleanup": "OnSuccess"}, False, 0, None),
@@ -506,7 +506,7 @@ POLICIES = [  # spec, whether a step fails, seconds the pod and the trial stay a
     ({"podTTLSecondsAfterFinished": 30}, False, 30, None),
     ({"ttlSecondsAfterFinished": 50}, False, 0, 50),
     ({"podTTLSecondsAfterFinished": 30, "ttlSecondsAfterFinished": 50}, False, 30, 50),
-    ({"podCleanup": "Never", "ttlSecondsAfterFinished": 50}, False, 50, 50),  # the pod is the trial's
+    ({"podCleanup": "Never", "ttlSecondsAfterFinished": 50}, False, 50, 50),  # the pod is deleted with the trial
     ({"podTTLSecondsAfterFinished": 90, "ttlSecondsAfterFinished": 50}, True, 50, 50),
 ]
 
@@ -528,12 +528,12 @@ async def test_what_stays_after_the_end(
     assert (gone.get("pod"), gone.get("trial")) == (pod_stays, trial_stays)
 
 
-# -- others write, too
+# -- concurrent writes by others
 
 
 @dataclass
 class Stale:
-    """A cluster that tells of an earlier state of the trial."""
+    """A cluster that returns an earlier version of the trial."""
 
     cluster: FakeCluster
     trial: Object
@@ -595,14 +595,14 @@ async def test_a_trial_of_another_shard_is_left_alone() -> None:
 
 
 def give_to(world: World, shard: str) -> None:
-    """The trial's label is changed."""
+    """Change the trial's shard label."""
     trial = world.object
     trial["metadata"]["labels"] = {"multistep.dev/shard": shard} if shard else {}
     world.cluster.put(trial)
 
 
 def operator_of(world: World, shard: str) -> None:
-    """From now on it is that one which looks."""
+    """Let the operator of this shard reconcile from now on."""
     world.settings = {"shard": shard}
     world.reconciler = world.fresh()
 
@@ -645,7 +645,7 @@ async def test_pods_have_their_trials_shard() -> None:
     assert labels["multistep.dev/shard"] == "a" and "other" not in labels
 
 
-# -- visits
+# -- exec sessions
 
 
 async def test_a_session_is_kept_for_a_phase_that_began_in_it_and_not_for_one_that_was_found_running() -> None:
@@ -660,7 +660,7 @@ async def test_a_session_is_kept_for_a_phase_that_began_in_it_and_not_for_one_th
 
 
 async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:
-    """Nothing is ever heard of the end of the first phase; the waits are as long as what it has taken by then."""
+    """No event reports the end of the first phase; each wait is as long as the phase has run so far."""
     world = World(durations={"a/agent": 100_000.0})
     waits = []
     for _ in range(12):
@@ -700,7 +700,7 @@ async def test_a_collection_that_is_cut_off_is_kept_as_far_as_it_came_and_noted_
     await world.run()
     assert world.errors == [] and world.condition[1] == "TrialComplete"
     assert [step.artifacts and step.artifacts.incomplete for step in world.status.steps] == [["it has more bytes than that"]] * 3
-    assert world.execs == 4  # one more for each step
+    assert world.execs == 4  # one extra session for each step
 
 
 async def test_a_session_ends_at_its_timeout_and_gives_its_slot_back() -> None:

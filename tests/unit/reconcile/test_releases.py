@@ -1,4 +1,4 @@
-"""Operators of other releases than the runner's: a trial waits for one that speaks to its runner, and nothing is run twice."""
+"""Operators and runners of different releases: a trial waits for an operator with its runner's protocol; no phase runs twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DURATIONS = {"a/agent": 100.0, "c/verifier": 40.0}
 
 
 async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rolled back too far while the agent worked, for far longer than a broken runner is given; then upgraded again."""
+    """A rollback goes too far while the agent runs, for longer than a broken runner is tolerated; an upgrade follows."""
     calm = World(durations=DURATIONS)
     await calm.run()
     world = World(durations=DURATIONS)

@@ -1,4 +1,4 @@
-"""What no watch told of is found by a list; what is only late is not."""
+"""The resync finds missed watch events by listing, and ignores events that are only late."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.sweep_world import sweep
 
 
 class Watched:
-    """A cluster, and a watch of it that tells what the test lets it tell."""
+    """A cluster, and a watch of it that reports only what the test delivers."""
 
     def __init__(self) -> None:
         self.cluster, self.event_filter, self.metrics = FakeCluster(), EventFilter(), Metrics()
         self.added: list[Key] = []
         self.slept: list[float] = []
-        self.meanwhile: list[Any] = []  # told while the comparison waits
+        self.meanwhile: list[Any] = []  # events that arrive while the comparison waits
         self.resync = Resync(
             self.cluster, self.event_filter, lambda _, key: self.added.append(key), self.metrics, shard=Shard(), sleep=self._sleep
         )
@@ -48,7 +48,7 @@ class Watched:
 
 @pytest.fixture
 async def watched() -> Watched:
-    """A trial and its pod, both told of."""
+    """A trial and its pod, both reported by the watch."""
     watched = Watched()
     trial = await make_trial(watched.cluster, "default", "t")
     await make_pod(watched.cluster, "default", "p", trial)
@@ -106,7 +106,7 @@ async def test_what_is_told_while_it_waits_is_only_late(watched: Watched) -> Non
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_what_comes_and_goes_while_it_waits_was_told_of(watched: Watched, known: bool) -> None:
-    """It is listed, and when the comparison is made no more known of it than before."""
+    """The list contains the trial, but its DELETED event arrives before the comparison."""
     trial = await make_trial(watched.cluster, "default", "brief")
     if known:
         watched.tell(trial, "ADDED")
@@ -138,7 +138,7 @@ async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not
 async def test_after_the_store_was_restored_from_an_older_copy_everything_is_requeued_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The pod did not change since the copy, but what was remembered of it may be of a time that the store does not know."""
+    """The pod did not change since the copy, but its remembered version may not exist in the restored store."""
     watched, restored = Watched(), []
     watched.resync._restored = lambda: restored.append(True)
     for name in ("t", "u"):
@@ -185,7 +185,7 @@ async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_on
 
 
 def test_what_a_pod_or_the_store_is_gets_asked_within_a_minute() -> None:
-    """Jitter and the time for late events included."""
+    """Jitter and the grace period for late events included."""
     assert Settings().resync_seconds * 1.2 + GRACE_SECONDS <= 60
 
 

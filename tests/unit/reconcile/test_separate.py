@@ -1,4 +1,4 @@
-"""Steps that are verified in a pod of their own: its life, and what becomes of the trial when it ends too early."""
+"""Steps with a separate verifier pod: its lifecycle, and the trial's when that pod ends too early."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ran(config: Any = SEPARATE, spec: dict[str, Any] | None = None, **opti
 
 
 async def verifying(spec: dict[str, Any] | None = None, **options: Any) -> World:
-    """A world where the verifier's pod of step a works."""
+    """Return a world in which the verifier's pod of step a is running."""
     world = World(trial=manifest(spec, config=SEPARATE), durations=LONG, **options)
     await world.run(until=lambda: world.status.steps and world.status.steps[0].phase == "Verifier" and len(world.pods) == 2)
     assert world.status.verifier
@@ -57,7 +57,7 @@ async def test_the_agents_pod_sees_no_tests_and_no_verdicts() -> None:
     assert not any(request.get("target") == "/tests" for request in agents.requests)
     assert not any("VERIFIER" in json.dumps(request) for request in agents.requests)
     resets = [each["path"] for request in agents.requests if request["op"] == "reset" for each in request["directories"]]
-    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # made before the first step
+    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # created before the first step
     assert len(verifiers) == 3
     for step, runner in zip("abc", verifiers, strict=True):
         assert {id.split("/")[1] for id in runner.starts} == {step}
@@ -168,7 +168,7 @@ def test_names_of_pods_are_host_names(length: int) -> None:
     assert len(name) <= 63 and name.endswith("-12-v99-root")
 
 
-# -- ends that come too early
+# -- pods that end too early
 
 
 async def test_a_verifiers_pod_that_is_deleted_loses_the_attempt() -> None:
@@ -280,11 +280,11 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
     policy, pod = world.cluster.objects["NetworkPolicy", *KEY[:1], "t-1"], world.cluster.objects["Pod", "default", "t-1"]
     assert policy["spec"]["egress"] == []
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # a policy for all other trials leaves it out
+    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # excluded from the policy for all other trials
 
 
 async def test_a_public_network_denies_ingress_alone() -> None:
-    """The readiness port answers the kubelet only: policies admit what comes from the pod's node."""
+    """Only the kubelet may reach the readiness port: policies admit traffic from the pod's node."""
     world = World(settings=ENFORCED, durations={"a/agent": 5.0})
     await world.look()
     assert created(world, "NetworkPolicy") == ["t-1"]

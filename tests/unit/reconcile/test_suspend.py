@@ -1,4 +1,4 @@
-"""Suspending, resuming and stopping a trial, by looks at a cluster in memory."""
+"""Suspend, resume and stop a trial, reconciled in a cluster in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rewards(world: World) -> list[Any]:
 
 
 async def in_step(name: str, spec: dict[str, Any] | None = None, **options: Any) -> World:
-    """A trial whose agent is at work on that step."""
+    """Return a trial whose agent is running in that step."""
     world = World(trial=manifest(spec), **{"durations": LONG, **options})
     await world.run(until=lambda: world.status.current_step == name and world.status.steps[-1].phase == "Agent")
     return world

@@ -1,4 +1,4 @@
-"""Suspend and resume a trial at every point where the operator touches the world, and kill the operator there, too."""
+"""Suspend and resume a trial at every point where the operator calls the outside world, and kill the operator there, too."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.world import MIXED, World, manifest, timeless
 
 LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
 POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
-STRIDE = 7  # each policy at other points: all of them would be minutes
+STRIDE = 7  # distance between the points, which differ per policy; trying all would take minutes
 
 
 class Meddling(Faults):
-    """Somebody does something at a point (from 1)."""
+    """Calls action at the at-th point (from 1)."""
 
     def __init__(self, at: int, action: Callable[[], None]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Meddling(Faults):
 
 @dataclass
 class Suspension:
-    """A trial that is suspended at a point, waits, and goes on."""
+    """A trial that is suspended at a point, waits, and is resumed."""
 
     policy: str
     durations: Mapping[str, float]
@@ -61,7 +61,7 @@ class Suspension:
 
 
 def assert_held(world: World) -> None:
-    """Nothing of it goes on, and it has a pod only if it says so."""
+    """Check that no phase of the trial is running, and that it has a pod only if its condition is Paused."""
     assert (world.condition[1] == "Paused") == bool(world.pods)
     assert all(step.completion_time for step in world.status.steps)
     running = [id for runner in world.cluster.runners.values() for id, each in runner.records.items() if each["state"] == "running"]
@@ -69,7 +69,7 @@ def assert_held(world: World) -> None:
 
 
 def assert_whole(world: World) -> None:
-    """It is Complete with the rewards of one attempt, in which each phase was started once, as in any other."""
+    """Check that the trial is Complete with the rewards of one attempt, and that each phase was started once."""
     assert world.condition[0] == "Complete", world.condition
     assert [step.rewards for step in world.status.steps] == [{"reward": 1}, {"reward": 0.5, "style": 1}, {"reward": 0}]
     assert [each.reason for each in world.status.attempts] in ([], ["Suspended"])
@@ -79,7 +79,7 @@ def assert_whole(world: World) -> None:
 
 
 def told(world: World) -> Any:
-    """The status without times, and without the pods' uids, which the fake cluster makes of the number of writes."""
+    """Return the status without times and pod uids; the fake cluster derives uids from the number of writes."""
 
     def without(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -137,7 +137,7 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_goes_on_
     suspension = Suspension(policy, LONG)
     first = suspension.world(10**9)
     await first.run(until=lambda: first.status.current_step == "b" and first.status.steps[-1].phase == "Verifier")
-    at = len(first.faults.trace)  # just after the operator let go of a phase that takes its time
+    at = len(first.faults.trace)  # just after the operator closed its session with a long phase
     calm = await suspension.play(at)
     wanted, points = told(calm), len(calm.faults.trace)
     assert calm.status.suspended_seconds

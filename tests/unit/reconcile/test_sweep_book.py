@@ -1,4 +1,4 @@
-"""What is known of a sweep's trials: by what a watch tells, by lists, and never what is older."""
+"""The cache of a sweep's trials: filled by watch events and lists, never overwritten with an older version."""
 
 from __future__ import annotations
 

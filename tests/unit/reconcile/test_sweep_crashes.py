@@ -1,4 +1,4 @@
-"""Kill the operator at every point where a sweep touches the world, begin anew with an empty memory, and compare the ends."""
+"""Kill the operator wherever a sweep calls the outside world, start a new one with an empty memory, and compare the ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def suspend(world: SweepWorld) -> None:
 
 
 def resume_later(world: SweepWorld) -> None:
-    """When the live ones that may still end have done so, nothing would happen any more."""
+    """Resume the sweep 50 seconds after it was suspended: without that, no event follows once its active trials have finished."""
     change = world.cluster.objects["TrialSweep", *KEY]["metadata"]["generation"]
 
     def resume() -> None:
@@ -68,7 +68,7 @@ async def test_wherever_it_happens_each_trial_is_made_once_and_the_sweep_ends_th
 
 
 def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
-    """Where time or a budget cuts a sweep off, how far it got depends on when it was looked at."""
+    """Return what must be equal; how far a sweep gets before its deadline or budget depends on when it is reconciled."""
     if "manifest" in options and {"activeDeadlineSeconds", "stopWhen"} & options["manifest"]["spec"].keys():
         return world.why, not world.live
     return end_of(world)
@@ -114,7 +114,7 @@ async def test_wherever_a_trial_is_deleted_it_is_never_made_again() -> None:
 
 
 class Jittery(Wrapped):
-    """Every call takes its time, so that two operators get between each other's calls."""
+    """Every call is delayed at random, so that the calls of two operators interleave."""
 
     def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
         super().__init__(cluster)
@@ -139,7 +139,7 @@ class Jittery(Wrapped):
 
 @pytest.mark.parametrize("seed", range(15))
 async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(seed: int) -> None:
-    """A Lease is no fence: the old one may still be at it. It hears of nothing but what it did itself."""
+    """A Lease does not fence: the former leader may still be working. It receives no watch events and knows only its own writes."""
     calm, chance = await undisturbed({}), random.Random(seed)
     world = SweepWorld(wrap=lambda cluster: cast(Cluster, Jittery(cluster, chance)))
     old = world.fresh()
@@ -157,7 +157,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
 
 
 class Stale(Wrapped):
-    """The at-th read of the sweep (from 1) tells how it was before its last writes."""
+    """The at-th read of the sweep (from 1) returns the state before its last writes."""
 
     def __init__(self, cluster: FakeCluster, at: int, back: int) -> None:
         super().__init__(cluster)

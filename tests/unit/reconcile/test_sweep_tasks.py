@@ -1,4 +1,4 @@
-"""Sweeps whose tasks come from elsewhere: resolved once, kept by their names, whatever becomes of the place and of the operator."""
+"""Sweeps with remote tasks: resolved once, retained by name, whatever happens to the source and the operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMITS = [f"{number}" * 40 for number in range(3)]
 
 
 class Place:
-    """A branch whose directory holds tasks, and what was asked of it."""
+    """A branch whose directory contains tasks; records the fetch requests."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.cache = tmp_path

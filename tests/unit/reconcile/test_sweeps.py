@@ -1,4 +1,4 @@
-"""Sweeps in a cluster in memory: trials are made in turn, suspended, stopped, counted; what is in the way is told."""
+"""Sweeps in a cluster in memory: trials are created in turn, suspended, stopped and counted; errors are reported."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ async def test_a_sweep_of_another_shard_is_left_alone() -> None:
 
 
 async def begun(world: SweepWorld) -> bytes:
-    """The sweep has created its first trials. Returns a copy of the store."""
+    """Let the sweep create its first trials. Return a copy of the store."""
     while await world.look() is not None:
         pass
     assert len(world.live) == 3
@@ -302,7 +302,7 @@ async def begun(world: SweepWorld) -> bytes:
 
 
 async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lost_trials_again_and_completes() -> None:
-    """In memory, trials were created of which the restored store knows nothing: they are created again, without a restart."""
+    """The restored store does not contain trials that the operator remembers: it creates them again, without a restart."""
     world = SweepWorld()
     copy = await begun(world)
     for trial in world.live:

@@ -1,4 +1,4 @@
-"""What is counted of trials: each thing once, whatever becomes of the writes."""
+"""Metrics of trials: each result is counted once, even when writes fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def value(world: World, name: str, **labels: str) -> float | None:
 
 
 def given(**options: Any) -> World:
-    """A trial with rewards 1, 0.5 and 0 of its steps, whose own reward is their mean."""
+    """Return a trial whose steps have rewards 1, 0.5 and 0; its own reward is their mean."""
     return World(**{"results": {f"{step}/verifier": result for step, result in REWARDS.items()}, **options})
 
 
@@ -81,7 +81,7 @@ async def test_the_wait_for_the_first_pod_and_the_start_of_each_are_measured() -
 
 
 def at(seconds: float) -> str:
-    """Seconds after the world's start."""
+    """Return the timestamp this many seconds after the world's start."""
     return datetime.fromtimestamp(START + seconds, UTC).isoformat()
 
 
@@ -92,7 +92,7 @@ async def points() -> list[str]:
 
 
 async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
-    """The write was done, and nobody heard of it; or it was not done: the next look tells which."""
+    """A failed write may or may not have been stored; the next reconcile finds out which."""
     plans: dict[str, Loaded] = {}
     for number, point in enumerate(await points(), 1):
         if not point.startswith("apply_status"):
@@ -106,7 +106,7 @@ async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
 
 
 async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() -> None:
-    """Only one that died between its last write and the count of it leaves a trial out."""
+    """Only an operator that dies between its last write and the count misses a trial."""
     missed, plans = [], dict[str, Loaded]()
     for number, point in enumerate(await points(), 1):
         if not point.startswith(("apply_status", "create_event")):
@@ -146,12 +146,12 @@ async def test_a_trial_that_ended_is_told_of_once_and_again_after_a_restart_if_i
     fresh(RECENT_SECONDS).saw(trial)
     assert told == ["trial-uid"] * 2
     another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
-    restarted.saw(another)  # of the same name
+    restarted.saw(another)  # with the same name
     assert told == ["trial-uid"] * 2 + ["another"]
 
 
 def lost_at(attempt: int, *, lost: int) -> MultiStepTrial:
-    """A trial whose first attempts were lost, each after its only step, and whose current one has not begun a step."""
+    """Return a trial whose first attempts failed, each after its only step, and whose current one has not started a step."""
     step = {"name": "a", "completionTime": at(1)}
     attempts = [{"number": number, "reason": "Evicted", "steps": [step]} for number in range(1, lost + 1)]
     status = {"phase": "Pending", "attempt": attempt, "attempts": attempts, "steps": [step] if attempt > lost else []}

@@ -1,4 +1,4 @@
-"""The work queue: one worker at a time per key, turns of namespaces, timers, back-off."""
+"""The work queue: one worker at a time per key, fair turns between namespaces, timers, back-off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B = ("ns", "a"), ("ns", "b")
 
 
 class Worker:
-    """Notes what it was called for; blocks while ``gate`` is closed."""
+    """Records the keys it is called with; blocks while ``gate`` is closed."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self.calls: list[Key] = []
@@ -168,7 +168,7 @@ async def test_a_queue_that_stops_ends_what_takes_too_long() -> None:
     queue.add(A)
     await asyncio.sleep(0.01)
     await queue.stop(within_seconds=0.01)
-    assert (worker.busy, queue._busy) == (1, {})  # it was cut off in the middle
+    assert (worker.busy, queue._busy) == (1, {})  # it was cancelled before it finished
 
 
 def pauses(*errors: Unavailable, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -199,7 +199,7 @@ async def test_a_key_that_is_due_sooner_stays_so() -> None:
     queue.start()
     queue.add_within(A, 0.0)
     queue.add_within(A, 1000.0)
-    while worker.calls != [A, A]:  # the second time as its work asked
+    while worker.calls != [A, A]:  # the second call was scheduled by the first one's result
         await asyncio.sleep(0.001)
     await queue.stop()
 
@@ -220,7 +220,7 @@ async def test_news_that_come_while_a_key_is_worked_on_are_not_put_off_by_what_i
 
 
 async def test_events_at_the_same_moment_requeue_a_key_once_on_the_loop_of_production() -> None:
-    """uvloop's call_later gives a handle without a due time for tiny delays."""
+    """uvloop's call_later returns a handle without a due time for tiny delays."""
     worker = Worker()
     queue = WorkQueue(worker, workers=1)
     queue.start()
