@@ -1,4 +1,4 @@
-"""A page in Chromium: what it complains of, and how it is for somebody without a mouse."""
+"""Check a page in Chromium: its errors, its width, and its use by keyboard alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.given import DEADLINE_SECONDS
 
 CHROMIUM = "/usr/bin/chromium"
 _MOST_MILLISECONDS = DEADLINE_SECONDS * 1000
-_FLAGS = (  # as root, and without asking for anything outside
+_FLAGS = (  # run as root, and send no requests of Chromium's own
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
@@ -26,7 +26,7 @@ _FOCUSED = """() => {
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """One that has not seen anything yet."""
+    """Yield a Chromium with a fresh profile."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS, timeout=_MOST_MILLISECONDS)
         yield browser
@@ -34,7 +34,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 async def opened(browser: Browser, file: Path, *, width: int, height: int, dark: bool) -> tuple[Page, list[str]]:
-    """The page of a file, and what it complains of: in the console, by an exception, or of what it could not load."""
+    """Open the file; return its page and its errors: console messages, uncaught exceptions and failed loads."""
     size = ViewportSize(width=width, height=height)
     context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
     context.set_default_timeout(_MOST_MILLISECONDS)
@@ -47,7 +47,7 @@ async def opened(browser: Browser, file: Path, *, width: int, height: int, dark:
 
 
 async def walk(page: Page, most: int = 500) -> list[str]:
-    """What gets the focus, tab by tab, until the page is left."""
+    """Press Tab until the focus leaves the page, and return the focused elements in order."""
     found: list[str] = []
     for _ in range(most):
         await page.keyboard.press("Tab")
@@ -59,5 +59,5 @@ async def walk(page: Page, most: int = 500) -> list[str]:
 
 
 async def overflow(page: Page) -> int:
-    """How many pixels the page is wider than its window."""
+    """Return by how many pixels the page is wider than its window."""
     return int(await page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

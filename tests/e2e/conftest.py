@@ -1,4 +1,4 @@
-"""The end-to-end tests run against the cluster that KUBECONFIG names, with the operator from its image inside it."""
+"""Run the end-to-end tests against the cluster that KUBECONFIG names, with the operator from its image in the cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from multistep.cluster.client import Client
 from multistep.cluster.resources import NAMESPACES
 from tests.e2e.given import Given, made_namespace
 
-# Chaos reaches below Kubernetes (processes, network, containerd), which only our own cluster lets it do.
+# The chaos tests kill processes, redirect traffic and restart containerd, which only a localkube cluster allows.
 collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chaos.py"]
 
 
 @pytest.fixture
 async def given() -> AsyncIterator[Given]:
-    """A fresh namespace, deleted afterwards. All states of its objects are recorded."""
+    """Yield a fresh namespace whose object states are recorded, and delete it afterwards."""
     namespace = f"e2e-{secrets.token_hex(4)}"
     async with await Client.connect() as client:
         await made_namespace(client, namespace)

@@ -1,4 +1,4 @@
-"""Given, when, then, against the operator that runs in the real cluster: small words for the end-to-end tests."""
+"""Helpers for the end-to-end tests, which run against the deployed operator in a real cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually
 
 IMAGE = "debian:bookworm-slim"
-_RECHECK_SECONDS = 2.0  # of what may change without any change of an object
+_RECHECK_SECONDS = 2.0  # for conditions that can change without any change of an object
 
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 
@@ -30,16 +30,16 @@ T = TypeVar("T")
 
 REWARD_ONE = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
 SOLVE_NOTHING = "#!/bin/sh\n"
-# Agents that are seen at work however slow the machine is.
-WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n"  # for Given.go
+# An agent that runs until Given.go, so that a test sees it at work however slow the machine is.
+WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n"
 STAYS_IN_FIRST_POD = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
-# Nothing tells an agent which attempt it is: a pod template of the user's may. `trial` and `named_pods` have it.
+# Agents do not know their attempt's number; a pod template of the user can pass it. `trial` and `named_pods` provide POD_NAME.
 NAMED: dict[str, Any] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
 @dataclass
 class Step:
-    """A step of an inline task: scripts by what they are, and its table in task.toml."""
+    """A step of an inline task: its scripts and its table in task.toml."""
 
     name: str
     solve: str = SOLVE_NOTHING
@@ -48,7 +48,7 @@ class Step:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
-        """The step's files, by path in the task."""
+        """Return the step's files by path in the task."""
         found = {
             "instruction.md": f"Do {self.name}.\n",
             "solution/solve.sh": self.solve,
@@ -59,14 +59,19 @@ class Step:
 
 
 def named_pods(environment: Mapping[str, Any]) -> Object:
-    """The environment with a variable POD_NAME in its pods."""
+    """Return the environment with a variable POD_NAME in its pods."""
     template = environment.get("podTemplate") or {}
     containers = [{"name": pods.CONTAINER, "env": [NAMED]}]
     return {**environment, "podTemplate": {**template, "spec": {"containers": containers, **(template.get("spec") or {})}}}
 
 
 def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None, **spec: Any) -> Object:
-    """A trial of an inline task. config: the rest of task.toml; spec: the rest of the spec."""
+    """Return a trial of an inline task.
+
+    Args:
+        config: The rest of task.toml.
+        spec: The rest of the spec.
+    """
     files: dict[str, str] = {}
     for step in steps:
         files |= step.files()
@@ -87,55 +92,58 @@ def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None,
 
 
 def reward(value: float) -> str:
-    """A test.sh that gives a reward."""
+    """Return a test.sh that writes this reward."""
     return f"#!/bin/sh\necho {value} > /logs/verifier/reward.txt\n"
 
 
 def in_agent(obj: Object) -> bool:
-    """Whether a trial's last step is in its agent's phase."""
+    """Return whether a trial's last step is in the agent phase."""
     steps = (obj.get("status") or {}).get("steps") or []
     return bool(steps) and steps[-1].get("phase") == "Agent"
 
 
 def holds(obj: Object, condition: str) -> bool:
-    """Whether a condition is True."""
+    """Return whether a condition is True."""
     return any(each["type"] == condition and each["status"] == "True" for each in (obj.get("status") or {}).get("conditions") or [])
 
 
 def finished(obj: Object) -> bool:
-    """Whether a trial is over."""
+    """Return whether a trial is finished."""
     return holds(obj, "Complete") or holds(obj, "Failed")
 
 
 def condition(obj: Object, type_: str) -> Object:
-    """A condition by its type."""
+    """Return the condition of this type."""
     return next(each for each in obj["status"]["conditions"] if each["type"] == type_)
 
 
 class Given:
-    """A namespace of its own in the cluster, and what tests do in it."""
+    """A namespace in the cluster and the actions of tests in it."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self.recorder = Recorder(client, namespace)  # for `until` and `when`; to be entered
-        self._seen: dict[tuple[str, str], int] = {}  # by kind and name: the states that an earlier `until` had
+        self.recorder = Recorder(client, namespace)  # used by `until` and `when`; the caller enters it
+        self._seen: dict[tuple[str, str], int] = {}  # by kind and name: the number of states that the last `until` searched
 
     async def applied(self, manifest: Object) -> Object:
-        """The trial (or another object) was applied."""
+        """Apply the trial or another object and return it."""
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
         return await self.client.apply(body, field_manager="e2e")
 
     async def get(self, name: str) -> Object:
-        """The trial as it is now."""
+        """Return the trial's current state."""
         return await self.client.get_trial(self.namespace, name)
 
     async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
-        """The trial (or sweep) once it is so: as it is now, or in a state that it passed through since the last `until` of it."""
+        """Wait until the trial or sweep satisfies `done` and return it.
+
+        States recorded since the last `until` for the same object count, too.
+        """
         since, uid = self._seen.get((resource.kind, name), 0), ""
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
-                with suppress(ClusterError):  # it may not exist yet, or the API server may be away
+                with suppress(ClusterError):  # the object may not exist yet, or the API server may be unavailable
                     found = await self.client.get(resource, self.namespace, name)
                     if is_so(done, found):
                         return found
@@ -148,11 +156,11 @@ class Given:
             self._seen[resource.kind, name] = self.recorder.count
 
     async def sweep_until(self, name: str, done: Callable[[Object], bool]) -> Object:
-        """The same of a sweep."""
+        """Wait until the sweep satisfies `done` and return it."""
         return await self.until(name, done, SWEEPS)
 
     async def when(self, check: Callable[[], Awaitable[T]]) -> T:
-        """The first answer of the check that is true; it is asked again after each change of an object in the namespace."""
+        """Return the check's first true result; repeat the check after each change of an object in the namespace."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 count = self.recorder.count
@@ -162,16 +170,16 @@ class Given:
                     await asyncio.wait_for(self.recorder.after(count), _RECHECK_SECONDS)
 
     async def ended(self, manifest: Object) -> Object:
-        """Applied, and waited for until it is over."""
+        """Apply the trial, wait until it is finished and return it."""
         await self.applied(manifest)
         return await self.until(manifest["metadata"]["name"], finished)
 
     async def go(self, trial_name: str) -> None:
-        """Its agent, which waits for that, may end."""
+        """Let the trial's waiting agent (WAITS) finish."""
         await self.in_pod(trial_name, "touch", "/tmp/go")
 
     async def in_pod(self, trial_name: str, *command: str) -> None:
-        """A command that ends has ended in the trial's pod."""
+        """Run a command in the trial's pod and wait until it exits."""
         pod = (await self.get(trial_name))["status"]["podName"]
         stream = await self.client.open_exec(self.namespace, pod, "main", command)
         while await stream.receive():
@@ -179,11 +187,11 @@ class Given:
         await stream.close()
 
     async def pods(self, trial_name: str) -> list[Object]:
-        """The trial's pods that there are."""
+        """Return the trial's existing pods."""
         return await self.client.list_pods(self.namespace, label_selector=f"{pods.LABEL_TRIAL}={pods.label_value(trial_name)}")
 
     async def without_pods(self, trial_name: str) -> None:
-        """The trial's pods are gone."""
+        """Wait until the trial's pods are deleted."""
 
         async def gone() -> bool:
             return not await self.pods(trial_name)
@@ -191,14 +199,14 @@ class Given:
         await self.when(gone)
 
     async def events(self, trial_name: str) -> list[Object]:
-        """The Events about a trial, oldest first."""
+        """Return the Events about a trial, oldest first."""
         resource = await self.client.resource_of({"apiVersion": "events.k8s.io/v1", "kind": "Event"})
         listed = await self.client.list_all(resource, self.namespace)
         about = [each for each in listed if (each.get("regarding") or each.get("involvedObject") or {}).get("name") == trial_name]
         return sorted(about, key=lambda each: str(each.get("eventTime") or each.get("lastTimestamp") or ""))
 
     async def told(self, name: str, last: str) -> list[str]:
-        """The reasons of the Events about a trial, from when there is the last one: it is told after it is in the status."""
+        """Return the reasons of a trial's Events once the last one exists: the operator emits it after it updates the status."""
 
         async def reasons() -> list[str]:
             found = [each["reason"] for each in await self.events(name)]
@@ -207,17 +215,17 @@ class Given:
         return await self.when(reasons)
 
     async def changed(self, name: str, **spec: object) -> None:
-        """The trial's spec was changed so."""
+        """Patch fields of the trial's spec."""
         await self.client.patch(TRIALS, self.namespace, name, {"spec": spec})
 
     async def deleted(self, name: str) -> None:
-        """The trial was deleted, if it was there."""
+        """Delete the trial if it exists."""
         with suppress(NotFound):
             await self.client.delete_trial(self.namespace, name)
 
 
 async def made_namespace(client: Client, name: str, **metadata: Any) -> None:
-    """A namespace is there, and pods can be made in it: without its ServiceAccount, which comes a moment later, each is denied."""
+    """Create a namespace and wait until it accepts pods: pods are denied until its default ServiceAccount exists."""
     await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}})
 
     async def usable() -> bool:
@@ -229,8 +237,10 @@ async def made_namespace(client: Client, name: str, **metadata: Any) -> None:
 
 
 async def granted(client: Client, user: str, verb: str, resource: str, namespace: str) -> None:
-    """The API server knows that the user may do this there (``pods/exec``: the resource with its subresource): a binding is in
-    force a moment after it was made."""
+    """Wait until RBAC allows the user this verb (``pods/exec``: a resource with its subresource).
+
+    The API server applies a binding a moment after its creation.
+    """
     name, _, subresource = resource.partition("/")
     group = "" if name == "pods" else TRIALS.api_version.partition("/")[0]
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": subresource}
@@ -244,5 +254,5 @@ async def granted(client: Client, user: str, verb: str, resource: str, namespace
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """All regular files below a directory, by relative path."""
+    """Return all regular files below a directory by relative path."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}

@@ -1,4 +1,4 @@
-"""The operator that is deployed: its metrics, with other settings, out of the way; and one on this machine in its place."""
+"""Read or reconfigure the deployed operator, scale it down, or run an operator on this machine in its place."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ RELEASE = "multistep"
 DEPLOYMENT = f"deployment/{RELEASE}"
 CHART = Path(__file__).parents[2] / "charts" / "multistep"
 _PATIENCE = f"--timeout={DEADLINE_SECONDS:.0f}s"
-PROCESS = b"python\0-m\0multistep\0"  # how the command line of its process in the container begins
+PROCESS = b"python\0-m\0multistep\0"  # start of the command line of the operator's process in the container
 SERVICE = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}"
 METRICS = f"{SERVICE}:metrics/proxy/metrics"
 
 
 def require_alone() -> None:
-    """Nobody else may be using the deployed operator now."""
+    """Assert that no other test uses the deployed operator now."""
     assert "PYTEST_XDIST_WORKER" not in os.environ, "other tests use the operator at the same time: give this one the mark `alone`"
 
 
 @contextmanager
 def without_deployed() -> Iterator[None]:
-    """Nobody reconciles meanwhile."""
+    """Scale the deployed operator down for the duration, so that no operator reconciles."""
     require_alone()
     _stop()
     try:
@@ -48,7 +48,7 @@ def _stop() -> None:
 
 @contextmanager
 def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """The deployed operator with more variables in its environment; without them, afterwards."""
+    """Add environment variables to the deployed operator, and remove them afterwards."""
     require_alone()
     _set_variables(*(f"{name}={value}" for name, value in variables.items()))
     try:
@@ -63,7 +63,7 @@ def _set_variables(*variables: str) -> None:
 
 
 async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
-    """What the deployed operator counts, by metric with its labels; path: or another program, through the API server."""
+    """Return the metrics at `path` of the API server, by name with labels; by default the deployed operator's."""
     text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
     pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in pairs}
@@ -71,9 +71,9 @@ async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
 
 @asynccontextmanager
 async def with_values(*values: str) -> AsyncIterator[None]:
-    """The deployed operator with other values of its chart, each ``NAME=VALUE``; as it was, afterwards.
+    """Upgrade the deployed operator with other chart values (``NAME=VALUE``), and restore them afterwards.
 
-    None runs while its rights change: it would ask for what it may not do any more, and tests/rights would find that.
+    No operator runs while its permissions change: it would send requests that are now denied, and tests/rights would report them.
     """
     require_alone()
     settings = [word for value in values for word in ("--set", value)]
@@ -88,7 +88,12 @@ async def with_values(*values: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def on_this_machine(namespace: str, directory: Path, *, api: str) -> AsyncIterator[None]:
-    """The operator of this checkout for one namespace. directory: for its files; api: URL at which it is to find the API server."""
+    """Run the operator of this checkout for one namespace.
+
+    Args:
+        directory: For the operator's files.
+        api: URL of the API server.
+    """
     kubeconfig = directory / "kubeconfig"
     await asyncio.to_thread(_write_kubeconfig, kubeconfig, api)
     settings = {
@@ -118,7 +123,7 @@ def _write_kubeconfig(file: Path, api: str) -> None:
 
 
 def kubectl(*arguments: str, fails: bool = False) -> str:
-    """What kubectl prints. It must succeed, unless it may fail."""
+    """Return kubectl's output. Assert that it succeeds, unless `fails` is set."""
     done = subprocess.run(["kubectl", *arguments], check=False, capture_output=True, text=True)
     assert fails or done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""All states of a namespace's objects, as watches report them: a test asserts on the history, so no state passes by unseen."""
+"""Record all states of a namespace's objects from watches, so that tests can assert on the history and miss no state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from multistep.cluster.resources import EVENTS, PODS, SWEEPS, TRIALS, Resource
 from multistep.errors import ClusterError
 
 RECORDED = (TRIALS, SWEEPS, PODS, EVENTS)
-_RETRY_SECONDS = 0.5  # before a watch that the API server ended with an error starts again
+_RETRY_SECONDS = 0.5  # before restarting a watch that the API server ended with an error
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class State:
-    """An object as one event of a watch had it. type: of the event, ADDED, MODIFIED or DELETED."""
+    """An object as of one watch event. type: the event's type, ADDED, MODIFIED or DELETED."""
 
     kind: str
     type: str
@@ -30,7 +30,7 @@ class State:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __str__(self) -> str:
-        """One line, for the message of a wait that timed out."""
+        """Return one line for the message of a wait that timed out."""
         status = self.object.get("status") or {}
         true = [each["type"] for each in status.get("conditions") or [] if each.get("status") == "True"]
         step = (status.get("steps") or [{}])[-1]
@@ -39,7 +39,7 @@ class State:
 
 
 class Recorder:
-    """Records while it is entered. A watch that ends, or that the server calls too old (410), goes on by a new list."""
+    """Records while it is entered. A watch that ends or expires (410) restarts with a new list."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
@@ -59,15 +59,20 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """The number of states so far."""
+        """Return the number of states so far."""
         return len(self._states)
 
     def states(self, resource: Resource, name: str, *, since: int = 0, uid: str = "") -> list[State]:
-        """The states of an object by that name, oldest first. since: a count, of states not to search; uid: of one object only."""
+        """Return the states of the object with this name, oldest first.
+
+        Args:
+            since: Number of states to skip.
+            uid: If set, return the states of the object with this UID only.
+        """
         return [each for each in self._states[since:] if each.kind == resource.kind and _is(each.object, name, uid)]
 
     async def after(self, count: int) -> None:
-        """Wait until there are more states than that."""
+        """Wait until more states than `count` are recorded."""
         assert self._watches, "the recorder was not entered"
         while self.count <= count:
             changed = asyncio.create_task(self._changed.wait())
@@ -76,12 +81,12 @@ class Recorder:
             finally:
                 changed.cancel()
             for each in ended - {changed}:
-                each.result()  # an error that is not the cluster's
+                each.result()  # raise errors that do not come from the cluster
 
     async def first(
         self, resource: Resource, name: str, done: Callable[[Object], bool], *, since: int = 0, uid: str = ""
     ) -> Object:
-        """The first state since then that is so, which may be long past. Deleted objects have no state."""
+        """Return the first state since `since` that satisfies `done`, even if it is no longer current. Skip deleted objects."""
         while True:
             count = self.count
             for each in self.states(resource, name, since=since, uid=uid):
@@ -92,7 +97,7 @@ class Recorder:
 
     async def _follow(self, resource: Resource) -> None:
         while True:
-            with suppress(ClusterError):  # the API server may be away for a while
+            with suppress(ClusterError):  # the API server may be unavailable
                 async with aclosing(self._client.watch(resource, self._namespace)) as events:
                     async for event in events:
                         self._record(State(resource.kind, event.type, event.object))
@@ -105,7 +110,7 @@ class Recorder:
 
 
 def is_so(done: Callable[[Object], bool], object: Object) -> bool:
-    """Whether a state is as a test waits for. One that has not yet the fields that it is asked for is not."""
+    """Return whether a state satisfies `done`. A state that lacks a field that `done` reads does not."""
     with suppress(KeyError, IndexError, StopIteration):
         return done(object)
     return False

@@ -1,4 +1,4 @@
-"""The operator's replicas in the local cluster: which one leads, and signals to their processes."""
+"""The operator's replicas in the local cluster: find the leader and send signals to their processes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Object = dict[str, Any]
 
 
 class Replicas:
-    """What there is of the operator."""
+    """The operator's Deployment, pods and lease."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def scale(self, number: int) -> None:
-        """So many replicas, all of them ready, and one of them leads."""
+        """Scale to this number of replicas and wait until all are ready and one is the leader."""
         require_alone()
         await _run("kubectl", "-n", NAMESPACE, "scale", f"deployment/{NAME}", f"--replicas={number}")
         await eventually(lambda: self._settled(number))
 
     async def lease(self) -> Object:
-        """What the lease says."""
+        """Return the lease's spec."""
         return dict((await self._client.get(LEASES, NAMESPACE, NAME))["spec"])
 
     async def leader(self) -> Object:
-        """The pod that holds the lease."""
+        """Return the leader's pod, which holds the lease."""
         return await self._client.get_pod(NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
 
     async def until_held_by_another(self, former: str) -> Object:
-        """The lease once somebody else holds it."""
+        """Wait until another pod holds the lease and return the lease."""
 
         async def taken() -> Object | None:
             lease = await self.lease()
@@ -52,7 +52,7 @@ class Replicas:
         return found
 
     async def until_restarted(self, pod: Object) -> Object:
-        """How the operator's process in the pod ended, once another runs there."""
+        """Wait until the operator's process in the pod was restarted and return how the old one ended."""
 
         async def ended() -> Object | None:
             container = _container(await self._client.get_pod(NAMESPACE, pod["metadata"]["name"]))
@@ -64,7 +64,7 @@ class Replicas:
         return found
 
     async def last_words(self, pod: Object) -> str:
-        """The log of the process that ended."""
+        """Return the log of the previous process."""
         return await _run("kubectl", "-n", NAMESPACE, "logs", "--previous", pod["metadata"]["name"])
 
     def signal(self, pod: Object, number: signal.Signals) -> None:
