@@ -1,4 +1,4 @@
-"""What hostile tasks and agents try, against the operator in the real cluster: it costs their own trials, and nobody else's."""
+"""Attack the operator with hostile tasks and agents in the real cluster: the attacks cost only their own trials."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.e2e.given import (
 from tests.e2e.operators import SYSTEM
 
 CONNECTIONS = 100  # the runner has 64 slots
-FLOODED_SECONDS = 120.0  # ten times what the trial needs; a flood once made it take 334 s
+FLOODED_SECONDS = 120.0  # ten times what the trial needs; with a flood it once took 334 s
 
 
 @pytest.fixture
 async def neighbour(given: Given) -> AsyncIterator[Given]:
-    """Another namespace."""
+    """Yield helpers for another namespace."""
     other = Given(given.client, f"e2e-{secrets.token_hex(4)}")
     await made_namespace(given.client, other.namespace)
     async with other.recorder:
@@ -39,7 +39,7 @@ async def neighbour(given: Given) -> AsyncIterator[Given]:
 
 
 async def restarts(given: Given) -> dict[str, int]:
-    """How often the containers of the operator's pods were restarted, by pod."""
+    """Return the restart counts of the operator's containers by pod."""
     listed = await given.client.list_pods(SYSTEM, label_selector="app.kubernetes.io/name=multistep")
     return {pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"]) for pod in listed}
 
@@ -74,7 +74,7 @@ UNCHANGED = (
 
 
 async def test_root_cannot_replace_the_runner_also_where_the_image_has_one(given: Given) -> None:
-    """The image of the operator has a runner at the same place."""
+    """The operator's image has a runner at the same path."""
     step = Step("a", setup=f"{DIGEST} > /before\n", solve=REPLACES, test=UNCHANGED)
     root = {"spec": {"containers": [{"name": "main", "securityContext": {"runAsUser": 0}}]}}
     own = {
@@ -112,7 +112,7 @@ async def test_idle_connections_to_the_readiness_port_do_not_stop_a_trial(given:
 
 
 async def flooding(given: Given, address: str) -> None:
-    """Another pod holds the connections."""
+    """Start another pod that opens the connections and keeps them open."""
     container = {
         "name": "main",
         "image": os.environ["MULTISTEP_TEST_IMAGE"],

@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: every kind of blow, over a few trials."""
+"""Run the short form of `make chaos`: every kind of fault, over a few trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.course import Options, run
 
-pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(1500)]  # storm and calm take their time
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(1500)]  # the faults and the wait for the trials take minutes
 
 
 async def test_trials_survive_everything_at_once(tmp_path: Path) -> None:

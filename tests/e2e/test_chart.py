@@ -1,6 +1,6 @@
-"""The chart, by the real helm on the real cluster: installed, tested, upgraded and rolled back while trials run, removed.
+"""Install, test, upgrade, roll back and uninstall the chart with the real helm on the real cluster while trials run.
 
-The release is one of its own, limited to one namespace; the suite's operator is out of the way meanwhile.
+The release is limited to one namespace. The suite's operator is scaled down meanwhile.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OUR_CRDS = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")
 STEPS = ("one", "two", "three")
 RUNS = {"one": 1, "two": 1, "three": 1}
 
-# Each agent counts itself and waits until it may go on, so that nothing here depends on how long things take.
+# Each agent counts its runs and waits for a file, so that no test depends on how long steps take.
 SOLVE = "#!/bin/sh\necho run >> /tmp/{step}.runs\nwhile [ ! -e /tmp/{step}.go ]; do sleep 0.1; done\n"
 TEST = '#!/bin/sh\nruns=$(cat /tmp/{step}.runs | wc -l)\necho "{{\\"runs\\": $runs}}" > /logs/verifier/reward.json\n'
 
-# All that the chart can make. The policies bind nobody here: the cluster's network does not enforce them.
+# Everything that the chart can create. The cluster's network does not enforce the policies.
 EVERYTHING: Object = {
     "crds": {"install": True},
     "drain": "Wait",
@@ -55,7 +55,7 @@ EVERYTHING: Object = {
 
 
 async def run(*command: str, stdin: str = "") -> str:
-    """What a program prints; it must succeed."""
+    """Run a program, assert that it succeeds, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -66,7 +66,7 @@ async def run(*command: str, stdin: str = "") -> str:
 
 @dataclass
 class Release:
-    """A release in a namespace of its own, for the trials of one namespace."""
+    """A release in its own namespace that handles the trials of one other namespace."""
 
     given: Given
     values: Path
@@ -84,18 +84,18 @@ class Release:
         return await run("helm", "--namespace", self.namespace, *arguments)
 
     def to(self, image: str) -> list[str]:
-        """Arguments for a release of that image, waited for."""
+        """Return helm's arguments for a release of that image, with --wait."""
         repository, _, tag = image.rpartition(":")
         chosen = ["--values", str(self.values), "--set", f"image.repository={repository},image.tag={tag}"]
         return [self.name, str(CHART), *chosen, "--wait", "--timeout", PATIENCE]
 
     async def images(self) -> set[str]:
-        """Of the operator's pods."""
+        """Return the images of the operator's pods."""
         found = await self.given.client.list_pods(self.namespace, label_selector=f"app.kubernetes.io/instance={self.name}")
         return {each["spec"]["containers"][0]["image"] for each in found if not each["metadata"].get("deletionTimestamp")}
 
     async def left(self) -> set[str]:
-        """What there is of the release in the whole cluster, of every kind that there is, and what else is in its namespace."""
+        """Return the names of the release's objects of all kinds in the cluster, and of all other objects in its namespace."""
         kinds = {
             scope: [
                 each
@@ -114,7 +114,7 @@ class Release:
 
 @pytest.fixture
 async def monitoring(given: Given) -> AsyncIterator[None]:
-    """The Prometheus operator's own CRDs."""
+    """Install the Prometheus operator's CRDs."""
     files = [str(file) for file in await asyncio.to_thread(peers.monitoring_crds)]
     arguments = [each for file in files for each in ("-f", file)]
     await run("kubectl", "apply", "--server-side", *arguments)
@@ -125,11 +125,11 @@ async def monitoring(given: Given) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterator[Release]:
-    """Not installed yet; the CRDs and the suite's operator are as they were afterwards."""
+    """Yield a release that is not installed yet; restore the CRDs and the suite's operator afterwards."""
     values = tmp_path / "values.json"
     values.write_text(json.dumps(EVERYTHING | {"namespaces": [given.namespace]}))
     made = Release(given, values)
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}  # which the operator's pod and that of `helm test` have to meet
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}  # the operator's pod and the pod of `helm test` must comply
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace, "labels": labels}}
     owners = {name: (await given.client.get(CRDS, None, name))["metadata"] for name in OUR_CRDS}
     with operators.without_deployed():
@@ -138,25 +138,25 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
         try:
             yield made
         finally:
-            with suppress(AssertionError):  # it was removed by the test
+            with suppress(AssertionError):  # the test may have uninstalled it
                 await made.helm("uninstall", made.name, "--wait")
             await given.client.delete(NAMESPACES, None, made.namespace)
             for name, owner in owners.items():
                 taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
                 await given.client.patch(CRDS, None, name, {"metadata": taken})
-    await Replicas(given.client).scale(1)  # as there is already, and waits for one that leads
-    # A lease that somebody deleted is made anew, without the chart's help.
+    await Replicas(given.client).scale(1)  # the replica count does not change; this waits for a leader
+    # The operator recreates a deleted lease without the chart.
     assert (await given.client.get(LEASES, operators.SYSTEM, "multistep"))["metadata"].get("labels") is None
 
 
 def gated(name: str) -> Object:
-    """A trial of three steps, each of which waits until it may go on."""
+    """Return a trial of three steps, each of which waits for its file."""
     steps = [Step(step, solve=SOLVE.format(step=step), test=TEST.format(step=step)) for step in STEPS]
     return trial(*steps, name=name, config={"multi_step_reward_strategy": "final"})
 
 
 class Course:
-    """A trial under way, and the pod that it began in."""
+    """A running trial and the pod in which it started."""
 
     def __init__(self, given: Given, name: str) -> None:
         self.given, self.name, self.pod = given, name, ""
@@ -173,16 +173,16 @@ class Course:
         return await self.given.until(self.name, reached)
 
     async def may(self, *steps: str) -> None:
-        """These steps may end."""
+        """Let these steps finish."""
         await self._exec("touch", *(f"/tmp/{step}.go" for step in steps))
 
     async def protocols(self) -> list[int]:
-        """That the runner in its pod speaks."""
+        """Return the protocol versions that the runner in the pod supports."""
         told = (await self._exec("/multistep/runner", "version")).partition("protocols [")[2]
         return [int(each) for each in told.strip(" ]\n").split()]
 
     async def ended_undisturbed(self) -> None:
-        """Every phase once, in the pod that it began in, whoever was there to look."""
+        """Assert that every phase ran once, in the first pod, whichever operator reconciled it."""
         found = await self.given.until(self.name, finished)
         status = found["status"]
         assert (status["phase"], status["attempt"], status["attempts"]) == ("Complete", 1, [])
@@ -211,7 +211,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await release.helm("upgrade", *release.to(upgrade))
     assert await release.images() == {upgrade}
     await old.may("one")
-    await old.reaches("two")  # by the new operator, in the old one's pod
+    await old.reaches("two")  # the new operator drives the old one's pod
 
     new, ours = Course(given, "began-after"), sorted(PROTOCOLS)
     await new.begins()
@@ -221,7 +221,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await asyncio.gather(old.may(*STEPS), new.may(*STEPS))
     await asyncio.gather(old.ended_undisturbed(), new.ended_undisturbed())
 
-    await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # which waits for pods, too
+    await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # --wait waits for pods, too
     crds = {f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in OUR_CRDS}
     kept = {*crds, f"persistentvolumeclaim/{release.operator}-results"}
     assert await release.left() == kept
@@ -229,7 +229,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
 
 
 async def every_object_is_taken_as_it_is(release: Release) -> None:
-    """By the API server, for whom a field that it does not know is an error here."""
+    """Assert that the API server accepts every rendered object with strict validation, which rejects unknown fields."""
     rendered = await release.helm("template", *release.to(IMAGE)[:-3], "--set", "replicas=2", "--no-hooks")
     mine = ["--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=helm"]
     applied = await run("kubectl", "apply", "--server-side", *mine, "-f", "-", stdin=rendered)

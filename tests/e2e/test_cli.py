@@ -1,4 +1,4 @@
-"""The command line against the real cluster: exit codes, the table, and results byte for byte."""
+"""Test the command line against the real cluster: exit codes, the table, and results byte for byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
 
 
 async def multistep(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command line."""
+    """Run the command line and return its exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -56,7 +56,7 @@ async def test_a_missed_gate_is_exit_code_1_and_told_apart_in_json(given: Given)
 
 
 async def test_what_is_stored_is_byte_for_byte_what_was_in_the_pod(given: Given, tmp_path: Path) -> None:
-    """The step writes bytes of every kind and their digest; what comes back has it."""
+    """The step writes random bytes and their digests; the downloaded files must match."""
     make = "#!/bin/bash\nmkdir -p /tmp/d/e; head -c 3000001 /dev/urandom > '/tmp/d/e/a b'; printf '\\0\\r\\n\\377' > /tmp/d/odd\n"
     sums_script = "cd /tmp/d && sha256sum 'e/a b' odd > /logs/artifacts/sums; ln -s odd link; chmod 751 odd\n"
     manifest = trial(Step("a", solve=make + sums_script), artifacts=[{"source": "/tmp/d"}])
@@ -84,7 +84,7 @@ async def test_agent_env_reaches_the_command_agent_and_a_template_variable_does_
 
 
 async def test_a_compose_file_beside_an_image_fails_the_trial_by_name(given: Given, tmp_path: Path) -> None:
-    """The operator refuses the task itself: other clients than the command line submit tasks, too."""
+    """The operator rejects the task itself, because clients other than the command line submit tasks, too."""
     task = tmp_path / "task"
     shutil.copytree(EXAMPLE, task)
     (task / "environment/docker-compose.yaml").write_text("services: {db: {image: postgres}}\n")
@@ -111,7 +111,7 @@ async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: 
 
 
 async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Given, tmp_path: Path) -> None:
-    """Of a setup: the status has no output of agents, which may print keys."""
+    """A setup script raises the error: the status never contains agents' output, which may include keys."""
     setup = "#!/bin/sh\nprintf 'Traceback:\\n  line 1\\nValueError: no\\n'; exit 3\n"
     config = "[environment]\ndocker_image = 'debian:bookworm-slim'\n[[steps]]\nname = 'a'\n"
     texts = {"instruction.md": "do it", "workdir/setup.sh": setup, "tests/test.sh": "#!/bin/sh\n"}

@@ -1,4 +1,4 @@
-"""Every command in README.md and docs/ is run as it stands, page by page (the convention: docs/development.md, Documents)."""
+"""Run every command of README.md and docs/ as it is written, page by page (convention: docs/development.md, Documents)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = {str(path.relative_to(pages.ROOT)): path for path in pages.paths()}
 
 @dataclass
 class Outcome:
-    """What became of a page's commands."""
+    """The number of a page's commands that ran, and their problems."""
 
     run: int = 0
     problems: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """All pages that are asked for, run side by side once."""
+    """Run all selected pages concurrently, once."""
     wanted = {
         item.callspec.params.get("name")
         for item in request.session.items
@@ -91,7 +91,7 @@ async def _run_page(page: Page, scratch: Path) -> Outcome:
             if code != command.exit_code:
                 ended = "did not end in time, or ended the shell" if code is None else f"ended with {code}"
                 outcome.problems.append(f"{page.name}:{command.line}: {ended}, not {command.exit_code}:\n{command.text}\n{said}")
-                break  # what follows rests on it
+                break  # later commands depend on this one
             if command.output is not None and (problem := pages.output_problem(command.output, said)):
                 outcome.problems.append(f"{page.name}:{command.line}: {problem}")
     return outcome
@@ -99,7 +99,7 @@ async def _run_page(page: Page, scratch: Path) -> Outcome:
 
 @asynccontextmanager
 async def _reader(scratch: Path) -> AsyncIterator[Shell]:
-    """A reader at a copy of the checkout, whose kubeconfig means a namespace of their own."""
+    """Yield a shell in a copy of the checkout, with a kubeconfig whose namespace is the reader's own."""
     namespace = f"docs-{secrets.token_hex(4)}"
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     workdir = scratch / "multistep"

@@ -1,4 +1,4 @@
-"""What becomes of trials when their node is drained, by the API that drains use: evictions."""
+"""Test what happens to trials when their node is drained, through the eviction API that drains use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.waiting import eventually
 
 
 async def evict(given: Given, pod: str) -> None:
-    """As `kubectl drain` does. Raises Unavailable (429) if a disruption budget does not let it go, NotFound."""
+    """Evict the pod as `kubectl drain` does. Raise Unavailable (429) if a disruption budget forbids it, or NotFound."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": given.namespace}}
     path = PODS.path(given.namespace, pod, "eviction")
     await given.client._http.send("create", "evictions", "POST", path, body=body)
 
 
 async def at_work(given: Given, name: str) -> str:
-    """The name of its pod, when its agent works there."""
+    """Wait until the trial's agent runs and return the pod's name."""
     found = await given.until(name, lambda each: ((each.get("status") or {}).get("steps") or [{}])[-1].get("phase") == "Agent")
     return str(found["status"]["podName"])
 
@@ -39,7 +39,7 @@ async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: G
 
 @pytest.fixture
 async def drains_wait() -> AsyncIterator[None]:
-    """The operator with `drain: Wait` and the rights that the chart gives it then; as it was, afterwards."""
+    """Set `drain: Wait`, with the permissions that the chart then grants, and restore the operator's settings afterwards."""
     async with with_values("drain=Wait"):
         yield
 
@@ -59,7 +59,7 @@ async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given,
     assert len(await given.pods(name)) == 1
 
     async def evicted() -> bool:
-        with suppress(Unavailable):  # the budget goes before the trial is finished; its controller may be late
+        with suppress(Unavailable):  # the operator deletes the budget before the trial is finished; its controller may lag
             await evict(given, pod)
             return True
         return False

@@ -1,4 +1,4 @@
-"""One real failure of each class that a trial meets before or in its phases: class, reason and message as in docs/failures.md."""
+"""Cause one real failure of each class before or in a trial's phases; check class, reason and message as in docs/failures.md."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, hol
 from tests.support.machine import on_node
 from tests.support.waiting import eventually
 
-LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node, two of them of registries
-NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # a password that nobody has
+LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node; two of them have registries
+NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # htpasswd: no password matches
 
-Row = tuple[Object, str, str, str]  # the trial, then class, reason, and a part of the message
+Row = tuple[Object, str, str, str]  # the trial, failure class, reason, and a part of the message
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def _registry_program() -> None:
 
 @pytest.fixture
 async def registries(_registry_program: None, tmp_path: Path) -> AsyncIterator[None]:
-    """Two empty registries on the node: one wants credentials."""
+    """Run two empty registries on the node, one of which requires credentials."""
     (tmp_path / "htpasswd").write_text(NOBODY)
     auth = f"auth: {{htpasswd: {{realm: e2e, path: {tmp_path}/htpasswd}}}}\n"
     async with AsyncExitStack() as stack:
@@ -48,13 +48,13 @@ async def _registry(directory: Path, port: int, more: str) -> AsyncIterator[None
 
 
 def failure(done: Object) -> tuple[str, str]:
-    """Whose doing the end of a trial was, and its reason."""
+    """Return the failure class and reason of a finished trial."""
     found = done["status"]["failure"]
     return found["class"], found["reason"]
 
 
 async def assert_all_fail(given: Given, rows: dict[str, Row]) -> dict[str, Object]:
-    """All at once; each ends Failed as told, without any reward."""
+    """Run all trials concurrently and assert that each fails with its class, reason and message, and without any reward."""
     ended = await asyncio.gather(*(given.ended(manifest) for manifest, *_ in rows.values()))
     done = dict(zip(rows, ended, strict=True))
     for name, (_, blame, reason, said) in rows.items():
@@ -104,7 +104,7 @@ async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given
 
 @pytest.fixture
 async def policy(given: Given) -> AsyncIterator[Object]:
-    """An admission policy denies pods of the namespace that have a label; these are the metadata of such a pod."""
+    """Create an admission policy that denies labelled pods of the namespace, and yield the metadata of such a pod."""
     api, name = "admissionregistration.k8s.io/v1", given.namespace
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     mine = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
@@ -128,7 +128,7 @@ BARE = {"containers": [{"name": "main", "image": IMAGE}]}
 
 
 async def _until_denied(given: Given, pod: Object) -> None:
-    """A policy is in force a moment after it was made. Before the namespace has its ServiceAccount, each pod is denied, too."""
+    """Wait until the policy is in force, which takes a moment. Pods are also denied until the namespace has its ServiceAccount."""
     body = {**pod, "metadata": {**pod["metadata"], "namespace": given.namespace}}
 
     async def denied() -> bool:
@@ -138,7 +138,7 @@ async def _until_denied(given: Given, pod: Object) -> None:
 
 
 async def _refusal(given: Given, body: Object) -> str:
-    """What the API server says against it, if anything."""
+    """Return the API server's error for this pod, or an empty string."""
     try:
         await given.client.apply(body, dry_run=True)
     except ClusterError as error:
@@ -147,7 +147,7 @@ async def _refusal(given: Given, body: Object) -> str:
 
 
 async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(given: Given) -> None:
-    """A pod that names its node passes by the scheduler."""
+    """The pods set nodeName, so that they bypass the scheduler."""
     wrong = {"nodeName": "node1", "nodeSelector": {"no": "such"}}
     large = {"nodeName": "node1", "containers": [{"name": "main", "resources": {"requests": {"cpu": "1000"}}}]}
     done = await assert_all_fail(
@@ -184,9 +184,9 @@ def waits_for(found: Object, reason: str) -> bool:
 
 
 FILL = "#!/bin/sh\nhead -c 100000000 /dev/zero > /fill; sleep 600\n"
-STOP = "#!/bin/sh\nsleep 5; kill -SEGV 1; sleep 30\n"  # nobody in the container can send it SIGKILL
+STOP = "#!/bin/sh\nsleep 5; kill -SEGV 1; sleep 30\n"  # the kernel ignores a SIGKILL sent to PID 1 from inside the container
 
-STEPS: dict[str, tuple[Step, str, str, str, str]] = {  # class, type, phase, and a part of the message
+STEPS: dict[str, tuple[Step, str, str, str, str]] = {  # failure class, type, phase, and a part of the message
     "setup": (Step("b", setup="echo no database >&2; exit 3\n"), "Task", "RuntimeError", "setup", "no database"),
     "healthcheck": (
         Step("b", config={"healthcheck": {"command": "echo closed; exit 1", "interval_sec": 0.1, "retries": 2}}),
@@ -217,7 +217,7 @@ async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_a
     ended = await asyncio.gather(*(given.ended(manifest) for manifest in manifests.values()))
     for (name, (_, blame, type_, phase, said)), done in zip(STEPS.items(), ended, strict=True):
         status = done["status"]
-        verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of three steps: the agent has run, so that the others count 0
+        verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of 3 steps; an agent that timed out is verified, later steps count 0
         wanted = {"class": blame, "reason": type_, "step": "b", "score": pytest.approx(verdicts / 3)}
         assert holds(done, "Complete") and status["failure"] == wanted, (name, status)
         exception = status["steps"][-1]["exception"]

@@ -1,4 +1,4 @@
-"""Trials as a GitOps tool has them: applied again and again by another field manager, while they run and afterwards."""
+"""Test trials under a GitOps tool: another field manager applies them repeatedly, while they run and afterwards."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tests.support.gitops import judged
 
 MANAGER = "gitops"
 ROOT = pages.ROOT
-# Whose CRDs are not here; or, of apps, what the cluster itself fills in and writes to.
+# Kinds whose CRDs are not installed, and apps, whose fields the cluster defaults and updates.
 FOREIGN = {"argoproj.io", "kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.io", "apps"}
 OPERATORS = "multistep"
 
 
 async def synced(client: Client, manifest: Object) -> Object:
-    """Applied as such tools do: server-side, never by force."""
+    """Apply the manifest as such tools do: server-side, without force."""
     return await client.apply(manifest, field_manager=MANAGER, force=False)
 
 
-# -- a trial's life
+# -- trials
 
 
 @dataclass(frozen=True)
 class Life:
-    """A trial, and what tools make of it once it is so."""
+    """A trial, the state to wait for, and the verdict of GitOps tools on that state."""
 
     manifest: Object
     reached: Callable[[Object], bool]
@@ -72,7 +72,7 @@ async def stays_in_sync(given: Given, life: Life) -> None:
 
 
 def _times(found: Object) -> list[str]:
-    """When the tool changed something."""
+    """Return the times at which the tool changed something."""
     return [each["time"] for each in found["metadata"]["managedFields"] if each["manager"] == MANAGER]
 
 
@@ -83,7 +83,7 @@ async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) ->
     manifest = next(deepcopy(life.manifest) for life in LIVES if life.manifest["metadata"]["name"] == name)
     manifest["metadata"]["namespace"] = given.namespace
     await synced(given.client, manifest)
-    manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a change that may be made: it is looked at, and noted
+    manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a permitted change, which the operator reconciles
     await synced(given.client, manifest)
     noted = await given.until(name, lambda found: found["status"]["observedGeneration"] == 2)
     assert await judged(noted) == ("Current", "Healthy")
@@ -96,7 +96,7 @@ async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) ->
 
 
 def manifests() -> Iterator[tuple[str, Object]]:
-    """Every Kubernetes manifest that a reader may copy: files below docs/ and examples/, and blocks of pages."""
+    """Yield every Kubernetes manifest that a reader may copy: files below docs/ and examples/, and code blocks of pages."""
     for path in sorted([*(ROOT / "docs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")]):
         yield from _documents(str(path.relative_to(ROOT)), path.read_text())
     for path in pages.paths():
@@ -125,7 +125,7 @@ def test_there_are_manifests_to_try() -> None:
 
 
 async def test_every_manifest_applies_twice_and_the_second_time_changes_nothing(given: Given) -> None:
-    """Suspended, as nobody wants their rewards; what the operator writes meanwhile must be in nobody's way."""
+    """The trials are suspended, because their rewards do not matter; the operator's writes must not conflict with the tool's."""
     await asyncio.gather(*(applies_twice(given, where, each) for where, each in FOUND.items() if not _is_foreign(each)))
 
 
@@ -133,7 +133,7 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     mine = deepcopy(manifest)
     is_ours = mine["kind"] in (TRIALS.kind, SWEEPS.kind)
     names, resource = mine["metadata"], await given.client.resource_of(mine)
-    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # two pages may use one name
+    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # names may repeat
     if is_ours:
         mine["spec"]["suspend"] = True
     first = await synced(given.client, mine)
@@ -142,15 +142,15 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     second = await synced(given.client, mine)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]:
-            assert _of_tools(second) == _of_tools(first), where  # so it was somebody's status
+            assert _of_tools(second) == _of_tools(first), where  # so the difference is in the status
             first, second = second, await synced(given.client, mine)
     assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where
-    if not resource.namespaced:  # it does not go with the namespace
+    if not resource.namespaced:  # deleting the namespace does not delete it
         await given.client.delete(resource, None, names["name"])
 
 
 def _of_tools(found: Object) -> Object:
-    """What is not the status's."""
+    """Return the object without its status."""
     changing = ("resourceVersion", "managedFields")
     kept = [each for each in found["metadata"]["managedFields"] if each.get("subresource") != "status"]
     return {

@@ -1,4 +1,4 @@
-"""Two replicas of the operator: one works, the other takes over, and no step is done twice."""
+"""Test two replicas of the operator: one is the leader, the other takes over, and no step runs twice."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.e2e.replicas import NAME, NAMESPACE, Replicas
 pytestmark = pytest.mark.alone
 
 STEPS = ("one", "two", "three", "four")
-SECONDS = 7  # of each step: a lease and more in all
+SECONDS = 7  # of each step; all steps together take longer than a lease
 
 
 @pytest.fixture
 async def two(given: Given) -> AsyncIterator[Replicas]:
-    """Two replicas; one again afterwards."""
+    """Scale to two replicas, and back to one afterwards."""
     replicas = Replicas(given.client)
     await replicas.scale(2)
     try:
@@ -30,7 +30,7 @@ async def two(given: Given) -> AsyncIterator[Replicas]:
 
 
 def counted(name: str, value: float) -> Object:
-    """A trial whose reward is the value, if each step ran once."""
+    """Return a trial with this reward if each step ran once, and -1 if not."""
     return trial(*(_counted_step(step, value) for step in STEPS), name=name)
 
 
@@ -41,7 +41,7 @@ def _counted_step(name: str, value: float) -> Step:
 
 
 async def begun(given: Given, number: int) -> dict[str, float]:
-    """So many trials, each in its first step or further; their rewards to be."""
+    """Start this many trials, wait until each is in a step, and return their expected rewards."""
     rewards = {f"led-{index}": (index + 1) / 10 for index in range(number)}
     for name, value in rewards.items():
         await given.applied(counted(name, value))
@@ -65,7 +65,7 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
     try:
         lease = await two.until_held_by_another(held["holderIdentity"])
     finally:
-        two.signal(asleep, signal.SIGCONT)  # in the middle of the trials that the other one drives now
+        two.signal(asleep, signal.SIGCONT)  # while the new leader drives the trials
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     ended = await two.until_restarted(asleep)
     assert ended["exitCode"] == 3
@@ -88,5 +88,5 @@ async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Repli
 async def test_a_lease_that_somebody_deleted_is_made_again(given: Given) -> None:
     replicas = Replicas(given.client)
     await given.client.delete(LEASES, NAMESPACE, NAME)
-    await replicas.scale(1)  # as there was, and waits for one that leads
+    await replicas.scale(1)  # scale back and wait for a leader
     assert (await given.ended(trial(Step("a"))))["status"]["rewards"] == {"reward": 1.0}

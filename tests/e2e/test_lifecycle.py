@@ -1,4 +1,4 @@
-"""A trial as a Kubernetes user sees it: kubectl, deletion in every phase, many at once."""
+"""Test a trial as a Kubernetes user sees it: kubectl, deletion in every phase, many at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAYS_PENDING = {
 
 
 async def kubectl(given: Given, *arguments: str) -> str:
-    """What kubectl prints; it must succeed."""
+    """Run kubectl, assert that it succeeds, and return its output."""
     process = await asyncio.create_subprocess_exec(
         "kubectl", "-n", given.namespace, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -80,17 +80,17 @@ async def test_thirty_trials_at_once_each_get_their_own_reward(given: Given) -> 
     rewards = {f"many-{number}": number / 100 for number in range(30)}
     manifests = [trial(Step("a", test=reward(value)), Step("b", test=reward(value)), name=name) for name, value in rewards.items()]
     done = await asyncio.gather(*(given.ended(manifest) for manifest in manifests))
-    assert (await samples(given.client))["multistep_threads"] < 20  # the event loop's, those that unpack, the resolver's
+    assert (await samples(given.client))["multistep_threads"] < 20  # the threads of the event loop, the unpackers and the resolver
     got = {each["metadata"]["name"]: each["status"]["rewards"]["reward"] for each in done}
     assert got == pytest.approx(rewards)
 
 
-SLEEPS_UNTIL_GO = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 1; done\n"  # ten of them take little
+SLEEPS_UNTIL_GO = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 1; done\n"  # polls once per second to save CPU
 
 
 @pytest.mark.alone
 async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> None:
-    """Ten agents sleep until they may go on; long before, the operator holds no exec open at all."""
+    """Ten agents sleep until Given.go. Meanwhile the operator closes all exec streams."""
     names = [f"sleeper-{number}" for number in range(10)]
     for name in names:
         await given.applied(trial(Step("a", solve=SLEEPS_UNTIL_GO), name=name))
@@ -108,12 +108,12 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 
 
-# -- while the operator is away
+# -- while no operator runs
 
 
 @pytest.mark.alone
 async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Given) -> None:
-    """One trial is deleted, one deleted and made again under its name, one passes its deadline, one its time to live."""
+    """One trial is deleted, one is deleted and recreated, one exceeds its deadline, one its time to live."""
     sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
     await given.applied(trial(sleepy, name="deleted"))
     await given.applied(trial(sleepy, name="remade"))
@@ -122,11 +122,11 @@ async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Giv
         await given.until(name, in_agent)
     await given.ended(trial(Step("a"), name="old"))
     with without_deployed():
-        await given.changed("late", activeDeadlineSeconds=1)  # not before: the operator has to be away when it passes
+        await given.changed("late", activeDeadlineSeconds=1)  # set only now: the deadline must pass while no operator runs
         await given.changed("old", ttlSecondsAfterFinished=1)
         for name in ("deleted", "remade"):
             await given.deleted(name)
-        await given.applied(trial(Step("a", test=reward(0.75)), name="remade"))  # while the old pod may still be terminating
+        await given.applied(trial(Step("a", test=reward(0.75)), name="remade"))  # the old pod may still be terminating
         await given.without_pods("deleted")
     remade = await given.until("remade", finished)
     assert (remade["status"]["rewards"], remade["status"]["attempt"]) == ({"reward": 0.75}, 1)

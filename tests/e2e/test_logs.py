@@ -1,4 +1,4 @@
-"""`multistep logs` against real pods: followed while they run, read when they are gone, and what a terminal and a user may see."""
+"""Test `multistep logs` with real pods: following, reading after deletion, terminal escapes, and permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRINTED = b"begun\x1b]0;owned\x07\xff\n" + b"".join(b"%d\n" % n for n in range(1
 
 @asynccontextmanager
 async def following(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`multistep logs -f`, as a process."""
+    """Run `multistep logs -f` as a process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "multistep.cli", "logs", "-f", *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -43,10 +43,10 @@ async def following(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process
 
 
 async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp_path: Path) -> None:
-    """One trial for all of it: its first agent waits until everybody has looked."""
+    """One trial serves all checks: its first agent waits until they are done."""
     manifest = trial(Step("a", solve=FIRST, test=TEST, setup=SETUP), Step("b", solve=SECOND, test=TEST), name="logs")
     await given.applied(manifest)
-    options = ("logs", "-n", given.namespace)  # the trial's name, too
+    options = ("logs", "-n", given.namespace)  # the trial's name is added to these
     async with following(*options) as follower:
         assert follower.stdout is not None
         while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), DEADLINE_SECONDS)):
@@ -73,7 +73,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
 
 
 async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it_is(given: Given) -> None:
-    """Of all that it said to the tests so far, and of a trial that ends and one that cannot be run."""
+    """Check the log of all tests so far, of a finished trial, and of a trial with an invalid task."""
     complete, failed = trial(Step("only", solve=SECOND), name="good"), trial(Step("only", test=None), name="bad")
     ended = await asyncio.gather(given.ended(complete), given.ended(failed))
     uids = {each["metadata"]["uid"] for each in ended}
@@ -92,7 +92,7 @@ async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it
 
 
 async def test_the_operators_log_has_no_traceback(given: Given) -> None:
-    """kopf and asyncio swallow exceptions of handlers and callbacks: they log them, and the event is lost. Of all tests so far."""
+    """kopf and asyncio log the exceptions of handlers and callbacks and drop the event. Check the log of all tests so far."""
     await given.ended(trial(Step("only", solve=SECOND), name="good"))
     tracebacks = [line for line in await operators_log(given) if "error" in line]
     assert not tracebacks, json.dumps(tracebacks[:3], indent=2)
@@ -103,7 +103,7 @@ ENDS = ("TrialComplete", "InvalidSpec")
 
 
 async def operators_log(given: Given) -> list[dict[str, Any]]:
-    """Every line that the operator's pods wrote. Raises ValueError if one is no JSON."""
+    """Return every line of the operator's logs. Raise ValueError if a line is not JSON."""
     namespace = os.environ["MULTISTEP_TEST_NAMESPACE"]
     found: list[dict[str, Any]] = []
     for pod in await given.client.list_pods(namespace, label_selector="app.kubernetes.io/name=multistep"):
@@ -119,12 +119,12 @@ def command(*arguments: str) -> tuple[str, ...]:
 
 
 async def on_a_terminal(*arguments: str) -> bytes:
-    """What a command writes to a terminal."""
+    """Run a command on a pseudo-terminal and return what it wrote."""
     ours, theirs = pty.openpty()
     process = await asyncio.create_subprocess_exec(*command(*arguments), stdout=theirs)
     os.close(theirs)
     written = b""
-    with suppress(OSError):  # the other end was closed
+    with suppress(OSError):  # the process closed the terminal
         while data := await asyncio.to_thread(os.read, ours, 4096):
             written += data
     os.close(ours)
@@ -133,7 +133,7 @@ async def on_a_terminal(*arguments: str) -> bytes:
 
 
 async def as_a_viewer(given: Given, tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
-    """The command by who may see trials, but not exec into pods."""
+    """Run the command as a user who may read trials but not exec into pods."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "viewer", "namespace": given.namespace}}
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",

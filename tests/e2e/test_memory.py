@@ -1,4 +1,4 @@
-"""Out of memory in both shapes: the kernel ends one process of the container (cgroup v1), or all of it (cgroup v2)."""
+"""Test out of memory in both forms: the kernel kills one process (cgroup v1) or the whole container (cgroup v2)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, tria
 from tests.support.machine import localkube
 
 LIMITED = {"environment": {"memory_mb": 64}}
-EATS = "tail /dev/zero"  # keeps a line that never ends
-AFTER_ONE = None if cgroups.is_v2() else {"reward": 1.0}  # with v2 nobody is left to verify
+EATS = "tail /dev/zero"  # buffers an endless line
+AFTER_ONE = None if cgroups.is_v2() else {"reward": 1.0}  # with cgroup v2 the whole container is killed and cannot be verified
 
 
 def command_agent(script: str) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def command_agent(script: str) -> dict[str, Any]:
 
 
 def once_and_for_all(done: Object) -> Object:
-    """The exception of the only step, of a trial that was not tried again."""
+    """Return the exception of the only step; assert that the trial was not retried."""
     status = done["status"]
     assert holds(done, "Complete") and status["attempt"] == 1 and not status.get("attempts")
     exception: Object = status["steps"][0]["exception"]
@@ -43,7 +43,7 @@ async def test_a_reward_that_a_verifier_wrote_before_it_ran_out_of_memory_does_n
 
 
 async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: Given) -> None:
-    """As cgroup v2 does it: the kernel ends a process, and the whole container goes with it."""
+    """With cgroup v2 the kernel kills the whole container. With v1 the test kills the rest of it."""
     manifest = trial(Step("a"), config=LIMITED, agent=command_agent(f"{EATS}; touch /tmp/eaten; sleep 600"))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
@@ -59,7 +59,7 @@ async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: 
 
 
 async def kill_all_of_container(pod: Object) -> None:
-    """What the kernel does to the rest of it where the control group is one unit for it."""
+    """Kill all processes of the container, as the kernel does with cgroup v2."""
     socket = load_config().paths.containerd_socket(load_config().first)
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     ctr = ("ctr", "--address", str(socket), "--namespace", "k8s.io")

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the operator and kube-state-metrics while real trials run; what it has is what the statuses say."""
+"""Scrape the operator and kube-state-metrics with a real Prometheus while real trials run; compare its data with the statuses."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ TRIALS = {
 
 @dataclass
 class Prometheus:
-    """Asked by its HTTP API."""
+    """A client of Prometheus's HTTP API."""
 
     url: str
     session: aiohttp.ClientSession
-    moment: float | None = None  # that queries are about, in seconds since the epoch; None: the present
+    moment: float | None = None  # time at which queries are evaluated, in seconds since the epoch; None: now
 
     async def ask(self, path: str, **params: str) -> Any:
         async with self.session.get(f"{self.url}/api/v1/{path}", params=params) as response:
@@ -50,7 +50,7 @@ class Prometheus:
             return told["data"]
 
     async def query(self, expression: str) -> dict[tuple[str, ...], float]:
-        """Values by the labels' values, in the order of the labels' names."""
+        """Return values by label values, in the order of the label names."""
         when = {} if self.moment is None else {"time": str(self.moment)}
         found = (await self.ask("query", query=expression, **when))["result"]
         return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
@@ -58,7 +58,7 @@ class Prometheus:
 
 @dataclass
 class Seen:
-    """What there is after the trials have ended. statuses: by trial; namespace: of the trials."""
+    """Prometheus's data and the trials' statuses (by name) after all trials of the namespace finished."""
 
     prometheus: Prometheus
     statuses: dict[str, Object]
@@ -66,7 +66,7 @@ class Seen:
 
 
 async def operators(given: Given) -> list[str]:
-    """The addresses of the replicas' metrics."""
+    """Return the metrics addresses of the replicas."""
     pods = await given.client.list_pods(NAMESPACE, label_selector=SELECTOR)
     there = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
     return [f"{each['status']['podIP']}:8081" for each in there if each["status"].get("podIP")]
@@ -87,7 +87,7 @@ def configuration(targets: Iterable[str], states: str) -> Object:
 
 
 async def run(given: Given) -> dict[str, Object]:
-    """The trials, one of which loses its pod."""
+    """Run the trials and delete a pod of one of them."""
 
     async def interrupted() -> Object:
         await given.applied(TRIALS["interrupted"])
@@ -115,8 +115,8 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
         async def up() -> bool:
             return await prometheus.query("sum(up)") == {(): 2}
 
-        await eventually(up)  # so that increase() sees what begins with these trials
-        while (found := await seen_by(prometheus, given)) is None:  # a busy machine made the operator begin anew: its counts, too
+        await eventually(up)  # increase() needs a sample from before these trials
+        while (found := await seen_by(prometheus, given)) is None:  # repeat if the operator restarted, which resets its counters
             given = Given(given.client, f"{given.namespace}-a")
             await made_namespace(given.client, given.namespace)
             made.push_async_callback(given.client.delete, NAMESPACES, None, given.namespace)
@@ -125,7 +125,7 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
 
 
 async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
-    """What there is after the trials have ended, if one process of the operator saw them all."""
+    """Run the trials and return what Prometheus has; None if the operator restarted meanwhile."""
     process = await prometheus.query("process_start_time_seconds")
     statuses = await run(given)
 
@@ -143,8 +143,11 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
 
 
 async def scraped_since(prometheus: Prometheus, since: float) -> float:
-    """A moment after it, at which the newest scrape of each target is newer and was good: on a busy machine some are not, and
-    what they should have brought is then missing. That of a scrape: one that is under way has begun later, and may fail."""
+    """Return a time after which every target's newest scrape started later than `since` and succeeded.
+
+    On a busy machine some scrapes fail, and their samples are missing. The result is the time of a successful scrape, because a
+    scrape in progress has a later start and may still fail.
+    """
 
     async def newest() -> float:
         moment = min((await good_scrapes(prometheus, time.time())).values(), default=0.0)
@@ -155,7 +158,7 @@ async def scraped_since(prometheus: Prometheus, since: float) -> float:
 
 
 async def good_scrapes(prometheus: Prometheus, moment: float) -> dict[tuple[str, ...], float]:
-    """When those targets were scraped whose newest scrape was good."""
+    """Return the scrape times of the targets whose newest scrape succeeded."""
     return await replace(prometheus, moment=moment).query("timestamp(up) and up == 1")
 
 
@@ -204,7 +207,7 @@ async def series_of_single_trials_are_those_of_the_statuses(seen: Seen) -> None:
 async def times_failures_and_attempts_are_counted(seen: Seen) -> None:
     own = f'exported_namespace="{seen.namespace}"'
     assert await seen.prometheus.query(f"sum by (outcome, reason) (multistep_trials_finished_total{{{own}}})") == {
-        ("Complete",): 3,  # an empty label is none
+        ("Complete",): 3,  # Prometheus drops empty labels
         ("Complete", "RewardFileNotFoundError"): 1,
     }
     for name, count in {"trial_queue_duration_seconds": 4, "pod_startup_duration_seconds": 5, "trial_duration_seconds": 4}.items():

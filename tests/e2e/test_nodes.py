@@ -1,4 +1,4 @@
-"""What needs a node of its own: losing it, and streams that end when they are silent."""
+"""Test what needs a second node: losing the node, and idle timeouts of its streams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.machine import localkube
 pytestmark = pytest.mark.alone
 
 NODE = "node2"
-STREAM_IDLE_SECONDS = 3  # of the node's containerd and kubelet; less than the 5 s after which the API server pings
+STREAM_IDLE_SECONDS = 3  # idle timeout of the node's containerd and kubelet; less than the 5 s between the API server's pings
 PROXY_IDLE_SECONDS = 3.0
 SILENT_SECONDS = 20
 LINES = 700_000  # about 4.8 MB
@@ -48,18 +48,18 @@ def _nodes() -> Iterator[None]:
 
 @pytest.fixture
 async def second_node(_nodes: None) -> AsyncIterator[str]:
-    """A second node, ready for pods."""
+    """Start a second node and wait until it accepts pods."""
     await localkube("node-add", NODE, "--stream-idle", str(STREAM_IDLE_SECONDS))
     yield NODE
 
 
 def on_node(node: str, **spec: Any) -> Object:
-    """The environment of a trial whose pod has to be on a node."""
+    """Return the environment of a trial whose pod requires this node."""
     return {"image": IMAGE, "podTemplate": {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}, **spec}}}
 
 
 def rather_on_node(node: str, **spec: Any) -> Object:
-    """One whose pod is on that node while it can."""
+    """Return the environment of a trial whose pod prefers this node."""
     is_it = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": is_it}]}
     return {"image": IMAGE, "podTemplate": {"spec": {"affinity": {"nodeAffinity": preferred}, **spec}}}
@@ -74,7 +74,7 @@ LEAVES_AT_ONCE = {
 
 
 async def test_a_trial_on_a_lost_node_begins_anew_on_another_or_fails_with_no_reward(given: Given, second_node: str) -> None:
-    """The machine is dead: nobody says that its pods ended, and they stay Terminating for ever."""
+    """The node's machine is dead: nothing reports that its pods finished, and they stay Terminating."""
     steps = (Step("a", test=reward(0.5)), Step("b", solve=STAYS_IN_FIRST_POD))
     moves = trial(*steps, name="moves", environment=rather_on_node(second_node, **LEAVES_AT_ONCE))
     fails = trial(*steps, name="fails", environment=on_node(second_node, **LEAVES_AT_ONCE), infrastructureRetries=0)
@@ -93,15 +93,15 @@ async def test_a_trial_on_a_lost_node_begins_anew_on_another_or_fails_with_no_re
     for done in (moved, failed):
         (lost,) = done["status"]["attempts"]
         assert (lost["reason"], lost["nodeName"]) == ("DeletionByTaintManager", second_node)
-        assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # what it had is on record
+        assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # the lost attempt keeps its rewards
         (left,) = [each for each in await given.pods(done["metadata"]["name"]) if each["spec"]["nodeName"] == second_node]
-        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # nobody waited for it
+        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # its deletion is not awaited
 
 
 async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_output(
     given: Given, second_node: str, tmp_path: Path
 ) -> None:
-    """A proxy ends connections that are idle for 3 s, the node streams that are silent for 3 s; the agent is silent for 20 s."""
+    """A proxy cuts connections after 3 s of silence, the node cuts streams after 3 s, and the agent is silent for 20 s."""
     solve = f"#!/bin/sh\necho begins\nsleep {SILENT_SECONDS}\n{WAITS}seq {LINES}\n"
     manifest = trial(Step("a", solve=solve), environment=on_node(second_node))
     name = manifest["metadata"]["name"]
@@ -125,13 +125,13 @@ async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_
 
 
 def read_output(directory: Path) -> str:
-    """What the agent printed, as it is stored."""
+    """Return the agent's output from the stored results."""
     (output,) = directory.glob("results/**/oracle.txt")
     return output.read_text()
 
 
 async def heard_of_silent_exec(given: Given, pod: str) -> bytes:
-    """What comes of an exec on the node that is silent for three times its limit, without any proxy: not all."""
+    """Return the output of an exec session that is silent for three idle timeouts; the node cuts it before its end."""
     script = f"echo begins; sleep {3 * STREAM_IDLE_SECONDS}; echo wakes"
     stream = await given.client.open_exec(given.namespace, pod, "main", ("sh", "-c", script))
     heard, begun = b"", time.monotonic()

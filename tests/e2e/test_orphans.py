@@ -1,4 +1,4 @@
-"""What belongs to no trial is found and removed, and nothing else is. The operator looks every second for these tests."""
+"""Test that the operator deletes orphans, and nothing else. It searches for orphans every second in these tests."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(
         await given.applied(trial(Step("a", solve=WAITS), name=name))
     live, _ = [await given.until(name, in_agent) for name in ("live", "left")]
     [pod] = await given.pods("live")
-    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as by an operator that was thought dead
-    await make_pod(given, "copied", None, pod["metadata"]["labels"])  # no trial's, but not of our making either
+    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as created by an operator that lost its lease
+    await make_pod(given, "copied", None, pod["metadata"]["labels"])  # has the labels, but no owner: not the operator's
     await asyncio.to_thread(kubectl, "-n", given.namespace, "delete", "mst", "left", "--cascade=orphan")
 
     async def orphans_are_gone() -> bool:
@@ -103,7 +103,7 @@ async def test_what_run_made_for_a_trial_goes_with_it(given: Given, tmp_path: Pa
 
 
 async def until_counted(given: Given, kind: str) -> None:
-    """The operator counts what it removed, when all of that is done."""
+    """Wait until the operator counts the deletion, which it does last."""
 
     async def counted() -> bool:
         return (await samples(given.client))[f'multistep_orphans_deleted_total{{kind="{kind}"}}'] > 0
@@ -112,7 +112,7 @@ async def until_counted(given: Given, kind: str) -> None:
 
 
 async def fetched(given: Given, uri: str) -> bool:
-    """Whether the results can be read."""
+    """Return whether the results can be read."""
     place = locate(uri)
     assert isinstance(place, ServicePath)
     try:

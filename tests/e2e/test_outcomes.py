@@ -1,4 +1,4 @@
-"""How trials end: each kind of failure by itself, with a message that tells what to do."""
+"""Test how trials end: each kind of failure, with a message that states what to do."""
 
 from __future__ import annotations
 

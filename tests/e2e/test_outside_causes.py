@@ -1,4 +1,4 @@
-"""One real outside cause of each kind that takes a pod, or the way to it: tried again with its reason on record, or not noticed."""
+"""Cause one real infrastructure failure of each kind: the trial is retried with its reason recorded, or is not affected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def pod_of(given: Given, name: str) -> Object:
 
 
 async def lost(given: Given, manifest: Object, cause: Callable[[Object], Awaitable[object]]) -> Object:
-    """The trial's end, when the pod of its first attempt meets a cause in its second step."""
+    """Run the trial, apply the cause to the pod of the first attempt in its second step, and return the finished trial."""
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_second_step)
@@ -102,7 +102,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 
 @pytest.mark.alone
 async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
-    """The operator does not look while it happens."""
+    """No operator runs while the pod is replaced."""
     operators = await given.client.list_pods("multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]
     assert asleep_ones
@@ -120,12 +120,12 @@ async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_u
 
 
 async def test_a_preempted_trial_begins_anew_when_there_is_room_again(given: Given) -> None:
-    """Its priority is lower than that of all others, and it takes so much of the node that only it has to go."""
+    """The trial has the lowest priority and requests so much of the node that only it is preempted."""
     low, high = f"low-{given.namespace}", f"high-{given.namespace}"
     classes = [priority(low, -10), priority(high, -5)]
     for each in classes:
         await given.client.create(each)
-    megabytes = 12_500  # of the node's 24 GB, so that there is room for one such pod only
+    megabytes = 12_500  # of the node's 24 GB, so that only one such pod fits
     large = {"environment": {"memory_mb": megabytes}}
     template = {"image": IMAGE, "podTemplate": {"spec": {"priorityClassName": low}}}
     container: Object = {"name": "x", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}
@@ -161,7 +161,7 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 
 
 async def cut(given: Given, name: str, times: int) -> None:
-    """Streams to the trial's runner end in the container, so often, unanswered: the runner sleeps, so that none is over before."""
+    """Kill the trial's exec streams in the container this many times. The runner is stopped, so that none is answered before."""
     serving = await eventually(lambda: in_containers(given, name, RUNNER_SERVES))
     killed = 0
 
@@ -184,7 +184,7 @@ async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_n
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, lambda found: "podUID" in (found.get("status") or {}))
-    await cut(given, name, 2)  # each makes the operator wait longer before it tries again
+    await cut(given, name, 2)  # each makes the operator wait longer before the next retry
     await given.until(name, in_agent)
     await given.go(name)
     await cut(given, name, 2)
@@ -202,7 +202,7 @@ async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_t
     await given.applied(manifest)
     before = await given.until(name, in_second_step)
     async with without("apiserver"):
-        await asyncio.sleep(AGENT_SECONDS)  # no condition: the agent ends meanwhile, and nobody can be asked whether it did
+        await asyncio.sleep(AGENT_SECONDS)  # no condition to wait for: the agent finishes while no session can report it
     done = await given.until(name, finished)
     status = done["status"]
     assert holds(done, "Complete") and status["rewards"] == {"reward": 0.75}

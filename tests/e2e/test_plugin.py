@@ -1,4 +1,4 @@
-"""The command line as it is installed: a wheel in a fresh environment, called by itself, by the real kubectl and by a real bash."""
+"""Test the installed command line: a wheel in a fresh environment, run directly, by the real kubectl and by a real bash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ complete_words() {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """The environment of a user who installed the wheel, as pipx does it; nothing of the checkout is in it."""
+    """Return the environment of a user who installed the wheel with pipx; it contains nothing of the checkout."""
     directory = tmp_path_factory.mktemp("installed")
     python_env.build_wheel(directory)
     (wheel,) = directory.glob("*.whl")
@@ -43,7 +43,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str,
 
 
 def said(installed: Mapping[str, str], *command: str, code: int = 0) -> str:
-    """What a command prints, somewhere else than in the checkout."""
+    """Run a command outside the checkout and return its output."""
     done = subprocess.run(command, env=installed, cwd=installed["HOME"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr + done.stdout
     return done.stdout
@@ -75,7 +75,7 @@ def test_there_is_a_completion_script_for_each_shell(installed: Mapping[str, str
 async def test_shells_complete_commands_options_trials_sweeps_namespaces_and_steps(
     given: Given, installed: Mapping[str, str]
 ) -> None:
-    """A suspended trial or sweep is there at once, and runs nothing."""
+    """Suspended trials and sweeps exist at once and run nothing."""
     waiting = trial(Step("scaffold"), name="complete-me", suspend=True)
     await given.applied(waiting)
     agents, tasks = [{"name": "nop", "agent": {"name": "nop"}}], [{"name": "a", **waiting["spec"]["task"]}]

@@ -1,4 +1,4 @@
-"""Trials that wait for what others give: a place in a queue of Kueue's, room in a quota."""
+"""Test trials that wait for admission by Kueue or for resource quota."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_
 from tests.support.kueue import PRIORITY, QUEUE, kueue
 from tests.support.waiting import eventually
 
-# The agent of a first attempt works until its pod is taken away.
+# In a first attempt, the agent runs until its pod is deleted.
 FIRST_STAYS = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
 
 

@@ -1,4 +1,4 @@
-"""The least rights are enough, and each of them is needed."""
+"""Test that the least permissions are sufficient, and that each of them is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_NETWORK = {"environment": {"network_mode": "no-network"}}
 
 @pytest.fixture
 async def limited(given: Given) -> AsyncIterator[None]:
-    """The deployed operator works in this namespace only, with every optional feature on."""
+    """Limit the deployed operator to this namespace, with every optional feature enabled."""
     async with with_values(f"namespaces={{{given.namespace}}}", "trials.networkPolicyEnforced=true", "drain=Wait"):
         yield
 
@@ -42,7 +42,7 @@ async def test_limited_to_a_namespace_it_runs_trials_there_and_can_do_nothing_el
     step, agent = Step("a", solve=KEEPS_WORD, test=KNOWS_WORD), {"name": "oracle", "env": WORD_FOR_AGENT}
     made = await given.applied(trial(step, name="here", config=NO_NETWORK, agent=agent, suspend=True))
     await given.until("here", lambda found: holds(found, "Suspended"))
-    await given.applied(policy_of(made, "here-1"))  # as by an operator that died right after it
+    await given.applied(policy_of(made, "here-1"))  # as if the operator died right after creating it
     await given.client.patch(TRIALS, given.namespace, "here", {"spec": {"suspend": False}})
     done = await given.until("here", finished)
     assert (done["status"]["phase"], done["status"]["rewards"]) == ("Complete", {"reward": 0.5})
@@ -55,7 +55,7 @@ async def test_limited_to_a_namespace_it_runs_trials_there_and_can_do_nothing_el
 
 
 def policy_of(owner: Object, pod: str) -> Object:
-    """The NetworkPolicy of a trial's pod, as its operator makes it."""
+    """Return the NetworkPolicy of a trial's pod as the operator creates it."""
     reference = {key: owner[key] for key in ("apiVersion", "kind")} | {key: owner["metadata"][key] for key in ("name", "uid")}
     metadata = {"name": pod, "ownerReferences": [{**reference, "controller": True}]}
     selector = {"matchLabels": {LABEL_TRIAL: owner["metadata"]["name"]}}
@@ -64,7 +64,7 @@ def policy_of(owner: Object, pod: str) -> Object:
 
 
 def may(verb: str, resource: str, namespace: str) -> bool:
-    """Whether the operator may do that."""
+    """Return whether the operator has this permission."""
     answer = kubectl("auth", "can-i", verb, resource, "--namespace", namespace, "--as", ACCOUNT, fails=True).strip()
     assert answer in ("yes", "no")
     return answer == "yes"
@@ -72,7 +72,7 @@ def may(verb: str, resource: str, namespace: str) -> bool:
 
 @pytest.mark.parametrize("verbs", [("get",), ("create",), ("get", "create")], ids="+".join)
 async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Sequence[str]) -> None:
-    """An audit log tells of get only: the API server itself asks for the other, and refuses without a word about it."""
+    """The audit log shows get only: the API server checks create itself, and its denial does not name it."""
     pod = {"containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}]}
     await given.applied(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asleep"}, "spec": {"terminationGracePeriodSeconds": 0, **pod}}
@@ -96,7 +96,7 @@ async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Seq
 
 
 def kubeconfig_of(account: str, namespace: str, directory: Path) -> str:
-    """The path of a service account's kubeconfig."""
+    """Write a kubeconfig for a service account and return its path."""
     file = directory / "kubeconfig"
     file.write_text(kubectl("config", "view", "--raw", "--minify", "--flatten"))
     token = kubectl("create", "token", account, "--namespace", namespace)
@@ -110,7 +110,7 @@ def kubeconfig_of(account: str, namespace: str, directory: Path) -> str:
 
 @pytest.fixture
 def viewer(given: Given, tmp_path: Path) -> Iterator[str]:
-    """The kubeconfig of somebody with `view` in the namespace, and the right to read what the operator serves."""
+    """Yield the kubeconfig of a user with `view` in the namespace and permission to read results."""
     run, account = partial(kubectl, "--namespace", given.namespace), f"--serviceaccount={given.namespace}:viewer"
     run("create", "serviceaccount", "viewer")
     run("create", "rolebinding", "viewer", "--clusterrole=view", account)
@@ -128,7 +128,7 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
     async with await Client.connect(kubeconfig=viewer) as client:
         assert (await client.get_trial(given.namespace, "seen"))["status"] == done["status"]
         with pytest.raises(ClusterError, match="forbidden"):
-            await samples(client)  # the right to results is none to metrics
+            await samples(client)  # permission to read results does not include metrics
         for change in (client.delete_trial(given.namespace, "seen"), client.patch(TRIALS, given.namespace, "seen", {"spec": {}})):
             with pytest.raises(ClusterError, match="forbidden"):
                 await change

@@ -1,4 +1,4 @@
-"""Two operators in one cluster, each with a shard of the trials: the deployed one, and a release of the chart beside it."""
+"""Run two operators in one cluster, each with a shard of the trials: the deployed one, and a second release of the chart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.1; done\n"
 
 @pytest.fixture
 async def shard(given: Given) -> AsyncIterator[str]:
-    """Its name, and that of the namespace where its operator is: one that looks for orphans all the time and spares none."""
+    """Install an operator for a shard and yield the shard's name, which is also the namespace's.
+
+    The operator searches for orphans every second and has no grace period.
+    """
     name = f"shard-{secrets.token_hex(3)}"
     await given.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     repository, _, tag = IMAGE.rpartition(":")
@@ -85,6 +88,6 @@ async def _in_pod(given: Given, pod: Object, *command: str) -> None:
 
 
 async def text(client: Client, namespace: str, path: str) -> str:
-    """What the operator of a namespace says there."""
+    """Return the response body of a path of the operator in the namespace."""
     service = f"/api/v1/namespaces/{namespace}/services/{namespace}-multistep:metrics/proxy/{path}"
     return b"".join([chunk async for chunk in client.raw_stream(service)]).decode()

@@ -1,4 +1,4 @@
-"""Tasks from real registries, repositories and object stores, for trials in the real cluster: all of them side by side."""
+"""Test tasks from real registries, repositories and object stores in the real cluster, all concurrently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOML = '[[steps]]\nname = "a"\n'
 
 
 def files(value: float) -> dict[str, str]:
-    """A task of one step that gives this reward."""
+    """Return a task of one step with this reward."""
     return {"task.toml": TOML, **Step("a", test=reward(value)).files()}
 
 
@@ -49,7 +49,7 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 def commit(work: Path, value: float, bare: Path) -> str:
-    """The repository's main branch is a task that gives this reward."""
+    """Commit a task with this reward to the repository's main branch."""
     written(work / "tasks/t", value)
     git(work, "add", "-A")
     git(work, "commit", "-q", "-m", "m")
@@ -59,7 +59,7 @@ def commit(work: Path, value: float, bare: Path) -> str:
 
 @dataclass(frozen=True)
 class Outside:
-    """All servers, on the cluster's node."""
+    """All servers, which run on the cluster's node."""
 
     git: servers.Server
     registry: servers.Registry
@@ -86,7 +86,7 @@ async def secret(given: Given, name: str, values: Mapping[str, str], type_: str 
 
 
 async def package(task: Path, *arguments: str, **env: str) -> Object:
-    """spec.task as `multistep package --to` prints it."""
+    """Return spec.task as `multistep package --to` prints it."""
     command = ["multistep", "package", str(task), *arguments]
     done = await asyncio.to_thread(subprocess.run, command, env=os.environ | env, check=True, capture_output=True, text=True)
     made: Object = yaml.safe_load(done.stdout)["spec"]["task"]
@@ -118,7 +118,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
         assert not resolved_tasks(await sweep_until(given, lambda found: holds(found, "Suspended"))), "it has not begun"
         await given.client.patch(SWEEPS, given.namespace, "all", {"spec": {"suspend": False}})
         pinned = await sweep_until(given, resolved_tasks)
-        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # before its second trial is made
+        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # before the sweep creates its second trial
         moved = trial("git-moved", sources["git-branch"][0])
         await given.applied(moved)
 
@@ -142,7 +142,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
 
 
 def sweep(source: Object) -> Object:
-    """Of all tasks of a branch, one trial after another; it is suspended."""
+    """Return a suspended sweep of all tasks of a branch, with one trial at a time."""
     return {
         "apiVersion": SWEEPS.api_version,
         "kind": SWEEPS.kind,
@@ -163,17 +163,17 @@ async def sweep_until(given: Given, done: Callable[[Object], bool]) -> Object:
 
 
 def resolved_tasks(obj: Object) -> bool:
-    """Whether it is written down which tasks a sweep has."""
+    """Return whether the status has the sweep's tasks."""
     return "tasksFrom" in (obj.get("status") or {})
 
 
 def resolved(obj: Object) -> bool:
-    """Whether it is written down which commit a trial runs."""
+    """Return whether the status has the trial's commit."""
     return "taskSource" in (obj.get("status") or {})
 
 
 async def good_sources(there: Outside, tmp_path: Path) -> dict[str, tuple[Object, float]]:
-    """By the trial's name: spec.task, and the reward that the task in it gives."""
+    """Return spec.task and the task's reward by trial name."""
     work = tmp_path / "work"
     work.mkdir()
     for path in (work, there.git.directory / "r.git"):
@@ -203,7 +203,7 @@ async def good_sources(there: Outside, tmp_path: Path) -> dict[str, tuple[Object
 
 
 def bad_sources(there: Outside, other: str) -> dict[str, tuple[Object, tuple[str, str]]]:
-    """By the trial's name: spec.task, and the reason and a part of the message of its end."""
+    """Return spec.task, and the reason and a part of the message of the failure, by trial name."""
     repository, file = f"{there.git.url}/git/r.git", f"{there.git.url}/files/t.tar.gz"
     wrong = {"name": "wrong"}
     return {

@@ -1,4 +1,4 @@
-"""Results in an object store: a real S3 server beside the cluster, and the operator that is deployed, told of it."""
+"""Test results in an object store: a real S3 server beside the cluster, which the deployed operator is configured to use."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ sha256sum large > sum
 
 @dataclass(frozen=True)
 class Store:
-    """An S3 server that the operator is told of."""
+    """The S3 server that the operator is configured to use."""
 
     server: servers.S3
 
     def of(self, found: Object) -> Path:
-        """Where a trial's objects are."""
+        """Return the directory of a trial's objects."""
         metadata: dict[str, str] = found["metadata"]
         return self.server.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
 
     def objects(self, found: Object) -> set[str]:
-        """Of a trial, by name below its own."""
+        """Return the names of a trial's objects, relative to its directory."""
         top = self.of(found)
-        walk = os.walk(top)  # which does not mind that a directory goes meanwhile
+        walk = os.walk(top)  # tolerates directories that are deleted meanwhile
         return {str((Path(directory) / name).relative_to(top)) for directory, _, names in walk for name in names}
 
 
@@ -80,7 +80,7 @@ def not_writable(found: Object) -> bool:
 
 
 async def on_volume(given: Given, found: Object) -> bool:
-    """Whether the operator's volume has anything of a trial."""
+    """Return whether the operator's volume has any file of a trial."""
     metadata = found["metadata"]
     path = f"/var/lib/multistep/{metadata['namespace']}/{metadata['name']}/{metadata['uid']}"
     command = ["kubectl", "-n", "multistep-system", "exec", "deployment/multistep", "--", "test", "-e", path]
@@ -135,7 +135,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
 
 
 async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: Store) -> None:
-    """The memory that it takes of the operator is measured by `make bench SECTIONS=store`."""
+    """`make bench SECTIONS=store` measures the operator's memory for this."""
     found = await given.ended(trial(Step("a", solve=SOLVE_LARGE), name="large"))
 
     sent = [each for each in store.objects(found) if each.startswith("sent/")]

@@ -1,4 +1,4 @@
-"""A sweep of 60 real trials, through the death of the operator, to its statistics and its page in a real browser."""
+"""Run a sweep of 60 real trials, kill the operator meanwhile, and check the statistics and the page in a real browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.alone
 
 TASKS, AGENTS, ATTEMPTS = ("t0", "t1", "t2", "t3", "t4"), ("good", "idle", "poor"), 4
 LOST = "Infrastructure"
-# What each attempt comes to: a reward, the class of a failure that its agent may have caused (it scores 0), or LOST (excluded).
+# Outcome of each attempt: a reward, the class of a failure that its agent may have caused (scored 0), or LOST (excluded).
 OUTCOMES: Mapping[tuple[str, str], Sequence[float | str]] = {
     ("t0", "good"): (1, 1, 1, 1), ("t0", "poor"): (1, 0, 0, 1), ("t0", "idle"): (0, 0, 0.25, 0),
     ("t1", "good"): (1, 1, 0, 1), ("t1", "poor"): (0, 0, 0, 0), ("t1", "idle"): (0, 0, 0, 0),
@@ -36,12 +36,12 @@ OUTCOMES: Mapping[tuple[str, str], Sequence[float | str]] = {
     ("t3", "good"): (1, 1, 1, "Verifier"), ("t3", "poor"): (0.5, 0, 0, 0.25), ("t3", "idle"): (0, 0, 0, 0),
     ("t4", "good"): (0, 1, 1, 0), ("t4", "poor"): (LOST,) * 4, ("t4", "idle"): (0, 0, 0, 0),
 }  # fmt: skip
-STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}  # by tasks: the 97.5 % quantile for one less, from a printed table
+STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}  # by number of tasks: the 97.5 % quantile, n-1 degrees of freedom, from a table
 NOBODYS_IMAGE = "127.0.0.1:9/none:1"
 
 
 def verifier() -> str:
-    """Reads from the pod's name which trial it verifies, and gives that trial's reward; none where there is to be none."""
+    """Return a test.sh that reads its trial from the pod's name and writes that trial's reward, or no reward."""
     cases = [
         f"*-{task}-{agent}-{attempt}-*) echo {outcome} > /logs/verifier/reward.txt ;;"
         for (task, agent), those in OUTCOMES.items()
@@ -52,7 +52,7 @@ def verifier() -> str:
 
 
 def sweep(name: str) -> dict[str, Any]:
-    """t4 has two steps, of which the second is reached with a full reward only."""
+    """Return the sweep. t4 has two steps; the second runs only after a full reward."""
     agent = 'case "$POD_NAME" in *-t2-poor-2-*) exit 3 ;; esac'
 
     def task(name: str, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
 
 
 async def trials_of(given: Given) -> dict[str, int]:
-    """Counts in the sweep's status."""
+    """Return the trial counts of the sweep's status."""
     found = await given.client.get(SWEEPS, given.namespace, "nightly")
     return {"done": 0, **((found.get("status") or {}).get("trials") or {})}
 
@@ -135,7 +135,10 @@ async def until_done(given: Given, least: int) -> None:
 
 
 def independent_rewards(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Fraction]]]:
-    """By agent and task what counts, read from the statuses alone; each trial is there once, with the outcome it was made for."""
+    """Return the scored rewards by agent and task, from the trials' statuses alone.
+
+    Assert that each trial occurs once and has its planned outcome.
+    """
     found: dict[str, dict[str, list[Fraction]]] = {agent: {task: [] for task in TASKS} for agent in AGENTS}
     seen = set()
     for each in trials:
@@ -156,7 +159,7 @@ def independent_rewards(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def assert_standings(report: Mapping[str, Any], rewards: Mapping[str, Mapping[str, Sequence[Fraction]]]) -> None:
-    """Means, intervals and pass@k by counting; coverage and losses as they were made."""
+    """Check means, intervals and pass@k by counting, and coverage and excluded trials against the plan."""
     assert [each["agent"] for each in report["agents"]] == ["good", "poor", "idle"]
     for standing in report["agents"]:
         by_task = {task: those for task, those in rewards[standing["agent"]].items() if those}
@@ -182,7 +185,7 @@ def share_of_draws_with_a_pass(rewards: Sequence[Fraction], k: int) -> Fraction:
 
 
 def assert_status_says_the_same(status: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-    """What the operator counted, over its death, is what the report counts."""
+    """Check that the operator, which was killed meanwhile, counted the same as the report."""
     means = {each["name"]: (each["counted"], each["mean"]) for each in status["agents"]}
     for each in report["agents"]:
         counted, mean = means[each["agent"]]
@@ -195,7 +198,7 @@ def assert_status_says_the_same(status: Mapping[str, Any], report: Mapping[str, 
 
 
 def assert_steps(report: Mapping[str, Any]) -> None:
-    """Of t4's four good trials two pass the first step, and reach the second."""
+    """Check t4: of four good trials two pass the first step and reach the second."""
     tasks = {(each["task"], each["agent"]): each for each in report["tasks"]}
     found = tasks["t4", "good"]["steps"]
     assert [(each["step"], each["trials"], each["reached"], each["passed"], each["reward"]) for each in found] == [
@@ -218,7 +221,7 @@ def assert_differences(report: Mapping[str, Any], rewards: Mapping[str, Mapping[
             if first[task] and second[task]
         ]
         found = pair["difference"]["estimate"]
-        assert (found["tasks"], pair["is_real"]) == (len(deltas), False)  # five tasks never show a difference
+        assert (found["tasks"], pair["is_real"]) == (len(deltas), False)  # five tasks are too few for a significant difference
         assert found["value"] == pytest.approx(float(sum(deltas) / len(deltas)))
     assert len(report["differences"]) == 3
 
@@ -232,7 +235,7 @@ def assert_lines(text: str) -> None:
 
 
 async def assert_the_page_is_fine(file: Path, screenshots: Path) -> None:
-    """No complaint, nothing wider than the window, and all of it for somebody with a keyboard: wide, on a phone, in the dark."""
+    """Check for errors, overflow and keyboard access: on a wide screen, on a phone, and in dark mode."""
     async with chromium() as browser:
         for width, height, dark in ((1200, 900, False), (390, 844, False), (390, 844, True)):
             page, complaints = await opened(browser, file, width=width, height=height, dark=dark)
@@ -251,11 +254,11 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
         "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
     ]  # fmt: skip
     assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # trials by task, failures by reason
-    assert sum(each.startswith("DIV ") for each in way) == 4  # tables that are open
+    assert sum(each.startswith("DIV ") for each in way) == 4  # open tables, which are scrollable
     await page.locator("#failures summary").first.focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
-    await page.keyboard.press("Enter")  # the first trial that was lost: its task opens
+    await page.keyboard.press("Enter")  # the first excluded trial: its task opens
     target = page.locator("tr:target")
     await target.wait_for(state="visible")
     assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
@@ -264,5 +267,5 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
 async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:
     await page.locator("#agents .wide").focus()
     await page.keyboard.press("ArrowRight")
-    # The page's policy would refuse the second evaluation of wait_for_function.
+    # The page's content security policy would reject the second evaluation of wait_for_function.
     await eventually(lambda: page.evaluate("document.querySelector('#agents .wide').scrollLeft > 0"))

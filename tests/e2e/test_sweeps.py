@@ -1,4 +1,4 @@
-"""A sweep on the real cluster: its trials, what does not count, suspension, and its end."""
+"""Test a sweep on the real cluster: its trials, exclusions, suspension, and end."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ async def changed(given: Given, **spec: object) -> None:
 
 
 async def trials(given: Given) -> dict[str, Object]:
-    """By task, agent and attempt."""
+    """Return the trials by task, agent and attempt."""
     listed = await given.client.list_trials(given.namespace, label_selector=SELECTOR)
     names = ("multistep.dev/task", "multistep.dev/agent", "multistep.dev/attempt")
     return {" ".join(each["metadata"]["annotations"][name] for name in names): each for each in listed}
 
 
 async def at_work(given: Given, which: str) -> str:
-    """The name of one of its trials, whose agent works."""
+    """Wait until the agent of this trial runs and return the trial's name."""
     name = await made(given, which)
     await given.until(name, in_agent)
     return name
 
 
 async def made(given: Given, which: str) -> str:
-    """The name of one of its trials, from when there is one."""
+    """Wait until this trial exists and return its name."""
 
     async def name() -> str:
         found = (await trials(given)).get(which)
@@ -75,7 +75,7 @@ async def made(given: Given, which: str) -> str:
 
 
 async def lose_when_at_work(given: Given, which: str) -> None:
-    """A trial's pod is deleted while its agent works, and it has no retry."""
+    """Delete the trial's pod while its agent runs; the trial has no retries."""
     name = await at_work(given, which)
     (pod,) = await given.pods(name)
     await given.client.delete_pod(given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
@@ -112,7 +112,7 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
 
 
 async def is_gone(given: Given) -> bool:
-    """Whether neither the sweep nor any of its trials exists."""
+    """Return whether neither the sweep nor any of its trials exists."""
     with suppress(NotFound):
         await now(given)
         return False
@@ -133,7 +133,7 @@ async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given:
 
 
 def is_ready(found: Object) -> bool:
-    """Whether a trial waits in its pod for its turn."""
+    """Return whether a trial waits in its pod for a slot."""
     return bool(found.get("status")) and condition(found, "Suspended")["reason"] == "Paused"
 
 

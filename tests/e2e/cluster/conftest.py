@@ -1,4 +1,4 @@
-"""A pod in a real cluster ($KUBECONFIG) for tests of the exec channel, and one with the real runner as PID 1."""
+"""Provide a pod in a real cluster ($KUBECONFIG) for tests of the exec channel, and one with the real runner as PID 1."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def namespace(_cluster: None) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def pod(namespace: str) -> Pod:
-    """Debian, asleep."""
+    """Create a Debian pod that sleeps."""
     _localkube("image-base")
     _localkube("load", BASE)
     return asyncio.run(_run(namespace, "asleep", {"image": BASE, "command": ["sleep", "3600"]}))
@@ -63,7 +63,7 @@ def pod(namespace: str) -> Pod:
 
 @pytest.fixture(scope="session")
 def runner_pod(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Pod:
-    """Debian with the runner as PID 1."""
+    """Create a Debian pod with the runner as PID 1."""
     context = tmp_path_factory.mktemp("image")
     _build_runner(context / "runner")
     (context / "Dockerfile").write_text(f"FROM {BASE}\nCOPY runner /multistep/runner\n")

@@ -1,4 +1,4 @@
-"""A real cluster keeps the contract that the fake one keeps; and what only a real one can show of the client."""
+"""Run the fake API server's contract tests against a real cluster, and test what only a real cluster shows of the client."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.alone
 
 @pytest.fixture(autouse=True, scope="module")
 def _without_operator() -> Iterator[None]:
-    """These trials are the tests' own: an operator would take them up and write to them, too."""
+    """Scale the operator down: it would adopt the tests' trials and write to them."""
     with without_deployed():
         yield
 
 
 @pytest.fixture
 async def cluster(client: Client) -> AsyncIterator[Client]:
-    """The client, with our CRD installed."""
+    """Return the client of a cluster in which our CRD is installed."""
     crd = yaml.safe_load((ROOT / "crds" / "multistep.dev_multisteptrials.yaml").read_text())
     await client.apply(crd, field_manager="multistep-e2e")
     await eventually(lambda: _served(client))
@@ -73,7 +73,7 @@ async def test_a_watch_tells_every_change(client: Client, namespace: str) -> Non
         async with asyncio.timeout(DEADLINE_SECONDS):
             async for event in events:
                 seen.append((event.type, event.object["data"]["n"]))
-                if event.type == "ADDED":  # only now it is watched, and no longer listed
+                if event.type == "ADDED":  # the object comes from the watch now, not from the initial list
                     await client.apply({**config_map, "data": {"n": "2"}})
                     await client.delete(CONFIG_MAPS, namespace, "w")
                 if event.type == "DELETED":

@@ -1,4 +1,4 @@
-"""The exec channel through a real API server, kubelet and containerd."""
+"""Test the exec channel through a real API server, kubelet and containerd."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 
-pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
+pytestmark = pytest.mark.xdist_group("cluster")  # workers share the pods of the session
 
 MEBIBYTE = 2**20
 
-# On a busy node a container runtime may end a command's stdin before it was read: no end of stdin is sent before the answers came.
+# On a busy node a container runtime may close a command's stdin before the command read all of it: close stdin after the answers.
 
 
 async def open_exec(client: Client, pod: Pod, *argv: str) -> ExecStream:
@@ -135,7 +135,7 @@ async def test_a_cut_connection_is_a_lost_stream_both_ways(client: Client, pod: 
 
 async def test_fifty_streams_are_open_at_once(client: Client, pod: Pod) -> None:
     streams = await asyncio.gather(*(open_exec(client, pod, "cat") for _ in range(50)))
-    pod_names = await client.list_pods(pod.namespace)  # requests have a pool of their own
+    pod_names = await client.list_pods(pod.namespace)  # requests use a connection pool of their own
     assert pod_names
     for number, stream in enumerate(streams):
         await stream.send(str(number).encode())
@@ -152,7 +152,7 @@ async def test_a_slow_reader_holds_the_command_back(client: Client, pod: Pod) ->
     stream = await open_exec(client, pod, "sh", "-c", "head -c 200M /dev/zero; echo done >&2")
     await stream.receive()
     before = _peak_mebibytes()
-    await asyncio.sleep(2)  # no condition: time for what would fill the memory
+    await asyncio.sleep(2)  # no condition to wait for: give the sender time to fill the memory
     assert _peak_mebibytes() - before < 20
     await stream.close()
 
@@ -176,7 +176,7 @@ async def test_throughput(client: Client, pod: Pod, way: str) -> None:
     assert (got, stream.status) == (size, ExitStatus(0)), stream.exit_details
     await stream.close()
     print(f"{way}: {size / 1e6 / seconds:.0f} MB/s, {work:.1f} s of our own, {_peak_mebibytes() - before} MiB more at the peak")
-    assert work < 30  # our own work, whatever else the machine does; measured: 2 s, and with a quadratic join 280 s
+    assert work < 30  # CPU seconds of this process; measured: 2 s, and 280 s with a quadratic join
     assert _peak_mebibytes() - before < 50
 
 

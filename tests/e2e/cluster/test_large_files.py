@@ -1,4 +1,4 @@
-"""Files of every kind and size go into a pod and come back unchanged, in bounded memory."""
+"""Test that files of every kind and size pass into a pod and back unchanged, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.e2e.cluster.conftest import Pod
 from tests.e2e.cluster.test_real_runner import new_id, session
 from tests.support.tar_streams import facts, many_small_files, odd_files, one_large_file
 
-pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
+pytestmark = pytest.mark.xdist_group("cluster")  # workers share the pods of the session
 
 MEBIBYTE = 2**20
-GROWTH_BYTES = 64 * MEBIBYTE  # of the client's peak memory, whatever the size of what passes through it
+GROWTH_BYTES = 64 * MEBIBYTE  # growth of the client's peak memory, independent of the transferred size
 ANSWER_SECONDS = 300.0
 
 Stream = Callable[[], Iterable[bytes]]
@@ -33,12 +33,12 @@ def write(file: BinaryIO) -> Callable[[bytes], None]:
 
 
 def peak_bytes() -> int:
-    """The most memory this process ever had."""
+    """Return this process's peak memory in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 async def round_trip(client: Client, pod: Pod, stream: Stream, directory: Path) -> tuple[Path, Path]:
-    """Upload a tar stream into a new directory, download that; what was sent, and what came, as files."""
+    """Upload a tar stream into a new directory and download it again; return the sent and the received tar file."""
     sent, came = directory / "sent.tar", directory / "came.tar"
     with sent.open("wb") as file:
         file.writelines(stream())
@@ -85,6 +85,6 @@ async def test_odd_names_contents_modes_links_and_empty_directories_round_trip(
 ) -> None:
     files = await round_trip(client, runner_pod, lambda: [odd_files()], tmp_path)
     sent, came = facts(files[0]), facts(files[1], "0")
-    leading = came.keys() - sent.keys()  # directories that nobody sent, but which lead to what was
+    leading = came.keys() - sent.keys()  # parent directories that were not sent themselves
     assert {name: came[name] for name in sent} == sent
     assert all(any(name.startswith(f"{each}/") for name in sent) for each in leading)

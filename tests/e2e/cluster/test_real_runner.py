@@ -1,4 +1,4 @@
-"""Sessions with the real runner, through a real exec channel."""
+"""Test sessions with the real runner through a real exec channel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.xdist_group("cluster")  # the pods are made once
+pytestmark = pytest.mark.xdist_group("cluster")  # workers share the pods of the session
 
 MEBIBYTE = 2**20
 
@@ -167,7 +167,7 @@ async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, run
         async with session(client, runner_pod) as talk:
             await talk.start(phase)
             waiting = asyncio.create_task(talk.wait(id, 20))
-            await asyncio.sleep(0.2)  # no condition: time for the request to be sent
+            await asyncio.sleep(0.2)  # no condition to wait for: the request needs time to be sent
             line.cut()
             with pytest.raises(StreamLost):
                 await waiting
@@ -202,8 +202,8 @@ async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(cl
 async def test_a_stalled_line_ends_at_the_time_limit(client: Client, runner_pod: Pod) -> None:
     async with cutter(client.connection) as line, session(client, runner_pod) as talk:
         line.flowing.clear()
-        talk._timeout = 1.0  # from now on: the greeting may take as long as it takes
-        async with asyncio.timeout(DEADLINE_SECONDS):  # else it would wait for ever
+        talk._timeout = 1.0  # shortened after the greeting, which may take longer
+        async with asyncio.timeout(DEADLINE_SECONDS):  # without it, a failure would hang the test
             with pytest.raises(StreamLost, match="silent for 1 s"):
                 await talk.wait("none", 0)
 
@@ -229,7 +229,7 @@ async def test_a_session_from_inside_the_container_is_refused(client: Client, ru
 
 
 async def test_a_long_trial_says_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
-    """However much the phases said: it would not fit one frame."""
+    """Test a status whose phases printed more than fits into one frame."""
     prefix = secrets.token_hex(4)
     async with session(client, runner_pod) as talk:
         for number in range(300):
