@@ -1,8 +1,8 @@
-"""``make chaos``: trials while the operator is killed, connections are cut, pods are deleted, and parts of the cluster restart.
+"""``make chaos``: run trials while operators are killed, connections cut, pods deleted and cluster components restarted.
 
-In the end every trial must be Complete with its own reward, or, where its pods were taken too often, Failed for that reason
-and without any; each phase must have begun once per attempt, by a count in the pod and by a log outside of it; and no pod
-may be left. docs/development.md tells how to read what it prints.
+Afterwards every trial must be Complete with its own reward; a trial that lost too many pods must be Failed for that reason,
+without a reward. Each phase must have started once per attempt, by a count in the pod and by a log outside of it. No pod may
+be left. docs/development.md explains the output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.chaos.report import Outcome
 
 
 def main() -> int:
-    """The command line. Returns 0 if all was right, 1 if not, 2 if it cannot be done here."""
+    """Run the command line. Return 0 if the run passed, 1 if it did not, and 2 if it is not possible here."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--trials", type=int, default=40, metavar="N")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long the storm lasts at most (default: %(default)s)")
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 async def _run(options: Options) -> Outcome:
-    """The course; everything is put back when SIGTERM ends it, too, as with Ctrl-C."""
+    """Run the course. SIGTERM cancels it like Ctrl-C, so that everything is restored."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -1,4 +1,4 @@
-"""One course: trials, a storm over them, and the judgement."""
+"""One chaos run: start trials, inject faults, and check the results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.e2e.given import Given, Object, finished
 from tests.e2e.operators import with_variables
 
 LOOK_SECONDS = 1.0
-CALM_SECONDS = 400.0  # for what is left after the storm
-ORPHANS_SECONDS = 60.0  # promised
+CALM_SECONDS = 400.0  # for the unfinished trials after the last fault
+ORPHANS_SECONDS = 60.0  # documented deadline for deleting orphans
 MOST_DESCRIBED = 5
 
 
 @dataclass(frozen=True)
 class Options:
-    """trials: how many. seconds: how long the storm lasts at most. out: where the operator's log is kept."""
+    """Options of a run. trials: count; seconds: maximum duration of the faults; out: directory for the operator's log."""
 
     trials: int
     seconds: float
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass
 class Scene:
-    """Where a course takes place. trials: as they were seen last."""
+    """The test setup of a run. trials: as last listed."""
 
     options: Options
     course: Course
@@ -58,7 +58,7 @@ class Scene:
     trials: list[Object] = field(default_factory=list)
 
     def tell(self, what: str) -> None:
-        """A line of progress."""
+        """Print a line of progress."""
         ended = sum(map(finished, self.trials))
         print(f"{time.monotonic() - self.started:6.1f} s  {ended:3} of {self.options.trials} ended  {what}", flush=True)
 
@@ -69,7 +69,7 @@ class Scene:
 
 
 async def run(options: Options) -> Outcome:
-    """A whole course. The cluster is as before in the end, and its operator ready, or this raises."""
+    """Run the course, then wait until the operator is ready. Raise if the cluster cannot be restored."""
     async with _cluster() as (config, client), _scene(options, config, client) as scene:
         for name in scene.course.names:
             await scene.given.applied(manifest(scene.course, name))
@@ -83,7 +83,7 @@ async def run(options: Options) -> Outcome:
 
 @asynccontextmanager
 async def _cluster() -> AsyncIterator[tuple[Config, Client]]:
-    """The cluster, which has to be localkube's; its operator is led past us and ready afterwards."""
+    """Yield the cluster's configuration and a client; the cluster must be localkube's."""
     config = load_config()
     async with await Client.connect() as client:
         if urlsplit(client.connection.base_url).hostname != config.network.api_address:
@@ -93,7 +93,7 @@ async def _cluster() -> AsyncIterator[tuple[Config, Client]]:
 
 @asynccontextmanager
 async def _scene(options: Options, config: Config, client: Client) -> AsyncIterator[Scene]:
-    """A namespace, the log outside, and the proxy in the operator's way to the API server."""
+    """Set up a namespace, the outside log, and the proxy between the operator and the API server."""
     options.out.mkdir(parents=True, exist_ok=True)
     for_log, for_proxy = listen(config.network), listen(config.network)
     course = Course(options.trials, for_log.getsockname(), options.seed)
@@ -120,13 +120,13 @@ async def _namespace(client: Client) -> AsyncIterator[Given]:
 
 
 async def _weather(scene: Scene) -> Storm:
-    """The storm while trials run, then calm for what is left of them."""
+    """Inject faults while trials run, then wait without faults for the unfinished trials."""
     options = scene.options
     storm = Storm(scene.given, scene.victim, scene.proxy, random.Random(options.seed), options.trials // 2, UNLUCKY, scene.tell)
     scene.proxy.chance.raging = True
     raging = asyncio.create_task(storm.rage())
     await _all_ended(scene, options.seconds, raging)
-    with suppress(TimeoutError):  # on a slow machine fewer blows fall in that time
+    with suppress(TimeoutError):  # on a slow machine fewer faults occur while the trials run
         async with asyncio.timeout(options.seconds):
             while _missing(storm.count) and not raging.done():
                 await asyncio.sleep(LOOK_SECONDS)
@@ -140,11 +140,11 @@ async def _weather(scene: Scene) -> Storm:
 
 
 async def _all_ended(scene: Scene, seconds: float, raging: asyncio.Task[None] | None = None) -> None:
-    """All trials have ended, or the time is over, or the storm broke."""
+    """Wait until all trials are finished, the timeout expires, or the storm fails."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while scene.unfinished and not (raging and raging.done()):
-                with suppress(ClusterError):  # the API server may be away for a while
+                with suppress(ClusterError):  # the API server may be unavailable
                     scene.trials = await scene.given.client.list_trials(scene.given.namespace)
                 await asyncio.sleep(LOOK_SECONDS)
 
@@ -167,27 +167,27 @@ async def _judged(scene: Scene, storm: Storm) -> Outcome:
 
 
 async def _killed(scene: Scene) -> set[str]:
-    """Names of the pods that the kubelet ended: also those whose sandbox it found broken after containerd was away."""
+    """Return the names of the pods that the kubelet killed, also those whose sandbox it found broken after containerd's restart."""
     resource = await scene.given.client.resource_of({"apiVersion": "events.k8s.io/v1", "kind": "Event"})
     events = await scene.given.client.list_all(resource, scene.given.namespace)
     return {each["regarding"]["name"] for each in events if each["reason"] == "Killing"}
 
 
 def _too_mild(outcome: Outcome) -> list[str]:
-    """A storm that did not do what it is for proves nothing."""
+    """Return a problem for each required kind of fault that did not occur: such a run proves nothing."""
     missing = _missing(outcome.blows)
     missing += [] if sum(outcome.cuts.values()) > len(outcome.ended) else ["connections cut more often than there are trials"]
     return [f"the storm was too mild: no {kind}" for kind in missing]
 
 
 def _missing(blows: Iterable[str]) -> list[str]:
-    """The kinds of blows that have to fall, and have not."""
+    """Return the required kinds of faults that did not occur."""
     kinds = ("operator killed", "trial pod deleted", *(f"{component} restarted" for component in COMPONENTS))
     return [kind for kind in kinds if not any(blow.startswith(kind) for blow in blows)]
 
 
 async def _orphans(scene: Scene) -> list[str]:
-    """Pods that are left of trials after a while."""
+    """Wait until the trials' pods are deleted; after the deadline, return a problem for each that is left."""
     deadline = time.monotonic() + ORPHANS_SECONDS
     while left := await scene.given.client.list_pods(scene.given.namespace, label_selector=LABEL_TRIAL):
         if time.monotonic() > deadline:
@@ -197,7 +197,7 @@ async def _orphans(scene: Scene) -> list[str]:
 
 
 async def _show(scene: Scene, names: list[str]) -> None:
-    """All there is to know of the first trials that went wrong."""
+    """Print all details of the first trials with problems."""
     if not names:
         return
     if (pod := await scene.victim.running()) is not None:

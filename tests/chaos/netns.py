@@ -1,4 +1,4 @@
-"""Standing in the cluster's own network: sockets that listen there, and the pods' way to the API server led elsewhere."""
+"""Listen in the cluster's network namespace, and redirect the pods' connections to the API server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from localkube.config import Network
 
 _CLONE_NEWNET = 0x40000000
 _TABLE = "multistep_chaos"
-_HOLD_SECONDS = 20  # without us, the way is as before after that, however we ended
+_HOLD_SECONDS = 20  # the redirection expires after this, even if this process is killed
 _RENEW_SECONDS = 5
 
 
 def listen(net: Network) -> socket.socket:
-    """A listening socket on the node's address, which every pod reaches. A thread of its own enters the namespace and ends."""
+    """Return a listening socket on the node's address, which every pod reaches.
+
+    Only a temporary thread enters the network namespace.
+    """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_listen, net).result()
 
@@ -34,7 +37,7 @@ def _listen(net: Network) -> socket.socket:
 
 @asynccontextmanager
 async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
-    """New connections of pods to the API server's Service go to a port of the node instead."""
+    """Redirect new connections of pods to the API server's Service to a port of the node."""
     await _nft(net, _rules(net, port))
     renewing = asyncio.create_task(_renew(net))
     try:
@@ -45,7 +48,7 @@ async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
 
 
 def _rules(net: Network, port: int) -> str:
-    """Before kube-proxy's own translation, and only while the address is in a set that forgets it soon."""
+    """Return rules that run before kube-proxy's DNAT, while the address is in a set whose elements expire."""
     return f"""\
 table ip {_TABLE}
 delete table ip {_TABLE}

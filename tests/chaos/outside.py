@@ -1,4 +1,4 @@
-"""The log outside of all pods: one line for each phase that began, as the phase itself tells it over the network."""
+"""A log outside of all pods: each phase sends one line over the network when it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Line:
-    """What a phase told. pod: its host name, which is the pod's."""
+    """A phase's line. pod: the pod's name, which is its host name."""
 
     pod: str
     step: str
@@ -22,12 +22,12 @@ class Line:
 
 @dataclass
 class OutsideLog:
-    """All lines in the order in which they came."""
+    """All lines in order of arrival."""
 
     lines: list[Line] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take down one line. Nobody sends it again: what is not answered is missing, and that is found out."""
+        """Record one line and acknowledge it. Clients do not retry: the verdict reports a missing line."""
         with suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(LINE_SECONDS):
                 pod, step, phase = (await reader.readline()).decode().split()
@@ -37,13 +37,13 @@ class OutsideLog:
         writer.close()
 
     def of(self, pods: set[str]) -> list[tuple[str, str]]:
-        """Steps and phases that these pods told, in order."""
+        """Return the steps and phases that these pods logged, in order."""
         return [(line.step, line.phase) for line in self.lines if line.pod in pods]
 
 
 @asynccontextmanager
 async def outside_log(listening: socket.socket) -> AsyncIterator[OutsideLog]:
-    """A log that is open for a while."""
+    """Serve a log for the duration."""
     log = OutsideLog()
     server = await asyncio.start_server(log.serve, sock=listening)
     try:

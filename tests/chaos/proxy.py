@@ -1,7 +1,7 @@
-"""A proxy between the operator and the API server that cuts connections at places that matter.
+"""A proxy between the operator and the API server that cuts connections at chosen points.
 
-It ends TLS on both sides, so that it sees what passes: of an exec connection each request to the runner and each answer, of
-the others the kind of request. At each such place it strikes by chance, less often where it struck often before.
+It terminates TLS on both sides to see the traffic: in exec connections each request to the runner and each response, in other
+connections the kind of request. At each such point it strikes at random, less often where it struck often before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multistep.cluster.exec import STDIN, STDOUT
 from multistep.pod.frames import DATA, END, FrameReader
 from tests.chaos.websocket import Passing, next_frame
 
-Place = tuple[str, str]  # what was asked, and the moment
+Place = tuple[str, str]  # the request, and the moment in its handling
 HALF, LOST, LATE = "request cut in half", "answer lost", "answer late"
 ANSWER_HALF, BODY_HALF = "answer cut in half", "body cut in half"
 LATE_SECONDS = 4.0
@@ -33,11 +33,11 @@ _REQUEST = re.compile(rb"(GET|POST|PUT|PATCH|DELETE) (\S+) HTTP/1.1\r\n")
 
 
 class Cut(Exception):
-    """The connection ends here."""
+    """Ends the connection."""
 
 
 class Chance:
-    """Whether to strike at a place. raging: only then; hits: how often it did."""
+    """Decides at random whether to strike at a point. raging: strikes only if set; hits: number of strikes by point."""
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance
@@ -58,7 +58,7 @@ class Chance:
 
 @dataclass(eq=False)
 class Wire:
-    """One connection, with both its ends."""
+    """One proxied connection: the client's and the server's streams."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -66,7 +66,7 @@ class Wire:
     there_writer: asyncio.StreamWriter
 
     def end(self) -> None:
-        """As a load balancer's reset does, without a goodbye."""
+        """Abort both sides, like a load balancer's reset, without a close handshake."""
         self.writer.transport.abort()
         self.there_writer.transport.abort()
 
@@ -83,7 +83,7 @@ async def _cut_in_half(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 @dataclass
 class Proxy:
-    """target: address and port of the API server. inward, outward: TLS towards the operator and towards the API server."""
+    """The proxy. target: address and port of the API server; inward, outward: TLS contexts for the operator and the API server."""
 
     target: tuple[str, int]
     inward: ssl.SSLContext | None
@@ -93,17 +93,17 @@ class Proxy:
     _wires: set[Wire] = field(default_factory=set)
 
     def cut_all(self) -> int:
-        """End every connection that is open. Returns how many there were."""
+        """Cut all open connections. Return their number."""
         wires = list(self._wires)
         for wire in wires:
             wire.end()
         return len(wires)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, to its end on either side."""
+        """Relay one connection until either side closes it."""
         try:
             wire = Wire(reader, writer, *await asyncio.open_connection(*self.target, ssl=self.outward))
-        except OSError:  # the API server is away
+        except OSError:  # the API server is unavailable
             writer.transport.abort()
             return
         self._wires.add(wire)
@@ -127,7 +127,7 @@ class Proxy:
 
 @dataclass
 class Requests:
-    """A connection of ordinary requests and watches. asked: the last one, until something of its answer was passed on."""
+    """A connection of ordinary requests and watches. asked: the last request, until part of its response was forwarded."""
 
     wire: Wire
     chance: Chance
@@ -161,7 +161,7 @@ class Requests:
 
 @dataclass
 class Exec:
-    """An exec connection. asked: what of the runner, until something of its answer came; the frames: of both directions."""
+    """An exec connection. asked: the last request to the runner, until part of its response arrived."""
 
     wire: Wire
     chance: Chance
@@ -220,7 +220,7 @@ class Exec:
 
 @asynccontextmanager
 async def proxy(config: Config, listening: socket.socket, chance: Chance) -> AsyncIterator[Proxy]:
-    """A proxy that looks like the cluster's API server, by its own certificate."""
+    """Run a proxy that presents the API server's own certificate."""
     pki = Pki(config.paths.pki)
     inward = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     inward.load_cert_chain(pki.certificate("apiserver"), pki.key("apiserver"))
@@ -232,7 +232,7 @@ async def proxy(config: Config, listening: socket.socket, chance: Chance) -> Asy
 
 @asynccontextmanager
 async def serving(proxy: Proxy, listening: socket.socket) -> AsyncIterator[None]:
-    """It takes connections for a while; all end with it."""
+    """Accept connections for the duration; cut all of them at the end."""
     server = await asyncio.start_server(proxy.serve, sock=listening, ssl=proxy.inward)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a person needs to see: what fell and what became of it, and of a trial that went wrong all that is known."""
+"""Format the results of a chaos run: the faults, the trials, and all details of trials with problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_LINES = 40
 
 @dataclass
 class Outcome:
-    """How a course ended. wrong: everything that should not be; nothing if all is well."""
+    """The results of a run. wrong: all problems; empty if the run passed."""
 
     seconds: float = 0.0
     blows: Mapping[str, int] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """A page about all of it."""
+        """Return a summary of the run."""
         phases = Counter(each["status"]["phase"] for each in self.ended)
         lost = Counter(each["reason"] for found in self.ended for each in found["status"].get("attempts") or [])
         told = [
@@ -54,7 +54,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 async def describe(given: Given, found: Object, log: OutsideLog) -> str:
-    """All that is known of one trial."""
+    """Return all details of one trial: status, Events, outside log and pods."""
     name, status = found["metadata"]["name"], found.get("status") or {}
     shown = {
         key: status.get(key) for key in ("phase", "conditions", "attempt", "podName", "attempts", "steps", "rewards", "exception")
@@ -67,7 +67,7 @@ async def describe(given: Given, found: Object, log: OutsideLog) -> str:
 
 
 def last_words(log: Path, name: str) -> str:
-    """The end of what the operator said, and what it said of a trial. log: of all operators there were."""
+    """Return the last lines of the operators' log and its lines about a trial. log: the logs of all operator processes."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     about = [line for line in lines if f"/{name}:" in line or line.startswith("----")]
     return "\n".join([f"-- the operator of {name}", *about[-LOG_LINES:], f"-- its last lines ({log} has all)", *lines[-LOG_LINES:]])

@@ -1,4 +1,4 @@
-"""The storm: blows of several kinds at random moments, each told as it falls."""
+"""The storm: inject faults of several kinds at random moments, and report each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.victim import Victim, restarts
 from tests.e2e.given import Given, Object
 
-PAUSE_SECONDS = (1.0, 5.0)  # between two blows
+PAUSE_SECONDS = (1.0, 5.0)  # between two faults
 COMPONENTS = ("apiserver", "containerd")  # each is restarted once
-RESTARTS = range(2, 9)  # the blows that may be that
-SHARES = {"operator": 5, "pod": 4, "connections": 1}  # of what is left to chance
+RESTARTS = range(2, 9)  # positions in the sequence of faults at which a component may be restarted
+SHARES = {"operator": 5, "pod": 4, "connections": 1}  # relative frequencies of the random faults
 
-# Of the kills that find the operator starting, or without the lease: more, and on a slow machine it would never get to work.
+# Probability of a kill while the operator is starting or is not the leader. More, and on a slow machine it would make no progress.
 WHILE_STARTING = 0.2
 
 Blow = Callable[[], Awaitable[str]]
@@ -30,7 +30,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Taken:
-    """A pod that was deleted: whose, and of which attempt."""
+    """A deleted pod's trial and attempt."""
 
     trial: str
     attempt: int
@@ -38,9 +38,14 @@ class Taken:
 
 @dataclass
 class Storm:
-    """deletions: how many pods of trials may be deleted at most; unlucky: the trial whose pods are deleted before others.
+    """Injects faults.
 
-    tell: called with each blow. over: set to end it. taken: whose pods were deleted.
+    Args:
+        deletions: Maximum number of trial pods to delete.
+        unlucky: The trial whose pods are deleted first.
+        tell: Called with each fault.
+        over: Set it to stop.
+        taken: The attempts whose pods were deleted.
     """
 
     given: Given
@@ -55,7 +60,10 @@ class Storm:
     taken: list[Taken] = field(default_factory=list)
 
     async def rage(self) -> None:
-        """Strike until it is over. The first blow leads the operator to the proxy: its open connections go past it."""
+        """Inject faults until `over` is set.
+
+        The first fault kills the operator, so that it reconnects through the proxy: its open connections bypass it.
+        """
         numbers = self.chance.sample(RESTARTS, len(COMPONENTS))
         fixed: dict[int, Blow] = {number: self._restarting(name) for number, name in zip(numbers, COMPONENTS, strict=True)}
         fixed[0] = self._kill_operator
@@ -66,10 +74,10 @@ class Storm:
                 await asyncio.wait_for(self.over.wait(), self.chance.uniform(*PAUSE_SECONDS))
 
     async def _strike(self, blow: Blow) -> bool:
-        """Whether the blow fell: what it was meant for may be away at the moment."""
+        """Inject one fault. Return False if its target does not exist at the moment."""
         try:
             what = await blow()
-        except ClusterError:  # the API server may be what was struck
+        except ClusterError:  # the fault may have made the API server unavailable
             return False
         if what:
             self.count[what] += 1
@@ -82,11 +90,11 @@ class Storm:
         return blows[kind]
 
     async def _kill_operator(self) -> str:
-        """SIGKILL. The kubelet starts it again at once the first time; it would wait ever longer, so a new pod comes next."""
+        """Kill the operator with SIGKILL, and replace its pod on the second kill, because the kubelet's restart back-off grows."""
         pod = await self.victim.running()
         if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):
             return ""
-        if restarts(pod) and self.chance.random() < 0.3:  # the old one may still be at work while the new one is
+        if restarts(pod) and self.chance.random() < 0.3:  # the old operator may still run while the new one starts
             await self.victim.keep_log(pod)
             await self.victim.remove(pod)
             return "operator's pod replaced"
@@ -105,7 +113,7 @@ class Storm:
         assert owner is not None
         metadata = pod["metadata"]
         grace = self.chance.choice([None, 0])
-        self.taken.append(Taken(owner[1], int(metadata["labels"][LABEL_ATTEMPT])))  # also if the answer is lost
+        self.taken.append(Taken(owner[1], int(metadata["labels"][LABEL_ATTEMPT])))  # recorded first: the response may be lost
         name, uid = metadata["name"], metadata["uid"]
         if not await self.given.client.delete_pod(self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""

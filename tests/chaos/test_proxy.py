@@ -1,4 +1,4 @@
-"""The proxy strikes where it says: what got to the runner, and what came back of it."""
+"""Test that the proxy cuts at the chosen points: check what reaches the runner and what comes back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UPLOAD, START = "1/a/tests", "1/a/agent"
 
 
 class Once(Chance):
-    """Strikes at one place, once."""
+    """Strikes once, at one point."""
 
     def __init__(self, place: Place | None) -> None:
         super().__init__(random.Random())
@@ -42,7 +42,7 @@ class Once(Chance):
 
 @asynccontextmanager
 async def through(server: ApiServer, chance: Chance) -> AsyncIterator[Proxy]:
-    """The server is reached through a proxy from now on."""
+    """Route connections to the server through a proxy."""
     there = urlsplit(server.url)
     assert there.hostname and there.port
     listening = socket.create_server(("127.0.0.1", 0))
@@ -54,7 +54,7 @@ async def through(server: ApiServer, chance: Chance) -> AsyncIterator[Proxy]:
 
 @asynccontextmanager
 async def session_to(runner: FakeRunner, chance: Chance) -> AsyncIterator[Callable[[], Awaitable[Session]]]:
-    """Opens sessions with a runner behind a proxy."""
+    """Yield a function that opens sessions with a runner behind a proxy."""
     async with exec_server(relay_to(runner)) as server, through(server, chance):
         connection = server.connection()
 
@@ -116,7 +116,7 @@ async def test_a_cut_loses_what_it_says_and_the_same_again_is_done_once(place: P
 async def test_an_exec_may_be_lost_before_the_first_word() -> None:
     there, chance = runner(), Once(("exec", LOST))
     async with session_to(there, chance) as opened:
-        await all_of_it(await opened())  # the handshake is tried again
+        await all_of_it(await opened())  # the handshake is retried
     assert chance.hits and there.starts[START] == 1
 
 

@@ -1,4 +1,4 @@
-"""Each kind of wrong is found: a verdict that cannot be bad would be worth nothing."""
+"""Test that the verdict reports each kind of problem."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_so_is_one_that_lost_an_attempt_whose_pod_was_taken() -> None:
     running = [*steps(1), {"name": "two", "phase": "Agent"}]
     found = complete(attempt=2, attempts=[lost(1, running)])
     assert judged(found, told("chaos-7-1", 5) + told("chaos-7-2"), 1) == ""
-    assert judged(found, told("chaos-7-1", 4) + told("chaos-7-2"), 1) == ""  # it was to begin when the pod went
+    assert judged(found, told("chaos-7-1", 4) + told("chaos-7-2"), 1) == ""  # the phase was about to start when the pod was deleted
 
 
 def test_so_is_one_that_failed_because_all_its_pods_were_taken() -> None:

@@ -1,6 +1,6 @@
-"""The trials of a course: each step counts its own runs in the pod and tells them to a log outside of it.
+"""The trials of a run: each step counts its runs in the pod and reports them to the outside log.
 
-A trial's reward is its number if each step ran once in this pod; anything else makes it -1 or none.
+A trial's reward is its number if each step ran once in this pod; if not, the reward is -1 or missing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from tests.e2e.given import Object, Step, trial
 
 NAMES = ("one", "two", "three")
-PHASES = tuple((step, phase) for step in NAMES for phase in ("setup", "agent", "verifier"))  # in the order in which they run
+PHASES = tuple((step, phase) for step in NAMES for phase in ("setup", "agent", "verifier"))  # in execution order
 RETRIES = 4
-UNLUCKY, UNLUCKY_RETRIES = "chaos-1", 1  # whose pods are deleted before those of others, so that one has to be Failed
-APART_EVERY = 4  # each fourth trial is verified in pods of its own
+UNLUCKY, UNLUCKY_RETRIES = "chaos-1", 1  # a trial whose pods are deleted first, so that one trial fails
+APART_EVERY = 4  # each fourth trial has a separate verifier
 AGENT_SECONDS = (0.5, 6.0)
 
 
 @dataclass(frozen=True)
 class Course:
-    """What all trials of one course have in common. log: address and port, in the cluster, of the log outside."""
+    """The common configuration of a run's trials. log: address and port of the outside log in the cluster."""
 
     trials: int
     log: tuple[str, int]
@@ -32,17 +32,17 @@ class Course:
 
 
 def reward_of(name: str) -> int:
-    """What a trial has to give, if it is Complete: never 0, which is what a fault may look like elsewhere."""
+    """Return the expected reward of a Complete trial. It is never 0, which could also be the result of a fault."""
     return int(name.rpartition("-")[2])
 
 
 def retries_of(name: str) -> int:
-    """How often a trial begins anew."""
+    """Return how often a trial may be retried."""
     return UNLUCKY_RETRIES if name == UNLUCKY else RETRIES
 
 
 def manifest(course: Course, name: str) -> Object:
-    """One trial of the course."""
+    """Return the manifest of one trial."""
     chance = random.Random(f"{course.seed}/{name}")
     config = {} if reward_of(name) % APART_EVERY else {"verifier": {"environment_mode": "separate"}}
     steps = [_step(course, step, reward_of(name), chance.uniform(*AGENT_SECONDS)) for step in NAMES]
@@ -50,7 +50,7 @@ def manifest(course: Course, name: str) -> Object:
 
 
 def _step(course: Course, name: str, reward: int, seconds: float) -> Step:
-    """The count is an artifact, too, so that a verifier in another pod has it."""
+    """Return a step whose count of runs is an artifact, so that a separate verifier receives it."""
     count = f"/tmp/{name}.count"
     solve = f"echo run >> {count}\nsleep {seconds:.1f}\n"
     test = f"[ $(wc -l < {count}) = 1 ] && reward={reward} || reward=-1\necho $reward > /logs/verifier/reward.txt\n"
@@ -64,7 +64,7 @@ def _step(course: Course, name: str, reward: int, seconds: float) -> Step:
 
 
 def _script(course: Course, step: str, phase: str, then: str) -> str:
-    """One line to the log outside, once, and only if that was taken down, the phase's work."""
+    """Return a script that logs one line outside and does the phase's work only if the line was acknowledged."""
     address, port = course.log
     tell = f'exec 3<>/dev/tcp/{address}/{port}\necho "$HOSTNAME {step} {phase}" >&3\nread -r noted <&3\n[ "$noted" = noted ]\n'
     return f"#!/bin/bash\nset -e\n{tell}set +e\n{then}"

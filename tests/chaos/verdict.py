@@ -1,4 +1,4 @@
-"""What is wrong after a storm: pure, from the trials as they ended, the log outside, and which pods were taken."""
+"""Find the problems after a chaos run, from the finished trials, the outside log and the deleted pods. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.chaos.trials import NAMES, PHASES, retries_of, reward_of
 from tests.e2e.given import Object, condition, holds
 
 Told = list[tuple[str, str]]
-_UNSEEN = "status 255 (Unknown)"  # of a container whose end nobody saw, as containerd, which each storm restarts, was away
+_UNSEEN = "status 255 (Unknown)"  # exit status of a container that exited while containerd was restarting
 _REACHED = {"Setup": "setup", "Agent": "agent", "Verifier": "verifier"}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on. taken: the attempts whose pods were deleted; killed: names of pods that the kubelet said it ends."""
+    """Data for a verdict. taken: attempts whose pods were deleted; killed: names of pods that the kubelet reported as killed."""
 
     log: OutsideLog
     taken: Set[Taken]
@@ -26,7 +26,7 @@ class Evidence:
 
 
 def wrongs(found: Object, evidence: Evidence) -> list[str]:
-    """Everything that is wrong with a finished trial; nothing if all is right."""
+    """Return all problems of a finished trial."""
     name = found["metadata"]["name"]
     problems = [*_ending(found), *_losses(found, evidence), *_side_effects(found, evidence.log)]
     return [f"{name}: {problem}" for problem in problems]
@@ -45,7 +45,7 @@ def _ending(found: Object) -> Iterator[str]:
 
 
 def _too_often(found: Object) -> Iterator[str]:
-    """Only a trial that lost all its attempts may be Failed, for the reason of the last, and without any reward."""
+    """Yield problems of a Failed trial: all attempts must have failed, with the last one's reason, and no reward may exist."""
     status, failed = found["status"], condition(found, "Failed")
     lost = status.get("attempts") or []
     if "rewards" in status or "reward" in status:
@@ -55,8 +55,11 @@ def _too_often(found: Object) -> Iterator[str]:
 
 
 def _losses(found: Object, evidence: Evidence) -> Iterator[str]:
-    """An attempt is lost only when one of its pods was deleted, ended by the kubelet, or was not seen to end while the runner was
-    brought into it; and that is what is said of it."""
+    """Yield problems of failed attempts.
+
+    An attempt may fail only if one of its pods was deleted, was killed by the kubelet, or had an unobserved exit while the runner
+    was installed. The recorded reason must match.
+    """
     for lost in found["status"].get("attempts") or []:
         name, number = found["metadata"]["name"], lost["number"]
         said = f"attempt {number} was lost: {lost['reason']} ({lost['message']})"
@@ -74,7 +77,7 @@ def _losses(found: Object, evidence: Evidence) -> Iterator[str]:
 
 
 def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
-    """Each attempt told the log its phases in their order, each once: all of them, or up to where it was lost."""
+    """Yield problems of the outside log: each attempt logs each phase once and in order, up to its failure if it failed."""
     known: set[str] = set()
     for number, steps, whole in _attempts(found["status"]):
         pods = _pods(found["metadata"]["name"], number, log)
@@ -89,7 +92,7 @@ def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
 
 
 def _attempts(status: Object) -> Iterator[tuple[int, list[Any], bool]]:
-    """Number and steps of each attempt, and whether it was carried through."""
+    """Yield number and steps of each attempt, and whether it ran to its end."""
     lost = status.get("attempts") or []
     yield from ((each["number"], each.get("steps") or [], False) for each in lost)
     if status["attempt"] not in [each["number"] for each in lost]:
@@ -97,7 +100,7 @@ def _attempts(status: Object) -> Iterator[tuple[int, list[Any], bool]]:
 
 
 def _least(steps: list[Any]) -> int:
-    """How many phases have begun for certain, by the status of an attempt: those before the one that is shown."""
+    """Return how many phases of an attempt started for certain: those before the phase in its status."""
     ended = sum("completionTime" in step for step in steps)
     if ended == len(steps):
         return ended * 3
@@ -106,12 +109,12 @@ def _least(steps: list[Any]) -> int:
 
 
 def _pods(trial: str, attempt: int, log: OutsideLog) -> set[str]:
-    """Names of an attempt's pods, the agent's and those of verifiers, that told anything."""
+    """Return the names of an attempt's pods, including verifier pods, that logged anything."""
     return {line.pod for line in log.lines if _is_of(line.pod, trial, attempt)}
 
 
 def _is_of(pod: str, trial: str, attempt: int) -> bool:
-    """Whether that is a pod of an attempt, by its name."""
+    """Return whether the pod belongs to an attempt, by its name."""
     return pod == f"{trial}-{attempt}" or pod.startswith(f"{trial}-{attempt}-v")
 
 

@@ -1,4 +1,4 @@
-"""The operator in the cluster, as the one to be killed: its process, its pod, its log."""
+"""The deployed operator as the target of kills: its process, pod and log."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from tests.support.machine import kill, processes
 
 NAMESPACE = "multistep-system"
 SELECTOR = "app.kubernetes.io/name=multistep"
-NAME = "multistep"  # of the Deployment, and of the Lease
+NAME = "multistep"  # of the Deployment and of the Lease
 LOG_LINES = 60
-QUICK_TO_FOLLOW = {"MULTISTEP_LEASE_SECONDS": "6"}  # or, killed with their pods, none would ever get to work: the default is 15
+QUICK_TO_FOLLOW = {
+    "MULTISTEP_LEASE_SECONDS": "6"
+}  # with the default of 15, an operator often killed with its pod makes no progress
 
 
 class Victim:
-    """The operator's pods. log: what they said, kept over their deaths."""
+    """The operator's pods. log: file that keeps the logs of all of them."""
 
     def __init__(self, client: Client, log: Path) -> None:
         self._client = client
         self.log = log
 
     async def pods(self) -> list[Object]:
-        """The operator's pods that there are."""
+        """Return the operator's existing pods."""
         return await self._client.list_pods(NAMESPACE, label_selector=SELECTOR)
 
     async def running(self) -> Object | None:
-        """The pod whose operator runs, if there is one."""
+        """Return the pod whose operator runs, if one exists."""
         return next((each for each in await self.pods() if _runs(each) and not each["metadata"].get("deletionTimestamp")), None)
 
     async def kill(self, pod: Object) -> bool:
-        """SIGKILL for the operator's process; False if it has none any more."""
+        """Send SIGKILL to the operator's process. Return False if it does not exist."""
         await self.keep_log(pod)
         return bool(kill(processes(pod, operators.PROCESS)))
 
     async def remove(self, pod: Object) -> None:
-        """Delete its pod without grace, so that a new one is made at once, whatever the kubelet is at with the old one."""
+        """Delete the pod without grace period, so that its replacement is created at once."""
         await self._client.delete_pod(NAMESPACE, pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_period_seconds=0)
 
     async def keep_log(self, pod: Object) -> None:
-        """Append what the operator said so far."""
+        """Append the pod's current log to the file."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}/log"
         with suppress(ClusterError), self.log.open("ab") as log:
             log.write(f"---- {pod['metadata']['name']}, {restarts(pod)} restarts\n".encode())
@@ -53,13 +55,13 @@ class Victim:
                 log.write(chunk)
 
     async def ready(self, seconds: float = DEADLINE_SECONDS) -> None:
-        """The operator is ready, and no other pod of it is left."""
+        """Wait until the operator is ready and is its only pod."""
         async with asyncio.timeout(seconds):
             while not await self._is_ready():
                 await asyncio.sleep(0.5)
 
     async def works(self, pod: Object) -> bool:
-        """Whether the operator in it leads, and is up."""
+        """Return whether the pod's operator is ready and the leader."""
         lease = await self._client.get(LEASES, NAMESPACE, NAME)
         holder: str = (lease.get("spec") or {}).get("holderIdentity") or ""
         return is_ready(pod) and holder.startswith(f"{pod['metadata']['name']}_")
@@ -73,12 +75,12 @@ class Victim:
 
 
 def restarts(pod: Object) -> int:
-    """How often the kubelet started the operator anew in its pod."""
+    """Return how often the kubelet restarted the operator in its pod."""
     return next((each["restartCount"] for each in pod["status"].get("containerStatuses") or []), 0)
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether the operator in it says that it works."""
+    """Return whether the pod is ready."""
     return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions") or [])
 
 

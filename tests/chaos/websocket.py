@@ -1,23 +1,23 @@
-"""Frames of a websocket (RFC 6455) as they go by: their bytes to pass on, and what they say."""
+"""Read websocket frames (RFC 6455): their raw bytes to forward, and their payload."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 
-_SHORT, _LONG = 126, 127  # lengths that say how long the length is
+_SHORT, _LONG = 126, 127  # length values that announce an extended length of 2 or 8 bytes
 
 
 @dataclass(frozen=True)
 class Passing:
-    """raw: as it came. payload: without the mask."""
+    """A frame. raw: as received; payload: unmasked."""
 
     raw: bytes
     payload: bytes
 
 
 async def next_frame(reader: asyncio.StreamReader) -> Passing:
-    """The next whole frame. Raises IncompleteReadError at the end."""
+    """Return the next whole frame. Raise IncompleteReadError at the end."""
     head = await reader.readexactly(2)
     length = head[1] & 0x7F
     if length in (_SHORT, _LONG):

@@ -1,4 +1,4 @@
-"""Conformance: directories of Harbor tasks with what Harbor made of them, run on a real cluster and compared.
+"""Conformance: run Harbor tasks on a real cluster and compare the outcomes with Harbor's.
 
-``python -m tests.conformance DIR`` runs any such directory; ``cases/`` holds the project's own.
+``python -m tests.conformance DIR`` runs any directory of cases; ``cases/`` contains the project's own.
 """

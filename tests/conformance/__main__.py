@@ -1,4 +1,4 @@
-"""``python -m tests.conformance DIR``: run a directory of cases on the cluster that KUBECONFIG names, and compare."""
+"""``python -m tests.conformance DIR``: run a directory of cases on KUBECONFIG's cluster and compare the outcomes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ensure_kubeconfig() -> None:
-    """Without KUBECONFIG it is localkube's cluster, if there is one."""
+    """Set KUBECONFIG to localkube's cluster if it is unset and that cluster exists."""
     if os.environ.get("KUBECONFIG"):
         return
     command = [sys.executable, "-m", "localkube", "kubeconfig"]

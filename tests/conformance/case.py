@@ -1,4 +1,4 @@
-"""A case: a Harbor task with ``trial.json`` (a partial Harbor TrialConfig) and ``expected.json`` (what came of it)."""
+"""A case: a Harbor task with ``trial.json`` (a partial Harbor TrialConfig) and ``expected.json`` (Harbor's outcome)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .options import Options
 TRIAL_FILE: Final = "trial.json"
 EXPECTED_FILE: Final = "expected.json"
 _OWNER_WRITE = 0o200
-# What copies of known cases lose on their way, by name of the case: git keeps no empty directory, and where links cannot be
-# made it leaves a file that holds the target.
+# What git loses of known cases, by the case's name: it stores no empty directories, and where the file system does not support
+# links, it writes a file that contains the target.
 _EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}
 _LINK_TARGETS: Final = {"workdir-symlink": "real.txt", "load-link-out-of-task": "/etc/passwd"}
 
 
 class CaseError(Exception):
-    """A case that cannot be run as it is; the text says why."""
+    """The case is invalid; the message states why."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A bundle. restored: paths that this copy of the case had lost, and that were made again."""
+    """A bundle. restored: paths that git had lost from this copy of the case."""
 
     data: bytes
     restored: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Case:
-    """One case. table: its task.toml, {} when it cannot be read."""
+    """One case. table: its task.toml, {} if unreadable."""
 
     directory: Path
     options: Options
@@ -51,22 +51,22 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it is called: its directory."""
+        """Return the case's name, which is its directory's."""
         return self.directory.name
 
     @property
     def title(self) -> str:
-        """The same as proper text."""
+        """Return the name as valid Unicode."""
         return os.fsencode(self.name).decode(errors="replace")
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the task is expected to be refused."""
+        """Return whether the task is expected to be rejected."""
         return bool(self.expected["load_error"])
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """Names of the task's steps, in order; () for a single-step task or one that cannot be read."""
+        """Return the names of the task's steps in order; () for a single-step task or an unreadable one."""
         steps = self.table.get("steps")
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             return ()
@@ -74,12 +74,12 @@ class Case:
 
     @property
     def names_image(self) -> bool:
-        """Whether the task is to run in an image by name, which need not be in this cluster."""
+        """Return whether the task names an image, which may be missing from this cluster."""
         environment = self.table.get("environment")
         return isinstance(environment, dict) and bool(environment.get("docker_image"))
 
     def extra_instructions(self) -> list[str]:
-        """The texts of the files that are named, then those written into trial.json (Harbor 0.25, load)."""
+        """Return the texts of the listed files, then those in trial.json, in Harbor 0.25's order."""
         return [*map(self._text, self.options.extra_instruction_paths), *self.options.extra_instructions]
 
     def _text(self, path: str) -> str:
@@ -92,7 +92,7 @@ class Case:
             raise CaseError(f"{TRIAL_FILE}: extra_instruction_paths: {path!r}: {error}") from error
 
     def packed(self) -> Packed:
-        """The task as a bundle: as it is, whatever it holds, with links as links; not what this program reads of the case."""
+        """Return the task as a bundle: unchanged, with links as links, but without trial.json and expected.json."""
         entries = {path: _writable(entry) for path, entry in Bundle.from_directory(self.directory).entries.items()}
         for name in (TRIAL_FILE, EXPECTED_FILE):
             entries.pop(name, None)
@@ -116,22 +116,22 @@ def _lost(case: str, entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 def _writable(entry: Entry) -> Entry:
-    """A directory of cases may be read-only here, which is no part of the tasks: git keeps only whether a file is executable."""
+    """Make the entry writable: a copy of the cases may be read-only, but git stores only whether a file is executable."""
     return replace(entry, mode=entry.mode | _OWNER_WRITE)
 
 
 def is_case(directory: Path) -> bool:
-    """Whether a directory is meant to be a case."""
+    """Return whether a directory is a case."""
     return directory.is_dir() and any((directory / name).is_file() for name in (TRIAL_FILE, EXPECTED_FILE))
 
 
 def find_cases(directory: Path) -> list[Path]:
-    """The directories of all cases in a directory, by name."""
+    """Return the directories of all cases in a directory, sorted by name."""
     return sorted(filter(is_case, directory.iterdir()))
 
 
 def read_case(directory: Path) -> Case:
-    """Read a case. Raises CaseError, also for a key of trial.json that this program does not know."""
+    """Read a case. Raise CaseError if it is invalid or trial.json has an unknown key."""
     expected = _json(directory / EXPECTED_FILE)
     if not isinstance(expected, dict) or "load_error" not in expected or not (expected["load_error"] or "trial" in expected):
         raise CaseError(f"{EXPECTED_FILE} must be an object with load_error and, unless that is set, trial")
@@ -158,4 +158,4 @@ def _table(file: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # to be refused, most likely, which is what the case is about
+        return {}  # the operator probably rejects the task, which is what such a case tests

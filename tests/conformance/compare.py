@@ -1,9 +1,9 @@
-"""Whether two outcomes of a trial agree: what both recorded of it, not how it was reached.
+"""Compare two outcomes of a trial.
 
-Compared are: refused or not; which steps ran and which did not; the trial's rewards and exception; of each step whether agent
-and verifier ran, its rewards, its exception, its artifacts and its manifest. Left out is what providers and the multi-step
-document decide otherwise: the files' places (only base names count), their order, the implicit /logs/artifacts entry, and the
-kind of a refusal.
+Compared are: whether the task was rejected; which steps ran; the trial's rewards and exception; for each step whether agent and
+verifier ran, its rewards, exception, artifacts and manifest. Ignored is what providers and the multi-step document define
+differently: the files' directories (only base names count) and order, the implicit /logs/artifacts entry, and the kind of a
+rejection.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STEP_FIELDS = ("name", "ran_agent", "ran_verifier", "exception_type")
 
 
 def differences(expected: Outcome, actual: Outcome) -> list[str]:
-    """A line for each thing in which they differ."""
+    """Return a line for each difference."""
     if bool(expected["load_error"]) != bool(actual["load_error"]):
         return [f"refused: expected {_refusal(expected)}, got {_refusal(actual)}"]
     return [] if expected["load_error"] else list(_of_trial(expected, actual))
 
 
 def same_rewards(one: Mapping[str, float] | None, other: Mapping[str, float] | None) -> bool:
-    """Equal keys and, but for rounding, equal numbers; no result equals only no result."""
+    """Return whether keys are equal and numbers are equal up to rounding. None equals only None."""
     if one is None or other is None:
         return one is other
     return one.keys() == other.keys() and all(_close(one[key], other[key]) for key in one)
@@ -83,5 +83,5 @@ def _close(one: float, other: float) -> bool:
         return True
     try:
         return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    except OverflowError:  # an integer beyond any float, and not the same one
+    except OverflowError:  # an integer that exceeds any float, and not the same one
         return False

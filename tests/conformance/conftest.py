@@ -1,3 +1,3 @@
-"""Cases are no tests of pytest's; links in them may lead in a circle."""
+"""Keep pytest out of the cases: they contain no tests, and their links may form cycles."""
 
 collect_ignore = ["cases"]

@@ -1,4 +1,4 @@
-"""Images of cases: one for all whose environment/ is the same, built and taken into the cluster once."""
+"""Images of cases: build and load one image for all cases with the same environment/."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_LINES = 12
 
 
 class Images:
-    """The images of a run, by case. Environments without a Dockerfile get the one that most cases share."""
+    """The images of a run, by case. A case that names an image gets the image that most cases share."""
 
     def __init__(self, cases: Iterable[Case]) -> None:
         self._contexts: dict[str, Path] = {}
@@ -36,18 +36,18 @@ class Images:
 
     @property
     def names(self) -> list[str]:
-        """All that are to be built."""
+        """Return the names of all images to build."""
         return list(self._contexts)
 
     def of(self, case: Case) -> str | None:
-        """The image of a case; None if its task names none either. Raises CaseError when it could not be built."""
+        """Return the image of a case; None if its task has none. Raise CaseError if its build failed."""
         name = self._images.get(case.name) or (self._common if case.names_image else None)
         if name in self._failed:
             raise CaseError(f"its image could not be built:\n{self._failed[name]}")
         return name
 
     def build(self, name: str) -> bool:
-        """Build one and take it into the cluster; what is there already is kept."""
+        """Build an image and load it into the cluster. Return whether both succeeded."""
         context = self._contexts[name]
         for arguments in (("build", "--tag", name, str(context)), ("load", name)):
             done = subprocess.run(
@@ -68,7 +68,7 @@ class Images:
 
 
 def environment_digest(directory: Path) -> str:
-    """Of what a build would see: names, contents, links, and whether files are executable."""
+    """Return a digest of the build's input: names, contents, links, and executable bits."""
     digest = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():

@@ -1,4 +1,4 @@
-"""From a case to the MultiStepTrial that says the same. Pure: dicts out."""
+"""Convert a case to the equivalent MultiStepTrial. Pure: returns dicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
 
 
 def manifest(case: Case, *, name: str, namespace: str, bundle: Manifest, image: str | None) -> Manifest:
-    """The trial. bundle: spec.task.bundle; image: of the environment, None to leave it to the task."""
+    """Return the trial. bundle: spec.task.bundle; image: the environment's image, None for the task's own."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -29,7 +29,7 @@ def manifest(case: Case, *, name: str, namespace: str, bundle: Manifest, image: 
 
 
 def spec(options: Options, extra_instructions: Sequence[str], image: str | None) -> Manifest:
-    """The spec but for its task. What is not given is left out."""
+    """Return the spec without its task. Omit unset fields."""
     return _given(
         environment=_given(
             image=image,
@@ -81,5 +81,5 @@ def _env(values: Mapping[str, str]) -> list[Manifest]:
 
 
 def _given(**fields: Any) -> Manifest:
-    """The fields that say something: 0 and "" do, None and what is empty do not."""
+    """Return the fields with a value. Keep 0 and "", omit None and empty containers."""
     return {key: value for key, value in fields.items() if value is not None and value not in ([], {})}

@@ -1,4 +1,4 @@
-"""What trial.json may say, under the names of Harbor's TrialConfig. A key that is not here is an error, never ignored."""
+"""The keys that trial.json may contain, named as in Harbor's TrialConfig. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Table(BaseModel):
 
 
 class AgentOptions(_Table):
-    """agent. import_path: one of the two agents that stand in for real ones."""
+    """The key ``agent``. import_path: one of two test agents."""
 
     name: Literal["oracle", "nop"] | None = None
     import_path: Literal["oracle_agents:ShellAgent", "oracle_agents:EchoAgent"] | None = None
@@ -33,7 +33,7 @@ class AgentOptions(_Table):
 
 
 class VerifierOptions(_Table):
-    """verifier."""
+    """The key ``verifier``."""
 
     override_timeout_sec: float | None = None
     max_timeout_sec: float | None = None
@@ -42,13 +42,13 @@ class VerifierOptions(_Table):
 
 
 class EnvironmentOptions(_Table):
-    """environment. env: over the task's."""
+    """The key ``environment``. env: takes precedence over the task's."""
 
     env: dict[str, str] = {}
 
 
 class ArtifactOptions(_Table):
-    """One of artifacts; a string stands for its source. service: the trial's only container."""
+    """An entry of ``artifacts``; a string is its source. service: only the trial's one container, ``main``."""
 
     source: str
     destination: str | None = None
@@ -62,7 +62,7 @@ class ArtifactOptions(_Table):
 
 
 class Options(_Table):
-    """A whole trial.json. note: for the reader; host_env: the environment of the process that runs the trial."""
+    """A whole trial.json. note: for readers; host_env: the environment of the process that runs the trial."""
 
     note: str = ""
     host_env: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What came of a trial, in the shape of expected.json: read from its status and its results directory, and nothing else."""
+"""Read a trial's outcome, in the format of expected.json, from its status and its results directory alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CHUNK = 1 << 20
 
 
 class Unexplained(Exception):
-    """Status or results make no outcome; the text says why."""
+    """Status or results do not form an outcome; the message states why."""
 
 
 def refusal(status: TrialStatus) -> dict[str, Any] | None:
-    """The outcome of a trial whose task or spec was refused; None if it was not."""
+    """Return the outcome of a trial whose task or spec was rejected; None if it was not."""
     failed = holds(status, "Failed")
     if failed is None or failed.reason != "InvalidSpec":
         return None
@@ -34,7 +34,12 @@ def refusal(status: TrialStatus) -> dict[str, Any] | None:
 
 
 def outcome(status: TrialStatus, results: Path, declared: Sequence[str]) -> dict[str, Any]:
-    """The outcome of a trial that was not refused. results: its directory; declared: the task's steps. Raises Unexplained."""
+    """Return the outcome of a trial that was not rejected. Raise Unexplained if status and results contradict each other.
+
+    Args:
+        results: The trial's results directory.
+        declared: The names of the task's steps.
+    """
     result = _json(results / "result.json")
     contradictions = list(_contradictions(status, result))
     if contradictions:
@@ -62,7 +67,7 @@ def _step(step: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _outputs(result: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """What a step, or a single-step trial, left."""
+    """Return the outputs of a step or of a single-step trial."""
     return {
         "ran_agent": result["agent_execution"] is not None,
         "ran_verifier": result["verifier"] is not None,
@@ -88,7 +93,7 @@ def _artifacts(directory: Path) -> list[Path]:
 
 
 def _descend(directory: Path) -> Iterator[Path]:
-    """All that is no directory; links are never followed."""
+    """Yield everything but directories, recursively. Do not follow links."""
     for path in _children(directory):
         if stat.S_ISDIR(path.lstat().st_mode):
             yield from _descend(path)
@@ -97,7 +102,7 @@ def _descend(directory: Path) -> Iterator[Path]:
 
 
 def _file(path: Path, top: Path) -> dict[str, Any]:
-    """A regular file has a digest; a link has only its place."""
+    """Return a file's path, digest and mode; links have no digest."""
     info, place = path.lstat(), path.relative_to(top).as_posix()
     if not stat.S_ISREG(info.st_mode):
         return {"path": place, "sha256": None, "executable": False}
@@ -129,7 +134,7 @@ def _json(path: Path) -> Any:
 
 
 def _contradictions(status: TrialStatus, result: Mapping[str, Any]) -> Iterator[str]:
-    """What the status tells otherwise than result.json does: they are two views of one trial."""
+    """Yield the contradictions between the status and result.json, which both describe the trial."""
     yield from _contradiction("trial's", status, result)
     told, recorded = [step.name for step in status.steps], [step["step_name"] for step in result["step_results"] or []]
     if result["step_results"] is not None and told != recorded:

@@ -1,4 +1,4 @@
-"""Reports as lines of text. Names and messages come from tasks: nothing of them may play tricks on a terminal."""
+"""Format reports as text. Names and messages come from tasks: escape them for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE_LENGTH = 2000
 
 
 def brief(report: Report) -> Iterator[str]:
-    """One line for a case, and one for each thing that is wrong with it."""
+    """Yield one line for a case and one for each of its problems."""
     remark = f"  {_shown(report.remark, _REMARK_LENGTH)}" if report.remark else ""
     yield f"{report.verdict:<7} {_shown(report.name)}  {report.seconds:.1f} s{remark}"
     for line in report.lines:
@@ -19,7 +19,7 @@ def brief(report: Report) -> Iterator[str]:
 
 
 def summary(reports: Sequence[Report]) -> Iterator[str]:
-    """The count, and the names of those that do not agree."""
+    """Yield the counts and the names of the cases that do not agree."""
     for verdict in (Verdict.DIFFER, Verdict.ERROR):
         if names := [_shown(report.name) for report in reports if report.verdict is verdict]:
             yield f"{verdict}: {', '.join(names)}"

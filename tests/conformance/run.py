@@ -1,4 +1,4 @@
-"""Runs cases on a real cluster, several at once, in a namespace of their own."""
+"""Run cases on a real cluster, several concurrently, in a separate namespace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .outcome import Unexplained, outcome, refusal
 
 DEFAULT_JOBS: Final = 8
 DEFAULT_LIMIT_SECONDS: Final = 180.0
-UNNOTICED_SECONDS: Final = 60.0  # an operator that runs has told something of a trial long before
+UNNOTICED_SECONDS: Final = 60.0  # a running operator sets a condition of a trial long before
 _LOOK_SECONDS: Final = 0.4
 _WRITE_ATTEMPTS: Final = 4
 _NAME_LENGTH: Final = 40
@@ -43,7 +43,7 @@ _SILENCE_SECONDS: Final = 60
 
 
 class Verdict(StrEnum):
-    """Error: the case could not be run, or ended as no trial should."""
+    """The result of a case. Error: the case could not run, or its trial ended unexpectedly."""
 
     AGREE = "agree"
     DIFFER = "differ"
@@ -52,7 +52,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Report:
-    """What came of one case. lines: the differences, or what is wrong; remark: what else is worth reading."""
+    """The result of one case. lines: differences or errors; remark: additional information."""
 
     name: str
     verdict: Verdict
@@ -65,18 +65,25 @@ class Report:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run. jobs: cases at once; limit_seconds: of each; namespace: a new one's name, "" for any; keep: leave it."""
+    """How to run the cases.
+
+    Args:
+        jobs: Number of concurrent cases.
+        limit_seconds: Timeout of each case.
+        namespace: Name of the namespace to create; "" generates one.
+        keep: Do not delete the namespace.
+    """
 
     jobs: int = DEFAULT_JOBS
     limit_seconds: float = DEFAULT_LIMIT_SECONDS
     namespace: str = ""
     keep: bool = False
     say: Callable[[str], None] = field(default=print)
-    told: Callable[[Report], None] = field(default=lambda _: None)  # as soon as a case is over
+    told: Callable[[Report], None] = field(default=lambda _: None)  # called when a case is finished
 
 
 async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
-    """Run all cases. Raises MultistepError when the cluster cannot be used."""
+    """Run all cases. Raise MultistepError if the cluster cannot be used."""
     cases, reports = _read(directories, settings.told)
     images = Images(cases)
     for name in images.names:
@@ -120,7 +127,7 @@ async def _require_trials(client: Client, namespace: str) -> None:
 
 
 class _Runner:
-    """Runs cases of one run."""
+    """Runs the cases of one run."""
 
     def __init__(self, client: Client, namespace: str, images: Images, settings: Settings) -> None:
         self._client = client
@@ -132,7 +139,7 @@ class _Runner:
         self._operator_away = False
 
     async def report(self, number: int, case: Case) -> Report:
-        """Run one case when it is its turn; whatever goes wrong is told in its report."""
+        """Run one case when a slot is free; any error becomes its report."""
         async with self._slots:
             start = time.monotonic()
             trial = f"c{number:03}-{dns_label(case.name, _NAME_LENGTH)}"
@@ -140,7 +147,7 @@ class _Runner:
                 report = await self._attempt(case, trial)
             except (CaseError, Unexplained, MultistepError, TimeoutError) as error:
                 report = Report(case.name, Verdict.ERROR, lines=str(error).splitlines())
-            except Exception as error:  # a fault of this program in one case must not hide the others
+            except Exception as error:  # a bug of this program in one case must not hide the other cases
                 report = Report(case.name, Verdict.ERROR, lines=[f"this program failed: {error!r}"])
         report = Report(**{**vars(report), "seconds": time.monotonic() - start, "is_refusal": case.is_refusal})
         self._settings.told(report)
@@ -166,7 +173,7 @@ class _Runner:
             await self._apply(each)
 
     async def _apply(self, wanted: Manifest) -> None:
-        """Applying twice is as good as once, so a lost answer is asked for again."""
+        """Apply the object. Applying is idempotent, so retry if the API server is unavailable or its response is lost."""
         for attempt in range(1, _WRITE_ATTEMPTS + 1):
             try:
                 await self._client.apply(wanted, field_manager="conformance")
@@ -177,7 +184,7 @@ class _Runner:
                 await asyncio.sleep(attempt)
 
     async def _ended(self, trial: str) -> TrialStatus:
-        """The status of the trial once it is over. Raises TimeoutError that says where it was."""
+        """Wait until the trial is finished and return its status. Raise TimeoutError with the trial's progress."""
         start = time.monotonic()
         while not is_finished(status := parse_status(await self._client.get_trial(self._namespace, trial))):
             waited = time.monotonic() - start

@@ -1,4 +1,4 @@
-"""When outcomes agree, and what is said when they do not."""
+"""Test when outcomes agree, and the messages when they differ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MULTI: dict[str, Any] = {
 
 
 def changed(value: object, *path: str | int) -> dict[str, Any]:
-    """MULTI with another value in one place."""
+    """Return MULTI with the value at `path` replaced."""
     result = copy.deepcopy(MULTI)
     place: Any = result
     for part in path[:-1]:

@@ -1,4 +1,4 @@
-"""The project's own cases, all of them in one run on the cluster that KUBECONFIG names; then a test for each."""
+"""Run the project's own cases once on the cluster that KUBECONFIG names; then test each result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(RUN_SECONDS)
 
 
 def _write_line(config: pytest.Config) -> Callable[[str], None]:
-    """To the terminal at once: a run of minutes without a word looks like one that hangs."""
+    """Return a function that writes to the terminal at once, because a run of minutes without output seems to hang."""
     capture = config.pluginmanager.getplugin("capturemanager")
     terminal = config.pluginmanager.getplugin("terminalreporter")
     assert capture is not None and terminal is not None
@@ -39,7 +39,7 @@ def _write_line(config: pytest.Config) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def reports(request: pytest.FixtureRequest) -> Mapping[str, Report]:
-    """What came of the cases that were chosen (with -k, say), by name."""
+    """Run the selected cases (for example with -k) and return their reports by name."""
     items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.function is test_case)
     chosen = [CASES / str(item.callspec.id) for item in items]
     write = _write_line(request.config)

@@ -1,4 +1,4 @@
-"""trial.json and what becomes of it in a spec."""
+"""Test how trial.json is converted to a spec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = {"load_error": {"type": "ValidationError"}}
 
 
 def make(directory: Path, trial: object = None, *, expected: object = REFUSED, **files: str) -> Path:
-    """A case's directory. files: texts by path."""
+    """Create a case's directory. files: texts by path."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in {"trial.json": json.dumps(trial or {}), "expected.json": json.dumps(expected), **files}.items():
         place = directory / name
@@ -160,7 +160,7 @@ def members(case: Case) -> dict[str, tarfile.TarInfo]:
 def test_a_task_is_packed_as_it_is_but_for_what_this_program_reads(tmp_path: Path) -> None:
     directory = make(tmp_path / "case", **{"task.toml": "= not TOML", "steps/a/tests/test.sh": "#!/bin/sh\n"})
     (directory / "steps/a/tests/out").symlink_to("/etc/passwd")
-    (directory / "steps/a/tests/test.sh").chmod(0o555)  # a read-only copy of cases
+    (directory / "steps/a/tests/test.sh").chmod(0o555)  # as in a read-only copy of the cases
 
     found = members(read_case(directory))
 

@@ -1,4 +1,4 @@
-"""What is read from a status and a results directory."""
+"""Test how outcomes are read from a status and a results directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = "2026-01-01T00:00:00Z"
 def recorded(
     name: str = "", rewards: Any = None, exception: str | None = None, *, agent: bool = True, verifier: bool = True
 ) -> dict[str, Any]:
-    """A step, or the part of a trial that is like one, in result.json."""
+    """Return a step of result.json, or the equal part of a single-step trial's."""
     return {
         "step_name": name,
         "verifier_result": None if rewards is None else {"rewards": rewards},

@@ -1,4 +1,4 @@
-"""What a person reads, the images of a run, and the program's own errors."""
+"""Test the printed reports, the images of a run, and the program's own errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_cases_with_the_same_environment_share_an_image(tmp_path: Path) -> None:
     a, b, c, named, none = map(images.of, cases)
 
     assert a == b != c
-    assert named == a  # what most share, as an image of that name need not be in this cluster
+    assert named == a  # the image that most cases share, as the named image may be missing from this cluster
     assert none is None
     assert len(images.names) == 2
 

@@ -1,4 +1,4 @@
-"""A Python newer than the machine's: that of a Debian made by debootstrap in a directory, used through chroot."""
+"""Provide a Python newer than the machine's: from a Debian that debootstrap installs in a directory, run through chroot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PASSED_ON = ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", *_PROXIES)
 
 @dataclass(frozen=True)
 class ChrootPython:
-    """The Python of the virtual environment in a Debian at `root`."""
+    """The Python of the virtual environment in the Debian at `root`."""
 
     root: Path
 
@@ -38,7 +38,7 @@ class ChrootPython:
 
 
 def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
-    """Make a Debian at `root` whose /venv has the requirements; `root` is there only once it is complete."""
+    """Install a Debian at `root` whose /venv has the requirements. `root` exists only when it is complete."""
     if os.geteuid() != 0:
         raise RuntimeError("no Python >= 3.12 found, and only root can make one by debootstrap: install Python 3.12 or be root")
     _ensure_debootstrap()
@@ -46,7 +46,7 @@ def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
     if unfinished.exists():
         shutil.rmtree(unfinished)
     _say(f"no Python >= 3.12 found: making a Debian {SUITE} that has one, in {root} (a minute)")
-    # In a mount namespace of its own, so that what it mounts (/proc) is gone even if it is killed.
+    # In a separate mount namespace, so that its mounts (/proc) disappear even if it is killed.
     debootstrap = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(unfinished)]
     _checked(subprocess.run(["unshare", "--mount", *debootstrap], capture_output=True, text=True, check=False))
     _share_network(unfinished)
@@ -70,7 +70,7 @@ def _ensure_debootstrap() -> None:
 
 
 def _share_network(root: Path) -> None:
-    """Names are resolved, and certificates trusted, as they are outside."""
+    """Copy the machine's resolv.conf and CA certificates into the Debian."""
     candidates = [os.environ.get(name) for name in _CA_VARIABLES] + [_CA_OF_MACHINE]
     bundle = next((each for each in candidates if each and Path(each).is_file()), f"{root}{_CA_OF_MACHINE}")
     for source, inside in ((bundle, _CA_INSIDE), ("/etc/resolv.conf", "/etc/resolv.conf")):

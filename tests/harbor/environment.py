@@ -1,6 +1,6 @@
-"""A Python that has Harbor 0.25.0, outside the checkout, made once for each requirements.lock.
+"""Provide a Python with Harbor 0.25.0 outside the checkout, installed once for each requirements.lock.
 
-It is a virtual environment of an interpreter that the machine has, or else one in a Debian of its own (chroot.py).
+It is a virtual environment of one of the machine's interpreters, or of one in a separate Debian (chroot.py).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Protocol
 from tests.harbor import chroot
 
 LOCK = Path(__file__).with_name("requirements.lock")
-OLDEST = (3, 12)  # what Harbor 0.25.0 needs
-_NEWEST_MINOR = 14  # what the lock was made to cover
-# --no-deps: the lock is complete, and Harbor's own wish for certifi is overridden in it (overrides.txt).
+OLDEST = (3, 12)  # Harbor 0.25.0 requires it
+_NEWEST_MINOR = 14  # the newest minor version that the lock covers
+# --no-deps: the lock is complete and overrides Harbor's requirement of certifi (overrides.txt).
 _PIP_OPTIONS = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
 
 
 class Python(Protocol):
-    """An interpreter that has Harbor."""
+    """An interpreter with Harbor."""
 
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-        """Run a script that is told of a directory, which it only reads."""
+        """Run a script with a directory as its argument; the script only reads the directory."""
 
 
 @dataclass(frozen=True)
 class HostPython:
-    """An interpreter of the machine."""
+    """One of the machine's interpreters."""
 
     executable: Path
 
@@ -42,7 +42,7 @@ class HostPython:
 
 
 def harbor_python() -> Python:
-    """The interpreter; the first call in a machine's life takes a minute or two and needs the package index."""
+    """Return the interpreter. The first call on a machine takes one or two minutes and needs the package index."""
     home = _cache() / f"harbor-{_digest()}"
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as lock:
@@ -55,7 +55,7 @@ def harbor_python() -> Python:
 
 
 def in_chroot(cache: Path) -> Python:
-    """The interpreter for a machine that has none itself."""
+    """Return the interpreter for a machine that has no suitable one."""
     root = cache / f"harbor-{chroot.SUITE}-{_digest()}"
     if not root.exists():
         chroot.make(root, LOCK, _PIP_OPTIONS)
@@ -79,7 +79,7 @@ def _on_host(python: Path, home: Path) -> Python:
 
 
 def find_python() -> Path | None:
-    """An interpreter that Harbor can run on: from PATH, or one that pyenv installed."""
+    """Return an interpreter that supports Harbor, from PATH or installed by pyenv."""
     return next((candidate for candidate in _candidates() if _works(candidate)), None)
 
 
@@ -93,7 +93,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _works(python: Path) -> bool:
-    """A shim of pyenv may be there without an interpreter behind it."""
+    """Return whether the interpreter runs: a pyenv shim may exist without an interpreter."""
     check = f"import sys, venv, ensurepip; sys.exit(sys.version_info < {OLDEST})"
     return subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
 

@@ -1,7 +1,7 @@
-"""Loads trial directories with Harbor 0.25's own models and its viewer, and prints what it found as JSON.
+"""Load trial directories with Harbor 0.25's own models and its viewer, and print the result as JSON.
 
-Run with the Python of an environment that has Harbor (environment.py): ``python load_results.py JOBS_DIR``.
-JOBS_DIR/job/ holds the trial directories.
+Run it with the Python of an environment that has Harbor (environment.py): ``python load_results.py JOBS_DIR``.
+JOBS_DIR/job/ contains the trial directories.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -30,7 +30,7 @@ def main(jobs: Path) -> None:
 
 
 def load(path: Path, viewer: TestClient) -> dict[str, Any]:
-    """What Harbor makes of one trial directory; any error is raised."""
+    """Return what Harbor reads from one trial directory. Propagate all errors."""
     paths = TrialPaths(path)
     result = TrialResult.model_validate_json(paths.result_path.read_text())
     config = TrialConfig.model_validate_json(paths.config_path.read_text())

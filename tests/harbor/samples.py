@@ -1,4 +1,4 @@
-"""Trials as the operator leaves them on its volume, one of each kind, made by the code that the operator uses."""
+"""Write trials as the operator leaves them on its volume, one of each kind, with the operator's own code."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class Sample:
 
 
 def run(name: str, start: float, **changes: Any) -> StepRun:
-    """A step that ran for 10 s."""
+    """Return a step that ran for 10 s."""
     timings = {"agent": (start + 1, start + 5), "verifier": (start + 5, start + 8), "artifacts": (start + 8, start + 9)}
     return StepRun(**{"name": name, "started_at": start, "completed_at": start + 10, "timings": timings, **changes})
 
 
 def journal(*steps: StepRun, **changes: Any) -> Journal:
-    """A trial of these steps."""
+    """Return a trial of these steps."""
     return Journal(**{"steps": list(steps), "started_at": BEGIN, "finished": True, **changes})
 
 
@@ -122,7 +122,7 @@ SAMPLES = (
 
 
 def make_results(root: Path) -> dict[str, Path]:
-    """All samples on a new volume; where each is, by name."""
+    """Write all samples to a new volume and return their directories by name."""
     volume = Volume(root, 2)
     try:
         return asyncio.run(_make_all(volume))

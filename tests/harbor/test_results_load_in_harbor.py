@@ -1,4 +1,4 @@
-"""What the operator writes is what Harbor 0.25's own models and viewer read."""
+"""Test that Harbor 0.25's own models and viewer read the operator's results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Loaded = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A jobs directory as Harbor's viewer wants it, with every sample in one job."""
+    """Return a jobs directory for Harbor's viewer, with every sample in one job."""
     top = tmp_path_factory.mktemp("harbor")
     for name, path in make_results(top / "results").items():
         shutil.copytree(path, top / "jobs/job" / name)
@@ -27,7 +27,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(jobs: Path, request: pytest.FixtureRequest) -> Loaded:
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # it may take minutes and says so
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show slow installation
         python = harbor_python()
     done = python.run(LOAD, jobs)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,4 +1,4 @@
-"""After all end-to-end tests: each right of the operator was used, and nothing was refused to it. The audit logs tell."""
+"""Check the audit logs after all end-to-end tests: each permission of the operator was used, and no request was denied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # tests/e2e/te
 
 @pytest.fixture(scope="module")
 def requests() -> Sequence[Request]:
-    """Those of the operator, in all clusters since the tests began."""
+    """Return the operator's requests in all clusters since the tests started."""
     logs = [Path(each) for each in os.environ["MULTISTEP_TEST_LOGS"].split(os.pathsep)]
     return list(requested(logs, os.environ["MULTISTEP_TEST_SINCE"]))
 
