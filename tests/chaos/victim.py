@@ -17,9 +17,8 @@ NAMESPACE = "multistep-system"
 SELECTOR = "app.kubernetes.io/name=multistep"
 NAME = "multistep"  # of the Deployment and of the Lease
 LOG_LINES = 60
-QUICK_TO_FOLLOW = {
-    "MULTISTEP_LEASE_SECONDS": "6"
-}  # with the default of 15, an operator often killed with its pod makes no progress
+# With the default of 15 s, operators that are killed with their pods would never acquire the lease in time to work.
+QUICK_TO_FOLLOW = {"MULTISTEP_LEASE_SECONDS": "6"}
 
 
 class Victim:

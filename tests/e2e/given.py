@@ -124,7 +124,7 @@ class Given:
         self.client = client
         self.namespace = namespace
         self.recorder = Recorder(client, namespace)  # used by `until` and `when`; the caller enters it
-        self._seen: dict[tuple[str, str], int] = {}  # by kind and name: the number of states that the last `until` searched
+        self._seen: dict[tuple[str, str], int] = {}  # by kind and name: the recorder's count at the last `until`
 
     async def applied(self, manifest: Object) -> Object:
         """Apply the trial or another object and return it."""

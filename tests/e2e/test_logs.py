@@ -46,7 +46,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     """One trial serves all checks: its first agent waits until they are done."""
     manifest = trial(Step("a", solve=FIRST, test=TEST, setup=SETUP), Step("b", solve=SECOND, test=TEST), name="logs")
     await given.applied(manifest)
-    options = ("logs", "-n", given.namespace)  # the trial's name is added to these
+    options = ("logs", "-n", given.namespace)  # "logs" is the trial's name, too
     async with following(*options) as follower:
         assert follower.stdout is not None
         while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), DEADLINE_SECONDS)):

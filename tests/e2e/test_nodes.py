@@ -93,7 +93,7 @@ async def test_a_trial_on_a_lost_node_begins_anew_on_another_or_fails_with_no_re
     for done in (moved, failed):
         (lost,) = done["status"]["attempts"]
         assert (lost["reason"], lost["nodeName"]) == ("DeletionByTaintManager", second_node)
-        assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # the lost attempt keeps its rewards
+        assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # the failed attempt keeps its rewards
         (left,) = [each for each in await given.pods(done["metadata"]["name"]) if each["spec"]["nodeName"] == second_node]
         assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # its deletion is not awaited
 

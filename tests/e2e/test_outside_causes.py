@@ -102,7 +102,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 
 @pytest.mark.alone
 async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
-    """No operator runs while the pod is replaced."""
+    """The operator's processes are stopped while the pod is replaced."""
     operators = await given.client.list_pods("multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]
     assert asleep_ones
@@ -202,7 +202,7 @@ async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_t
     await given.applied(manifest)
     before = await given.until(name, in_second_step)
     async with without("apiserver"):
-        await asyncio.sleep(AGENT_SECONDS)  # no condition to wait for: the agent finishes while no session can report it
+        await asyncio.sleep(AGENT_SECONDS)  # no condition to wait for: nothing can report that the agent finished
     done = await given.until(name, finished)
     status = done["status"]
     assert holds(done, "Complete") and status["rewards"] == {"reward": 0.75}

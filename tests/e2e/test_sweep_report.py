@@ -36,10 +36,8 @@ OUTCOMES: Mapping[tuple[str, str], Sequence[float | str]] = {
     ("t3", "good"): (1, 1, 1, "Verifier"), ("t3", "poor"): (0.5, 0, 0, 0.25), ("t3", "idle"): (0, 0, 0, 0),
     ("t4", "good"): (0, 1, 1, 0), ("t4", "poor"): (LOST,) * 4, ("t4", "idle"): (0, 0, 0, 0),
 }  # fmt: skip
-STUDENT = {
-    5: 2.7764451051977987,
-    4: 3.182446305284263,
-}  # by number of tasks: 97.5 % quantile for n-1 degrees of freedom, from a table
+# By number of tasks n: the 97.5 % quantile of Student's t for n-1 degrees of freedom, from a printed table.
+STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}
 NOBODYS_IMAGE = "127.0.0.1:9/none:1"
 
 

@@ -16,11 +16,11 @@ from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 
-pytestmark = pytest.mark.xdist_group("cluster")  # workers share the pods of the session
+pytestmark = pytest.mark.xdist_group("cluster")  # one worker runs them all and creates the pods once
 
 MEBIBYTE = 2**20
 
-# On a busy node a container runtime may close a command's stdin before the command read all of it: close stdin after the answers.
+# On a busy node a container runtime may close a command's stdin before the command read it: tests send EOF after the output.
 
 
 async def open_exec(client: Client, pod: Pod, *argv: str) -> ExecStream:

@@ -24,7 +24,7 @@ from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.xdist_group("cluster")  # workers share the pods of the session
+pytestmark = pytest.mark.xdist_group("cluster")  # one worker runs them all and creates the pods once
 
 MEBIBYTE = 2**20
 
