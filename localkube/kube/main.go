@@ -1,5 +1,5 @@
-// Command localkube contains the components of a small Kubernetes cluster in one binary. It runs the component named by the program
-// name (of a symbolic link) or by the first argument.
+// Command localkube is every part of a small Kubernetes cluster in one binary: it runs as the part named by the name it
+// is called by (a symbolic link), or by its first argument.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// parts maps a component's name to the function that runs it and returns the exit code.
+// parts maps the name of a part to what runs it and gives the exit code.
 var parts = map[string]func() int{
 	"etcd":                    func() int { etcdmain.Main(os.Args); return 0 },
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },

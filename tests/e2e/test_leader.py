@@ -69,7 +69,7 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     ended = await two.until_restarted(asleep)
     assert ended["exitCode"] == 3
-    assert "does not hold the lease multistep-system/multistep any more" in await two.last_words(asleep)
+    assert "lost the leader lease; exiting: " in await two.last_words(asleep)
     await assert_all_right(given, rewards)
     assert (await two.lease())["holderIdentity"] == lease["holderIdentity"]
 

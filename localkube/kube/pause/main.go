@@ -1,5 +1,5 @@
-// Command pause does nothing until it receives SIGINT or SIGTERM. One instance per pod holds the pod's namespaces. It is a separate
-// program because the binary with all Kubernetes components would take tens of megabytes per pod.
+// Command pause does nothing until it is told to stop. It holds a pod's namespaces, once per pod, so it is a program of
+// its own: the one with all of Kubernetes in it would take tens of megabytes each time.
 package main
 
 import (
