@@ -70,7 +70,7 @@ async def test_whatever_takes_a_pod_is_on_record_and_the_trial_begins_anew(given
         assert kill(processes(pod, RUNNER_SERVES)) == 1
 
     causes = {
-        "PodDeleted": (deleted, "by somebody else"),
+        "PodDeleted": (deleted, "by another client"),
         "EvictionByEvictionAPI": (evicted, "Eviction"),
         "ContainerEnded": (killed, "status 137"),
     }
@@ -96,7 +96,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
     failed = condition(done, "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "PodDeleted") and "attempt 1 of 1" in failed["message"]
     assert done["status"]["failure"] == {"class": "Infrastructure", "reason": "PodDeleted"}
-    assert_attempt_lost(done, "PodDeleted", "by somebody else")
+    assert_attempt_lost(done, "PodDeleted", "by another client")
     assert "rewards" not in done["status"] and "reward" not in done["status"]
 
 
