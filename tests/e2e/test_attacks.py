@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -25,7 +24,6 @@ from tests.e2e.given import (
 from tests.e2e.operators import SYSTEM
 
 CONNECTIONS = 100  # the runner has 64 slots
-FLOODED_SECONDS = 120.0  # ten times what the trial needs; with a flood it once took 334 s
 
 
 @pytest.fixture
@@ -58,6 +56,7 @@ async def test_a_slow_ignore_pattern_costs_its_own_trial_only(given: Given, neig
 DIGEST = "sha256sum < /multistep/runner"
 REPLACES = """#!/bin/bash
 printf '#!/bin/sh\\necho {}\\n' > /tmp/liar; chmod 755 /tmp/liar
+id -u > /tmp/user
 try() { "$@" && echo "$*" >> /tmp/succeeded; }
 try cp /tmp/liar /multistep/runner
 try mv -f /tmp/liar /multistep/runner
@@ -69,7 +68,9 @@ try mv /multistep /moved
 exit 0
 """
 UNCHANGED = (
-    f'#!/bin/bash\n[ ! -e /tmp/succeeded ] && [ "$(cat /before)" = "$({DIGEST})" ]; echo $((! $?)) > /logs/verifier/reward.txt\n'
+    "#!/bin/bash\n"
+    f'[ "$(cat /tmp/user)" = 0 ] && [ ! -e /tmp/succeeded ] && [ "$(cat /before)" = "$({DIGEST})" ]\n'
+    "echo $((! $?)) > /logs/verifier/reward.txt\n"
 )
 
 
@@ -104,11 +105,10 @@ async def test_idle_connections_to_the_readiness_port_do_not_stop_a_trial(given:
     await given.until(name, in_agent)
     (pod,) = await given.pods(name)
     await flooding(given, pod["status"]["podIP"])
-    started = time.monotonic()
     await given.go(name)
     done = await given.until(name, finished)
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}
-    assert time.monotonic() - started < FLOODED_SECONDS
+    assert holds(await given.client.get_pod(given.namespace, "flood"), "Ready")  # the connections were held all the time
 
 
 async def flooding(given: Given, address: str) -> None:
