@@ -65,7 +65,7 @@ async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> No
     await given.until(name, in_agent("b"))  # type: ignore[arg-type]
     await patched(given, name, suspend=True)
     released = await given.until(name, suspended)
-    assert "begin anew, from step 1, as attempt 2" in condition(released, "Suspended")["message"]
+    assert "start at step 1, as attempt 2" in condition(released, "Suspended")["message"]
     await given.without_pods(name)
     await patched(given, name, suspend=False)
     done = (await given.until(name, finished))["status"]
