@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from multistep.api import failures, model, sweep, task, task_source, trial, trial_spec, trial_status
+from multistep.api import failures, model, sweep, task_source, trial, trial_spec, trial_status
+from multistep.api import task_toml as task
 
 from . import crds
 

@@ -1,5 +1,5 @@
 """``python -m multistep`` starts the operator."""
 
-from .handlers import main
+from multistep.handlers import main
 
 main()

@@ -9,33 +9,33 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from . import leadership
-from .background import BackgroundTasks, repeat, retry_until_success
-from .cluster import pods
-from .cluster.client import Client
-from .cluster.fence import Fenced
-from .cluster.gate import Gate
-from .cluster.lease import Lease
-from .cluster.resources import PODS
-from .cluster.shard import Shard
-from .endpoints import Endpoints
-from .errors import ClusterError
-from .event_router import EventRouter
-from .health import Health
-from .metrics import Metrics
-from .reconcile.event_filter import EventFilter
-from .reconcile.orphans import OrphanRemoval
-from .reconcile.reconciler import Reconciler
-from .reconcile.resync import Resync
-from .reconcile.sweep_tasks import SweepTasks
-from .reconcile.sweeps import Sweeps
-from .reconcile.workqueue import WorkQueue
-from .settings import Settings
-from .sources.remote import Remote
-from .store.bucket import Bucket
-from .store.shipping import Shipping
-from .store.volume import Volume
-from .traces import Traces, exporter
+from multistep import leadership
+from multistep.background import BackgroundTasks, repeat, retry_until_success
+from multistep.endpoints import Endpoints
+from multistep.errors import ClusterError
+from multistep.event_router import EventRouter
+from multistep.health import Health
+from multistep.kube.client import Client
+from multistep.kube.fence import Fenced
+from multistep.kube.gate import Gate
+from multistep.kube.lease import Lease
+from multistep.kube.resources import PODS
+from multistep.kube.shard import Shard
+from multistep.metrics import Metrics
+from multistep.pods import manifest as pods
+from multistep.reconcile.event_filter import EventFilter
+from multistep.reconcile.garbage_collector import OrphanRemoval
+from multistep.reconcile.reconciler import Reconciler
+from multistep.reconcile.resync import Resync
+from multistep.reconcile.sweep_reconcile import Sweeps
+from multistep.reconcile.sweep_tasks import SweepTasks
+from multistep.reconcile.workqueue import WorkQueue
+from multistep.settings import Settings
+from multistep.sources.remote import Remote
+from multistep.store.bucket import Bucket
+from multistep.store.shipping import Shipping
+from multistep.store.volume import Volume
+from multistep.traces import Traces, exporter
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from .errors import MultistepError
+from multistep.errors import MultistepError
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from typing import Final
 
 from aiohttp import web
 
-from .health import Health
-from .metrics import Metrics
-from .settings import Settings
-from .store import server
-from .store.shipping import Shipping
-from .store.volume import Volume
+from multistep.health import Health
+from multistep.metrics import Metrics
+from multistep.settings import Settings
+from multistep.store import results_server as server
+from multistep.store.shipping import Shipping
+from multistep.store.volume import Volume
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 

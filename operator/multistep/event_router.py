@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .cluster.lease import Lease
-from .metrics import Metrics
-from .reconcile.event_filter import EventFilter
-from .reconcile.reconciler import Reconciler
-from .reconcile.sweeps import Sweeps
-from .reconcile.turns import Key
-from .reconcile.workqueue import WorkQueue
+from multistep.kube.lease import Lease
+from multistep.metrics import Metrics
+from multistep.reconcile.event_filter import EventFilter
+from multistep.reconcile.reconciler import Reconciler
+from multistep.reconcile.sweep_reconcile import Sweeps
+from multistep.reconcile.turns import Key
+from multistep.reconcile.workqueue import WorkQueue
 
 BATCH_SECONDS: Final = 0.5
 """Events of a sweep's trials within this time cause one reconcile of the sweep."""

@@ -11,14 +11,14 @@ from typing import Any, cast
 import kopf
 import uvloop
 
-from .api.model import GROUP, VERSION
-from .api.sweep import SWEEP_PLURAL
-from .api.trial import PLURAL
-from .app import App
-from .cluster import pods
-from .cluster.watch import PAGE_OBJECTS
-from .loglines import set_up
-from .settings import Settings
+from multistep.api.model import GROUP, VERSION
+from multistep.api.sweep import SWEEP_PLURAL
+from multistep.api.trial import PLURAL
+from multistep.app import App
+from multistep.kube.watch import PAGE_OBJECTS
+from multistep.loglines import set_up
+from multistep.pods import manifest as pods
+from multistep.settings import Settings
 
 logger = logging.getLogger(__name__)
 

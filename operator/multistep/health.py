@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from .background import BackgroundTasks
-from .cluster.lease import Lease
-from .cluster.shard import Shard
-from .errors import MultistepError
-from .reconcile.resync import Resync
-from .store.volume import Volume
+from multistep.background import BackgroundTasks
+from multistep.errors import MultistepError
+from multistep.kube.lease import Lease
+from multistep.kube.shard import Shard
+from multistep.reconcile.resync import Resync
+from multistep.store.volume import Volume
 
 CHECK_SECONDS: Final = 3.0
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
-from .cluster.client import Client
-from .cluster.lease import Lease, Replica, attempt_timeout_seconds
-from .errors import ClusterError, NotLeading
-from .metrics import Metrics
-from .settings import Settings
+from multistep.errors import ClusterError, NotLeading
+from multistep.kube.client import Client
+from multistep.kube.lease import Lease, Replica, attempt_timeout_seconds
+from multistep.metrics import Metrics
+from multistep.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from . import __version__, errors
-from .api.failures import LOST
-from .errors import MultistepError
-from .instruments import Choice, Row, bounded_counter, bounded_histogram, by_phase, counter, gauge, histogram
-from .settings import Settings
+from multistep import __version__, errors
+from multistep.api.failures import LOST
+from multistep.errors import MultistepError
+from multistep.instruments import Choice, Row, bounded_counter, bounded_histogram, by_phase, counter, gauge, histogram
+from multistep.settings import Settings
 
 UNFORESEEN: Final = "Unforeseen"
 ERRORS: Final = sorted(

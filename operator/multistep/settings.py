@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from .engine.room import Amount, Limits
-from .loglines import Form
+from multistep.engine.room import Amount, Limits
+from multistep.loglines import Form
 
 # Loopback, link-local and the cloud metadata services, which hand out credentials.
 BLOCKED_NETWORKS = (

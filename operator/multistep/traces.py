@@ -13,12 +13,12 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from .api.trial import MultiStepTrial
-from .backoff import Backoff
-from .engine.spans import Span, spans, trace_id
-from .errors import UsageError
-from .loglines import about
-from .metrics import Metrics
+from multistep.api.trial import MultiStepTrial
+from multistep.backoff import Backoff
+from multistep.engine.spans import Span, spans, trace_id
+from multistep.errors import UsageError
+from multistep.loglines import about
+from multistep.metrics import Metrics
 
 if TYPE_CHECKING:
     import requests

@@ -27,11 +27,11 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from multistep.api.task import parse_task
+from multistep.api.task_toml import parse_task
 from multistep.api.trial import parse_trial
-from multistep.cli.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
-from multistep.cluster import pods
-from multistep.cluster.client import Client
+from multistep.cli.trial.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.kube.client import Client
+from multistep.pods import manifest as pods
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
 from tests.bench import harbor, simulated, store, trials

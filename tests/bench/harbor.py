@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.table import Table
 
-from multistep.cluster.client import Client
+from multistep.kube.client import Client
 from tests.bench.measure import api_server_execs, time_pods, until_without_pods
 from tests.bench.trials import Comparison, Manifests, spread
 

@@ -10,11 +10,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from multistep.cluster.client import Client
-from multistep.cluster.pods import CONTAINER, LABEL_TRIAL, RUNNER_CALL
-from multistep.cluster.resources import PODS, TRIALS, Resource
 from multistep.engine.operations import Source
-from multistep.pod.session import Session
+from multistep.kube.client import Client
+from multistep.kube.resources import PODS, TRIALS, Resource
+from multistep.pods.manifest import CONTAINER, LABEL_TRIAL, RUNNER_CALL
+from multistep.runner_client.session import Session
 from tests.e2e.given import finished
 from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.cli.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
-from multistep.cluster.client import Client
-from multistep.cluster.resources import PODS, TRIALS
+from multistep.cli.trial.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.engine.status_size import status_bytes
+from multistep.kube.client import Client
+from multistep.kube.resources import PODS, TRIALS
 from multistep.sources.bundle import digest_of, pack
 from tests.bench.simulation.nodes import placement, simulated_nodes
 from tests.bench.simulation.runners import Simulation

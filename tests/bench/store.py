@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import obstore
 from obstore.store import S3Store
 
-from multistep.cluster.client import Client
+from multistep.kube.client import Client
 from tests.e2e.given import Step, finished, in_agent, trial
 from tests.e2e.operators import with_variables
 from tests.e2e.test_store import MIB, Store, digest_of

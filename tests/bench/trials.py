@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from multistep.cluster.client import Client
+from multistep.kube.client import Client
 from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
 
 ROUNDS = 3

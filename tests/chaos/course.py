@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from localkube.config import Config, load_config
-from multistep.cluster.client import Client
-from multistep.cluster.pods import LABEL_TRIAL
 from multistep.errors import ClusterError, UsageError
+from multistep.kube.client import Client
+from multistep.pods.manifest import LABEL_TRIAL
 from tests.chaos.netns import led_astray, listen
 from tests.chaos.outside import OutsideLog, outside_log
 from tests.chaos.proxy import Chance, Proxy, proxy

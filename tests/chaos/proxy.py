@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from localkube.config import Config
 from localkube.pki import Pki
-from multistep.cluster.exec import STDIN, STDOUT
-from multistep.pod.frames import DATA, END, FrameReader
+from multistep.kube.exec import STDIN, STDOUT
+from multistep.runner_client.frames import DATA, END, FrameReader
 from tests.chaos.websocket import Passing, next_frame
 
 Place = tuple[str, str]  # the request, and the moment in its handling

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from multistep.cluster.pods import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
 from multistep.errors import ClusterError
+from multistep.pods.manifest import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
 from tests.chaos.proxy import Proxy
 from tests.chaos.victim import Victim, restarts
 from tests.e2e.given import Given, Object

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from multistep.cluster.client import Client
-from multistep.cluster.exec import open_exec
 from multistep.engine.operations import Source
 from multistep.errors import StreamLost, Unavailable
-from multistep.pod.session import Session
+from multistep.kube.client import Client
+from multistep.kube.exec import open_exec
+from multistep.runner_client.session import Session
 from tests.chaos.proxy import ANSWER_HALF, BODY_HALF, HALF, LOST, Chance, Place, Proxy, serving
 from tests.support.api_server import ApiServer, serve
 from tests.support.exec_server import exec_server, relay_to

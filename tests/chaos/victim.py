@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import LEASES
 from multistep.errors import ClusterError
+from multistep.kube.client import Client
+from multistep.kube.resources import LEASES
 from tests.e2e import operators
 from tests.e2e.given import DEADLINE_SECONDS, Object
 from tests.support.machine import kill, processes

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
-from multistep.cli.manifests import Manifest
+from multistep.cli.trial.manifests import Manifest
 
 from .case import Case
 from .options import ECHO_AGENT, SHELL_AGENT, AgentOptions, ArtifactOptions, Options, VerifierOptions

@@ -18,12 +18,12 @@ import aiohttp
 from multistep.api.conditions import holds, is_finished
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
-from multistep.cli.fetch import ServicePath, locate
-from multistep.cli.manifests import Manifest, bundle_config_maps, dns_label
-from multistep.cli.unpack import unpack
-from multistep.cluster.client import Client
-from multistep.cluster.resources import NAMESPACES
+from multistep.cli.trial.fetch import ServicePath, locate
+from multistep.cli.trial.manifests import Manifest, bundle_config_maps, dns_label
+from multistep.cli.trial.unpack import unpack
 from multistep.errors import MultistepError, NotFound, Unavailable
+from multistep.kube.client import Client
+from multistep.kube.resources import NAMESPACES
 from multistep.sources.bundle import digest_of
 
 from .case import Case, CaseError, read_case

@@ -9,8 +9,8 @@ import pytest
 
 from localkube.config import load_config
 from localkube.targets import Local, choose
-from multistep.cluster.client import Client
-from multistep.cluster.resources import NAMESPACES
+from multistep.kube.client import Client
+from multistep.kube.resources import NAMESPACES
 from tests.e2e.given import Given, made_namespace
 
 # The chaos tests kill processes, redirect traffic and restart containerd, which only a localkube cluster allows.

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
-from multistep.cluster import pods
-from multistep.cluster.client import Client
-from multistep.cluster.resources import SWEEPS, TRIALS, Resource
 from multistep.errors import ClusterError, NotFound
+from multistep.kube.client import Client
+from multistep.kube.resources import SWEEPS, TRIALS, Resource
+from multistep.pods import manifest as pods
 from tests.e2e.recorder import Recorder, is_so
 from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from multistep.cluster.client import Client
+from multistep.kube.client import Client
 from tests.e2e.given import DEADLINE_SECONDS
 
 SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import EVENTS, PODS, SWEEPS, TRIALS, Resource
 from multistep.errors import ClusterError
+from multistep.kube.client import Client
+from multistep.kube.resources import EVENTS, PODS, SWEEPS, TRIALS, Resource
 
 RECORDED = (TRIALS, SWEEPS, PODS, EVENTS)
 _RETRY_SECONDS = 0.5  # before restarting a watch that the API server ended with an error

@@ -7,9 +7,9 @@ import os
 import signal
 from typing import Any
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import LEASES
 from multistep.errors import NotFound
+from multistep.kube.client import Client
+from multistep.kube.resources import LEASES
 from tests.e2e.operators import PROCESS, require_alone
 from tests.support.machine import processes
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multistep.cluster.resources import NAMESPACES
+from multistep.kube.resources import NAMESPACES
 from tests.e2e.given import (
     WAITS,
     Given,

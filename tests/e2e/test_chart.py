@@ -18,8 +18,8 @@ import pytest
 
 from hack import peers
 from hack.deployment import CHART
-from multistep.cluster.resources import CRDS, LEASES, NAMESPACES
-from multistep.pod.session import PROTOCOLS
+from multistep.kube.resources import CRDS, LEASES, NAMESPACES
+from multistep.runner_client.session import PROTOCOLS
 from tests.e2e import operators
 from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, trial
 from tests.e2e.replicas import Replicas

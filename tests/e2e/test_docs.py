@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from hack.places import CACHE
-from multistep.cluster.client import Client
+from multistep.kube.client import Client
 from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell

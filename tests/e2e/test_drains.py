@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from multistep.cluster.resources import PODS
 from multistep.errors import NotFound, Unavailable
+from multistep.kube.resources import PODS
 from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
 from tests.e2e.operators import with_values
 from tests.support.waiting import eventually

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import CRDS, SWEEPS, TRIALS
+from multistep.kube.client import Client
+from multistep.kube.resources import CRDS, SWEEPS, TRIALS
 from tests.docs import pages
 from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, holds, in_agent, trial
 from tests.support.gitops import judged

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multistep.cluster.resources import LEASES
+from multistep.kube.resources import LEASES
 from tests.e2e.given import Given, Object, Step, finished, trial
 from tests.e2e.replicas import NAME, NAMESPACE, Replicas
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from multistep.cluster.resources import PODS
+from multistep.kube.resources import PODS
 from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, granted, in_agent, trial
 from tests.e2e.test_cli import multistep
 

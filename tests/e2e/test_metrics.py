@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
-from multistep.cluster.resources import NAMESPACES
+from multistep.kube.resources import NAMESPACES
 from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, made_namespace, reward, trial
 from tests.e2e.replicas import NAMESPACE, SELECTOR
 from tests.support import servers

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.fetch import ServicePath, locate
-from multistep.cluster.resources import CONFIG_MAPS, SECRETS
+from multistep.cli.trial.fetch import ServicePath, locate
 from multistep.errors import NotFound
+from multistep.kube.resources import CONFIG_MAPS, SECRETS
 from tests.e2e.given import WAITS, Given, Object, Step, trial
 from tests.e2e.operators import kubectl, samples, with_variables
 from tests.e2e.test_cli import EXAMPLE, multistep

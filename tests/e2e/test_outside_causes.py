@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.cluster.resources import Resource
+from multistep.kube.resources import Resource
 from tests.e2e.given import (
     IMAGE,
     STAYS_IN_FIRST_POD,

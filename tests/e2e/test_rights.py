@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from multistep.cluster.client import Client
-from multistep.cluster.pods import LABEL_TRIAL
-from multistep.cluster.resources import NETWORK_POLICIES, TRIALS
 from multistep.errors import ClusterError, NotFound
+from multistep.kube.client import Client
+from multistep.kube.resources import NETWORK_POLICIES, TRIALS
+from multistep.pods.manifest import LABEL_TRIAL
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, granted, holds, trial
 from tests.e2e.operators import SERVICE, SYSTEM, kubectl, samples, with_values
 from tests.e2e.test_cli import multistep

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from multistep.cluster.resources import SWEEPS
+from multistep.kube.resources import SWEEPS
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, finished, reward, trial
 from tests.e2e.test_cli import multistep
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hack.deployment import CHART
-from multistep.cluster.client import Client
-from multistep.cluster.resources import NAMESPACES, TRIALS
-from multistep.cluster.shard import LABEL_SHARD
+from multistep.kube.client import Client
+from multistep.kube.resources import NAMESPACES, TRIALS
+from multistep.kube.shard import LABEL_SHARD
 from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, condition, finished, in_agent, trial
 
 IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]

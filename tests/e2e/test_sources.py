@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError
+from multistep.kube.resources import SWEEPS
 from multistep.sources.bundle import digest_of, pack
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward
 from tests.support import git_server, servers

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from playwright.async_api import Page
 
-from multistep.cluster.resources import SWEEPS, TRIALS
+from multistep.kube.resources import SWEEPS, TRIALS
 from tests.e2e.browser import chromium, opened, overflow, walk
 from tests.e2e.given import IMAGE, Given, named_pods
 from tests.e2e.operators import SYSTEM, kubectl, require_alone

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from multistep.cluster.resources import SWEEPS
 from multistep.errors import ClusterError, NotFound
+from multistep.kube.resources import SWEEPS
 from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task import TaskConfig, task_from_dict
+from multistep.api.task_toml import TaskConfig, task_from_dict
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from multistep.cluster.connection import Connection
+from multistep.kube.connection import Connection
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from multistep.cluster.edge import Cluster, Object
-from multistep.cluster.resources import LEASES, PODS, TRIALS
 from multistep.errors import ClusterError, Conflict, NotFound, StreamLost
-from multistep.pod.session import Session
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import LEASES, PODS, TRIALS
+from multistep.runner_client.session import Session
 
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: dict[str, Case] = {}

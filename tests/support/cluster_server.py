@@ -20,10 +20,10 @@ from typing import Any
 import yaml
 from aiohttp import WSMsgType, web
 
-from multistep.cluster.edge import Object
-from multistep.cluster.exec import V5
-from multistep.cluster.resources import KNOWN, LEASES, Resource, api_path
 from multistep.errors import ClusterError
+from multistep.kube.exec import V5
+from multistep.kube.protocols import Object
+from multistep.kube.resources import KNOWN, LEASES, Resource, api_path
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream
 

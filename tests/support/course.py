@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from multistep.api.trial import KIND
-from multistep.cluster.edge import Cluster, Object
 from multistep.errors import Conflict
+from multistep.kube.protocols import Cluster, Object
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import KEY, World, timeless

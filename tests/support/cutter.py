@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from multistep.cluster.connection import Connection
+from multistep.kube.connection import Connection
 
 
 @dataclass

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
-from multistep.cluster.exec import V5
+from multistep.kube.exec import V5
 from tests.support.api_server import ApiServer, serve
 from tests.support.fake_runner import FakeRunner
 

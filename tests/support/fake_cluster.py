@@ -1,4 +1,4 @@
-"""A cluster in memory with the calls of multistep.cluster.edge.Cluster: optimistic concurrency, owners, fake runners.
+"""A cluster in memory with the calls of multistep.kube.protocols.Cluster: optimistic concurrency, owners, fake runners.
 
 Every call passes points of ``Faults``: before it (nothing has happened yet) and, for writes, after it (the write is stored,
 but the caller has no response yet).
@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from multistep.cluster.edge import FIELD_MANAGER, ExecStream, Object, Propagation
-from multistep.cluster.resources import TRIALS, Resource
 from multistep.errors import ClusterError, Conflict, NotFound
+from multistep.kube.protocols import FIELD_MANAGER, ExecStream, Object, Propagation
+from multistep.kube.resources import TRIALS, Resource
 from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults
 

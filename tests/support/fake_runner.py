@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from multistep.cluster.edge import ExitStatus
 from multistep.errors import StreamLost
-from multistep.pod.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
+from multistep.kube.protocols import ExitStatus
+from multistep.runner_client.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 from tests.support.faults import Faults
 
 Json = dict[str, Any]

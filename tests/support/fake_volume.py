@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multistep.engine.direct import Sent
+from multistep.engine.direct_upload import Sent
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
 from multistep.engine.room import Room

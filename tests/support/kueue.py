@@ -20,10 +20,10 @@ from typing import Any
 from aiohttp import web
 
 from localkube.config import load_config
-from multistep.cluster.client import APPLY, Client
-from multistep.cluster.edge import Object
-from multistep.cluster.resources import PODS
 from multistep.errors import ClusterError, Conflict, NotFound
+from multistep.kube.client import APPLY, Client
+from multistep.kube.protocols import Object
+from multistep.kube.resources import PODS
 from tests.support.waiting import eventually
 
 QUEUE = "kueue.x-k8s.io/queue-name"

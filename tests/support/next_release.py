@@ -13,7 +13,7 @@ from localkube import targets
 from localkube.commands import stream
 from localkube.config import load_config
 from localkube.images import Build
-from multistep.pod.session import PROTOCOLS
+from multistep.runner_client.session import PROTOCOLS
 
 NEW = max(PROTOCOLS) + 1
 
@@ -28,7 +28,7 @@ RUN python /tmp/upgrade.py && rm /tmp/upgrade.py
 USER 65532:65532
 """
 _UPGRADE = """\
-import compileall, pathlib, multistep.pod.session as session
+import compileall, pathlib, multistep.runner_client.session as session
 file = pathlib.Path(session.__file__)
 before = file.read_text()
 after = before.replace("PROTOCOLS = {ours}", "PROTOCOLS = {nexts}", 1)

@@ -11,7 +11,7 @@ from typing import Any
 from multistep.agents import AGENTS
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.records import Record
-from multistep.api.task import parse_task
+from multistep.api.task_toml import parse_task
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.journal import Journal
 from multistep.engine.operations import Collect, Environment, Healthcheck, Note, Operation, Release, Reset, Start

@@ -10,12 +10,12 @@ from typing import Any, Literal, cast
 
 from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, parse_sweep_status
-from multistep.cluster.edge import Cluster, Object
 from multistep.errors import MultistepError, SourceError
+from multistep.kube.protocols import Cluster, Object
 from multistep.metrics import Metrics
 from multistep.reconcile.fetches import Fetches, Run
+from multistep.reconcile.sweep_reconcile import Sweeps
 from multistep.reconcile.sweep_tasks import SweepTasks
-from multistep.reconcile.sweeps import Sweeps
 from multistep.settings import Settings
 from multistep.sources.fetch.request import Fetched, Request, Rules
 from multistep.sources.remote import Remote

@@ -14,12 +14,12 @@ from typing import Any, Literal, Self, cast
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND, MultiStepTrial, parse_status
 from multistep.api.trial_status import TrialStatus
-from multistep.cluster.edge import Cluster, Object
+from multistep.kube.protocols import Cluster, Object
 from multistep.metrics import Metrics
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import BACKOFF
 from multistep.settings import Settings
-from multistep.sources.trial import Loaded, TrialLoader
+from multistep.sources.trial_task import Loaded, TrialLoader
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, Json, Tree

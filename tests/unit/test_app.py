@@ -16,9 +16,9 @@ from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.app import App
 from multistep.background import repeat, retry_until_success
-from multistep.cluster.lease import Lease, Replica
 from multistep.errors import Unavailable
 from multistep.handlers import Stopping
+from multistep.kube.lease import Lease, Replica
 from multistep.leadership import LOST_LEASE_EXIT_CODE
 from multistep.reconcile.resync import STALLED_AFTER
 from multistep.settings import Settings

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import PODS, TRIALS, Resource
-from multistep.cluster.watch import WatchEvent
 from multistep.errors import ClusterError, NotFound, Unavailable
+from multistep.kube.client import Client
+from multistep.kube.resources import PODS, TRIALS, Resource
+from multistep.kube.watch import WatchEvent
 from tests.e2e import recorder
 from tests.e2e.given import Given
 from tests.e2e.recorder import Recorder

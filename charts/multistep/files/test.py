@@ -8,8 +8,8 @@ import time
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import TRIALS
+from multistep.kube.client import Client
+from multistep.kube.resources import TRIALS
 
 URL = os.environ["URL"]
 END = time.monotonic() + float(os.environ["TIMEOUT_SECONDS"])

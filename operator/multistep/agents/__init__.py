@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..engine.script import AgentScript
-from . import command, nop, oracle
+from multistep.agents import command, nop, oracle
+from multistep.engine.script import AgentScript
 
 AGENTS: Mapping[str, AgentScript] = {"oracle": oracle.run, "nop": nop.run, "command": command.run}

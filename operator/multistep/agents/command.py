@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..api.content import Content
-from ..api.records import PhaseResult
-from ..engine.journal import AGENT, StepRun
-from ..engine.operations import LOGS_AGENT, Script, Start, Upload
-from ..engine.plan import StepPlan
-from ..engine.rewards import StepException
-from ..engine.scope import Scope, ending, failed, fault_type
-from .common import broken, out_of_memory, timed_out
+from multistep.agents.common import broken, out_of_memory, timed_out
+from multistep.api.content import Content
+from multistep.api.records import PhaseResult
+from multistep.engine.journal import AGENT, StepRun
+from multistep.engine.operations import LOGS_AGENT, Script, Start, Upload
+from multistep.engine.plan import StepPlan
+from multistep.engine.rewards import StepException
+from multistep.engine.scope import Scope, ending, failed, fault_type
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..api.records import PhaseResult
-from ..engine.journal import AGENT
-from ..engine.plan import StepPlan
-from ..engine.rewards import StepException
-from ..engine.scope import at_timeout, ending, killed_for_memory
+from multistep.api.records import PhaseResult
+from multistep.engine.journal import AGENT
+from multistep.engine.plan import StepPlan
+from multistep.engine.rewards import StepException
+from multistep.engine.scope import at_timeout, ending, killed_for_memory
 
 _KILLED = 128 + 9  # exit status of a shell whose child got SIGKILL
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..engine.journal import AGENT, StepRun
-from ..engine.operations import Note, Script
-from ..engine.plan import StepPlan
-from ..engine.rewards import StepException
-from ..engine.scope import Scope
+from multistep.engine.journal import AGENT, StepRun
+from multistep.engine.operations import Note, Script
+from multistep.engine.plan import StepPlan
+from multistep.engine.rewards import StepException
+from multistep.engine.scope import Scope
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:  # noqa: ARG001 - an agent's signature

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .trial_status import Condition
+from multistep.api.trial_status import Condition
 
 
 class HasConditions(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .trial_status import FailureClass
+from multistep.api.trial_status import FailureClass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .model import GROUP
+from multistep.api.model import GROUP
 
 TRIAL: Final = f"{GROUP}/trial"
 TASK: Final = f"{GROUP}/task"

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from ..errors import InvalidSpec
-from .problems import problems
+from multistep.api.problems import problems
+from multistep.errors import InvalidSpec
 
 GROUP = "multistep.dev"
 VERSION = "v1alpha1"

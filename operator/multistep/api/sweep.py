@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
-from .problems import shown
-from .task_source import GitSource, OCISource, TaskSource, URLSource
-from .trial_spec import AgentSpec, EnvironmentSpec, TrialTemplateSpec
-from .trial_status import Condition, FailureClass
+from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
+from multistep.api.problems import shown
+from multistep.api.task_source import GitSource, OCISource, TaskSource, URLSource
+from multistep.api.trial_spec import AgentSpec, EnvironmentSpec, TrialTemplateSpec
+from multistep.api.trial_status import Condition, FailureClass
 
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"

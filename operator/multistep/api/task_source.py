@@ -6,8 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from . import names
-from .model import Model, ObjectName, cel
+from multistep.api import names
+from multistep.api.model import Model, ObjectName, cel
 
 
 class BundleSource(Model):

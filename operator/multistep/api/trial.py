@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .model import API_VERSION, Metadata, Model, parsed
-from .trial_spec import TrialSpec
-from .trial_status import TrialStatus
+from multistep.api.model import API_VERSION, Metadata, Model, parsed
+from multistep.api.trial_spec import TrialSpec
+from multistep.api.trial_status import TrialStatus
 
 KIND = "MultiStepTrial"
 PLURAL = "multisteptrials"

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from . import names
-from .model import DeadlineSeconds, EnvVars, Model, Multiplier, Seconds, WholeSeconds, cel
-from .task import ArtifactConfig
-from .task_source import TaskSource
+from multistep.api import names
+from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, Seconds, WholeSeconds, cel
+from multistep.api.task_source import TaskSource
+from multistep.api.task_toml import ArtifactConfig
 
 
 class EnvironmentSpec(Model):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .model import Model
+from multistep.api.model import Model
 
 Rewards = dict[str, int | float]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "User"]

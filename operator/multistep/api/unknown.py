@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from .problems import dotted
-from .task import TaskConfig, toml_table
+from multistep.api.problems import dotted
+from multistep.api.task_toml import TaskConfig, toml_table
 
 _OLD_ROOT_KEYS = frozenset({"version"})  # read as schema_version
 

@@ -1,5 +1,5 @@
 """``python -m multistep.cli`` is the command line, too."""
 
-from .main import main
+from multistep.cli.main import main
 
 main()

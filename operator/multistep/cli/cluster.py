@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from ..cluster.client import Client
-from ..cluster.edge import ExecStream, Object
-from ..cluster.resources import SWEEPS, Resource
-from ..cluster.watch import WatchEvent
-from ..errors import NotFound, Unavailable, UsageError
-from .kubeconfig import current_cluster
-from .options import Target
+from multistep.cli.image.kubeconfig import current_cluster
+from multistep.cli.options import Target
+from multistep.errors import NotFound, Unavailable, UsageError
+from multistep.kube.client import Client
+from multistep.kube.protocols import ExecStream, Object
+from multistep.kube.resources import SWEEPS, Resource
+from multistep.kube.watch import WatchEvent
 
 FIELD_MANAGER = "multistep-cli"
 

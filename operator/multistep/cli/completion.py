@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 if TYPE_CHECKING:
-    from ..cluster.client import Client
-    from ..cluster.resources import Resource
+    from multistep.kube.client import Client
+    from multistep.kube.resources import Resource
 
 _SECONDS = 2.0  # completion must be fast: it runs at a key press
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
@@ -37,7 +37,7 @@ completion calls kubectl_complete-multistep, which is installed beside kubectl-m
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of SHELL."""
-    from .main import cli
+    from multistep.cli.main import cli
 
     found = get_completion_class(shell)
     assert found is not None  # the shells above are click's
@@ -51,7 +51,7 @@ def kubectl_complete() -> None:
 
     Output in kubectl's format: a word per line, a tab and its description; then ``:4``: no file names.
     """
-    from .main import cli
+    from multistep.cli.main import cli
 
     shell = _KubectlComplete(cli, {}, "multistep", VARIABLE)
     *words, unfinished = sys.argv[1:] or [""]
@@ -66,14 +66,14 @@ class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
 
 def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of trials in the namespace."""
-    from ..cluster.resources import TRIALS
+    from multistep.kube.resources import TRIALS
 
     return _matching(_asked(ctx, lambda client: _named(ctx, client, TRIALS)), incomplete)
 
 
 def sweeps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of sweeps in the namespace."""
-    from ..cluster.resources import SWEEPS
+    from multistep.kube.resources import SWEEPS
 
     return _matching(_asked(ctx, lambda client: _named(ctx, client, SWEEPS)), incomplete)
 
@@ -111,7 +111,7 @@ def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]
     """Return the cluster's answer; nothing after the timeout or any error, as an error would garble the command line."""
 
     async def within() -> list[CompletionItem]:
-        from ..cluster.client import Client
+        from multistep.kube.client import Client
 
         seconds = float(os.environ.get(_SECONDS_VARIABLE, _SECONDS))
         async with asyncio.timeout(seconds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ..errors import MultistepError, StoreError, Unavailable
+from multistep.errors import MultistepError, StoreError, Unavailable
 
 
 class Exit(IntEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ..errors import UsageError
+from multistep.errors import UsageError
 
 _REPORT = ("jinja2", "pyarrow", "scipy")
 

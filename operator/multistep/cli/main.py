@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-from ..errors import MultistepError
-from .exits import Exit, exit_of
+from multistep.cli.exits import Exit, exit_of
+from multistep.errors import MultistepError
 
-COMMANDS: Final = {  # a command of this name in the module of this name
+COMMANDS: Final = {
     "init": "Create a new task from a template.",
     "check": "Validate a task and list its steps.",
     "build": "Build the image of a task's environment.",
@@ -29,6 +29,20 @@ COMMANDS: Final = {  # a command of this name in the module of this name
     "sweep": "Run tasks x agents x attempts and report the results.",
     "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
+}
+MODULES: Final = {  # the module below multistep.cli with the command of this name
+    "init": "task.init",
+    "check": "task.check",
+    "build": "task.build",
+    "package": "task.package",
+    "run": "trial.run",
+    "show": "trial.show",
+    "logs": "trial.logs",
+    "stop": "trial.stop",
+    "results": "trial.results",
+    "sweep": "sweep.commands",
+    "completion": "completion",
+    "version": "version",
 }
 
 _EPILOG = """\b
@@ -57,7 +71,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"multistep.cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"multistep.cli.{MODULES[cmd_name]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -69,7 +83,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except MultistepError as error:
-            from .output import say
+            from multistep.cli.terminal import say
 
             say(f"{'' if exit_of(error) is Exit.INTERRUPTED else 'error: '}{error}")
             raise click.exceptions.Exit(exit_of(error)) from error

@@ -47,27 +47,27 @@ def trial_argument(function: F) -> F:
 
 def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of trials; imports the client only for a completion."""
-    from .completion import trials
+    from multistep.cli.completion import trials
 
     return trials(ctx, parameter, incomplete)
 
 
 def complete_sweeps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of sweeps."""
-    from .completion import sweeps
+    from multistep.cli.completion import sweeps
 
     return sweeps(ctx, parameter, incomplete)
 
 
 def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of steps."""
-    from .completion import steps
+    from multistep.cli.completion import steps
 
     return steps(ctx, parameter, incomplete)
 
 
 def _namespaces(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from .completion import namespaces
+    from multistep.cli.completion import namespaces
 
     return namespaces(ctx, parameter, incomplete)
 

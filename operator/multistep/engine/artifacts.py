@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
-from ..api.task import ArtifactConfig
-from .operations import LOGS_ARTIFACTS
+from multistep.api.task_toml import ArtifactConfig
+from multistep.engine.operations import LOGS_ARTIFACTS
 
 _Owner: TypeAlias = tuple[str, str | None]  # source and destination; equal entries share their paths
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..api.trial import MultiStepTrial
+from multistep.api.trial import MultiStepTrial
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..api.trial_status import StepStatus, TrialStatus
-from .journal import StepRun
-from .status_size import bounded_rewards
+from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.engine.journal import StepRun
+from multistep.engine.status_size import bounded_rewards
 
 
 def missing_records(status: TrialStatus, attempt: int, ids: Iterable[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..api.records import Record
-from .rewards import Number, StepException
+from multistep.api.records import Record
+from multistep.engine.rewards import Number, StepException
 
 SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
 

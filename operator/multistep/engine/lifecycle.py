@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
-from ..api.conditions import holds, is_finished
-from ..api.sweep import SweepStatus
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import AttemptStatus, Condition, TrialStatus
-from ..backoff import Backoff
-from .decisions import (
+from multistep.api.conditions import holds, is_finished
+from multistep.api.sweep import SweepStatus
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import AttemptStatus, Condition, TrialStatus
+from multistep.backoff import Backoff
+from multistep.engine.decisions import (
     Adopt,
     AdoptVerifierPod,
     Begin,
@@ -34,8 +34,8 @@ from .decisions import (
     ViolationReason,
     Wait,
 )
-from .evictions import own_usage_exception
-from .journal import AGENT
+from multistep.engine.evictions import own_usage_exception
+from multistep.engine.journal import AGENT
 
 Rule: TypeAlias = Callable[[Situation], Decision | None]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Protocol
 
-from ..api.task import NetworkMode
-from ..errors import InvalidSpec
+from multistep.api.task_toml import NetworkMode
+from multistep.errors import InvalidSpec
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from ..api.content import Content
-from ..api.records import Record
+from multistep.api.content import Content
+from multistep.api.records import Record
 
 LOGS_AGENT = "/logs/agent"
 LOGS_VERIFIER = "/logs/verifier"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..api.trial import MultiStepTrial
-from .decisions import PodFacts
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.decisions import PodFacts
 
 Fate = Literal["Stay", "MarkGone", "Unmark", "Remove"]
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..api.layout import StepLayout, TaskLayout
-from ..api.task import ArtifactConfig, CollectConfig, HealthcheckConfig, StepConfig, TaskConfig, User
-from ..api.trial_spec import TrialSpec
-from ..errors import InvalidSpec, InvalidTask
-from .artifacts import pass_entries
-from .network import Network, network, refuse_other
-from .templates import Unresolved, resolve
-from .timeouts import real_limit, real_pause, resolve_limit
-from .unsupported import refuse_unsupported
-from .verifier_environment import Definition, VerifierEnvironment, definition
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.task_toml import ArtifactConfig, CollectConfig, HealthcheckConfig, StepConfig, TaskConfig, User
+from multistep.api.trial_spec import TrialSpec
+from multistep.engine.artifacts import pass_entries
+from multistep.engine.network import Network, network, refuse_other
+from multistep.engine.templates import Unresolved, resolve
+from multistep.engine.timeouts import real_limit, real_pause, resolve_limit
+from multistep.engine.unsupported import refuse_unsupported
+from multistep.engine.verifier_environment import Definition, VerifierEnvironment, definition
+from multistep.errors import InvalidSpec, InvalidTask
 
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..api.trial_status import TrialStatus
+from multistep.api.trial_status import TrialStatus
 
 MARK = "[REDACTED]"
 

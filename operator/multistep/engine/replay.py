@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..api.records import Record
-from .journal import Journal
-from .operations import Operation
-from .scope import Scope
-from .script import AgentScript, trial
+from multistep.api.records import Record
+from multistep.engine.journal import Journal
+from multistep.engine.operations import Operation
+from multistep.engine.scope import Scope
+from multistep.engine.script import AgentScript, trial
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .direct import Large
-from .operations import CAPTURE_LIMIT_BYTES
+from multistep.engine.direct_upload import Large
+from multistep.engine.operations import CAPTURE_LIMIT_BYTES
 
 SURVEYED_FILES = 64  # how many large files one survey reports
 _REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})

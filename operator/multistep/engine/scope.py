@@ -6,11 +6,11 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
-from ..api.task import HealthcheckConfig
-from .operations import Healthcheck, Place
-from .plan import StepPlan, TrialPlan
-from .rewards import StepException
+from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
+from multistep.api.task_toml import HealthcheckConfig
+from multistep.engine.operations import Healthcheck, Place
+from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.rewards import StepException
 
 _MAX_OUTPUT_CHARACTERS = 500  # of a phase's output in a message
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, Protocol
 
-from ..api.sweep import Scoring
-from ..api.trial_status import FailureClass, TrialStatus
-from .journal import AGENT, HEALTHCHECK, SETUP, Journal
-from .plan import TrialPlan
-from .rewards import Rewards, StepException, gate_failure, trial_rewards
+from multistep.api.sweep import Scoring
+from multistep.api.trial_status import FailureClass, TrialStatus
+from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, Journal
+from multistep.engine.plan import TrialPlan
+from multistep.engine.rewards import Rewards, StepException, gate_failure, trial_rewards
 
 State = Literal["Live", "Complete", "Failed"]
 REWARD: Final = "reward"  # the key whose mean is reported

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from ..api.content import Content
-from ..api.records import Fields, HealthcheckResult, PhaseResult
-from .journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
-from .operations import (
+from multistep.api.content import Content
+from multistep.api.records import Fields, HealthcheckResult, PhaseResult
+from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.operations import (
     LOGS,
     LOGS_AGENT,
     LOGS_ARTIFACTS,
@@ -28,11 +28,11 @@ from .operations import (
     Start,
     Upload,
 )
-from .plan import StepPlan, TrialPlan
-from .rewards import StepException, gate_failure, trial_rewards
-from .scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
-from .scoring import score_of
-from .verification import verify, verify_apart
+from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.rewards import StepException, gate_failure, trial_rewards
+from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
+from multistep.engine.scoring import score_of
+from multistep.engine.verification import verify, verify_apart
 
 
 class AgentScript(Protocol):

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
 
 Value = str | int | float
 

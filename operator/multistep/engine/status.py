@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import (
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import (
     ArtifactsSummary,
     AttemptStatus,
     Durations,
@@ -18,12 +18,13 @@ from ..api.trial_status import (
     TrialStatus,
     VerifierStatus,
 )
-from . import failures, rewards
-from .journal import Collected, Journal, StepRun
-from .lifecycle import DEADLINE_EXCEEDED, POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
-from .scoring import agent_may_have_caused, agent_used_deadline
-from .status_conditions import Phase, conditions, time
-from .status_size import bounded, bounded_rewards, reward_text, shortened
+from multistep.engine import failure_class as failures
+from multistep.engine import rewards
+from multistep.engine.journal import Collected, Journal, StepRun
+from multistep.engine.lifecycle import DEADLINE_EXCEEDED, POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
+from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
+from multistep.engine.status_conditions import Phase, conditions, time
+from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
 
 MAX_INCOMPLETE = 4  # sources of one step
 

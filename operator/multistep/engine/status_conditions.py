@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from ..api.trial_status import Condition
+from multistep.api.trial_status import Condition
 
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 

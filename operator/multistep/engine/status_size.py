@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..api.trial_status import StepStatus, TrialStatus
-from . import rewards
+from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.engine import rewards
 
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..api.sweep import SweepAgentStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
-from .lifecycle import suspended_seconds
-from .status_conditions import Phase, conditions, time
-from .status_size import bounded
-from .sweep_trials import Plan
-from .sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_make
+from multistep.api.sweep import SweepAgentStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
+from multistep.engine.lifecycle import suspended_seconds
+from multistep.engine.status_conditions import Phase, conditions, time
+from multistep.engine.status_size import bounded
+from multistep.engine.sweep_trials import Plan
+from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_make
 
 BUDGET_LOOK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 MAX_COLUMN_CHARACTERS: Final = 60

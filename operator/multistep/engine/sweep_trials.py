@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ..api import labels
-from ..api.model import API_VERSION, GROUP
-from ..api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
-from ..api.trial import KIND
-from ..errors import InvalidSpec
-from .journal import AGENT
-from .scoring import AGENT_ERRORS, REWARD, State
-from .sweeps import Grid, LivePhase, TrialFacts
+from multistep.api import labels
+from multistep.api.model import API_VERSION, GROUP
+from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
+from multistep.api.trial import KIND
+from multistep.engine.journal import AGENT
+from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
+from multistep.engine.sweeps import Grid, LivePhase, TrialFacts
+from multistep.errors import InvalidSpec
 
 Object = Mapping[str, Any]
 _LIVE_PHASES: Final[Mapping[str, LivePhase]] = {"Running": "Running", "Suspended": "Suspended"}

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..api.sweep import Scoring
-from ..api.trial_status import FailureClass
-from .scoring import State, blamed, counted_reward
+from multistep.api.sweep import Scoring
+from multistep.api.trial_status import FailureClass
+from multistep.engine.scoring import State, blamed, counted_reward
 
 Order = Literal["Attempts", "Tasks"]
 LivePhase = Literal["Pending", "Running", "Suspended"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..api.layout import TaskLayout
-from ..api.task import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
-from ..errors import InvalidTask
+from multistep.api.layout import TaskLayout
+from multistep.api.task_toml import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
+from multistep.errors import InvalidTask
 
 TRAJECTORY_FILE = "trajectory.json"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..api.task import TaskConfig
-from ..api.trial_spec import TrialSpec
-from .templates import referenced
+from multistep.api.task_toml import TaskConfig
+from multistep.api.trial_spec import TrialSpec
+from multistep.engine.templates import referenced
 
 
 def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ..api.content import Content
-from ..api.records import Fault, Fields, PhaseResult
-from .journal import VERIFIER, StepRun
-from .operations import (
+from multistep.api.content import Content
+from multistep.api.records import Fault, Fields, PhaseResult
+from multistep.engine.journal import VERIFIER, StepRun
+from multistep.engine.operations import (
     LOGS,
     LOGS_AGENT,
     LOGS_ARTIFACTS,
@@ -28,11 +28,21 @@ from .operations import (
     Transfer,
     Upload,
 )
-from .plan import StepPlan, VerifierPlan
-from .rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
-from .scope import DiskFilled, Scope, at_timeout, ending, failed, fault_type, healthcheck_failure, killed_for_memory, require
-from .templates import Unresolved
-from .verifier_environment import VerifierEnvironment
+from multistep.engine.plan import StepPlan, VerifierPlan
+from multistep.engine.rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
+from multistep.engine.scope import (
+    DiskFilled,
+    Scope,
+    at_timeout,
+    ending,
+    failed,
+    fault_type,
+    healthcheck_failure,
+    killed_for_memory,
+    require,
+)
+from multistep.engine.templates import Unresolved
+from multistep.engine.verifier_environment import VerifierEnvironment
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[None]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..api.layout import StepLayout, TaskLayout
-from ..api.task import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
-from ..errors import InvalidSpec
-from .network import Network
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.task_toml import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
+from multistep.engine.network import Network
+from multistep.errors import InvalidSpec
 
 Mode = Literal["shared", "separate"]
 

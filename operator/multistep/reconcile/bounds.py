@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..engine.decisions import PodFacts
-from ..engine.lifecycle import is_stuck
-from .turns import Key, Turns
+from multistep.engine.decisions import PodFacts
+from multistep.engine.lifecycle import is_stuck
+from multistep.reconcile.turns import Key, Turns
 
 Wake = Callable[[Key], None]
 

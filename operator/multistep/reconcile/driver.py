@@ -8,31 +8,31 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from ..api.records import Hello, Record
-from ..api.trial import MultiStepTrial
-from ..cluster import pods
-from ..cluster.edge import Cluster
-from ..engine.decisions import PodFacts
-from ..engine.evidence import changed_rewards, missing_records
-from ..engine.journal import Journal
-from ..engine.lifecycle import prestarts
-from ..engine.operations import Collect, Environment, Operation, Place, Release, Source, Transfer, in_verifier
-from ..engine.plan import StepPlan, isolation
-from ..engine.replay import Progress, Replay
-from ..engine.room import SURVEYED_FILES, Room, too_large
-from ..engine.scope import Scope
-from ..engine.script import AgentScript
-from ..errors import ContradictoryRecords, PodError, StreamLost
-from ..metrics import Metrics
-from ..pod.perform import perform, upload
-from ..pod.session import Session
-from ..settings import Settings
-from ..sources.trial import Loaded
-from ..store import harbor
-from ..store.keep import Pointer, Received
-from ..store.shipping import Shipping
-from ..store.volume import TrialKey, Volume
-from .direct import Direct, Gathering, marked_as_sent
+from multistep.api.records import Hello, Record
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.decisions import PodFacts
+from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.engine.journal import Journal
+from multistep.engine.lifecycle import prestarts
+from multistep.engine.operations import Collect, Environment, Operation, Place, Release, Source, Transfer, in_verifier
+from multistep.engine.plan import StepPlan, isolation
+from multistep.engine.replay import Progress, Replay
+from multistep.engine.room import SURVEYED_FILES, Room, too_large
+from multistep.engine.scope import Scope
+from multistep.engine.script import AgentScript
+from multistep.errors import ContradictoryRecords, PodError, StreamLost
+from multistep.kube.protocols import Cluster
+from multistep.metrics import Metrics
+from multistep.pods import manifest as pods
+from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
+from multistep.runner_client.perform import perform, upload
+from multistep.runner_client.session import Session
+from multistep.settings import Settings
+from multistep.sources.trial_task import Loaded
+from multistep.store import harbor
+from multistep.store.keep import Pointer, Received
+from multistep.store.shipping import Shipping
+from multistep.store.volume import TrialKey, Volume
 
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of a collection's missing files in its record, which has 64 KiB

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..cluster import pods
-from ..engine.decisions import PodFacts
-from .turns import Key
+from multistep.engine.decisions import PodFacts
+from multistep.pods import manifest as pods
+from multistep.reconcile.turns import Key
 
 Body = Mapping[str, Any]
 _FINISHED = ("Complete", "Failed")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..api.conditions import is_finished
-from ..api.trial_spec import TrialSpec
-from ..api.trial_status import AttemptStatus, StepStatus, TrialStatus
-from ..engine.lifecycle import SUSPENDED
-from ..engine.status_size import bounded, reward_text
-from ..engine.unsupported import ignored
-from ..engine.variables import unused_variables
-from ..sources.read_task import ReadTask
+from multistep.api.conditions import is_finished
+from multistep.api.trial_spec import TrialSpec
+from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
+from multistep.engine.lifecycle import SUSPENDED
+from multistep.engine.status_size import bounded, reward_text
+from multistep.engine.unsupported import ignored
+from multistep.engine.variables import unused_variables
+from multistep.sources.read_task import ReadTask
 
 _AGENT_ENV_HINT = "an agent receives the variables of spec.agent.env only"
 

@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..api.model import Metadata
-from ..errors import SourceError
-from ..settings import Settings
-from ..sources import child
-from ..sources.cache import Cache
-from ..sources.fetch.request import Fetched, Request, Rules
-from ..sources.reasons import DENIED, FETCHING
-from .bounds import Bound, Wake
-from .turns import Key
+from multistep.api.model import Metadata
+from multistep.errors import SourceError
+from multistep.reconcile.bounds import Bound, Wake
+from multistep.reconcile.turns import Key
+from multistep.settings import Settings
+from multistep.sources import child
+from multistep.sources.cache import Cache
+from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.reasons import DENIED, FETCHING
 
 logger = logging.getLogger(__name__)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import TrialStatus
-from ..engine import status as engine_status
-from ..engine.journal import Journal
-from ..engine.rewards import StepException
-from ..errors import StoreError
-from ..settings import Settings
-from ..sources.trial import Loaded
-from ..store import harbor
-from ..store.shipping import Shipping
-from ..store.volume import TrialKey, Volume
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import TrialStatus
+from multistep.engine import status as engine_status
+from multistep.engine.journal import Journal
+from multistep.engine.rewards import StepException
+from multistep.errors import StoreError
+from multistep.settings import Settings
+from multistep.sources.trial_task import Loaded
+from multistep.store import harbor
+from multistep.store.shipping import Shipping
+from multistep.store.volume import TrialKey, Volume
 
 
 @dataclass(frozen=True)

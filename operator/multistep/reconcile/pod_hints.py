@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engine.decisions import ProtocolViolation
-from .turns import Key
+from multistep.engine.decisions import ProtocolViolation
+from multistep.reconcile.turns import Key
 
 UNREADY_SECONDS = 5.0
 MAX_UNREADY_SECONDS = 60.0

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..backoff import Backoff
-from .turns import Key
+from multistep.backoff import Backoff
+from multistep.reconcile.turns import Key
 
 Kind = tuple[str, str]  # namespace, and those fields of a pod that a quota counts
 

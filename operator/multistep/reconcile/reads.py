@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..api.model import Metadata
-from ..errors import InvalidSpec, SourceError
-from ..sources.read_task import ReadTask
-from ..sources.reader.server import ReadFailed
-from ..sources.reasons import FETCHING
-from .bounds import Bound, Wake
-from .turns import Key
+from multistep.api.model import Metadata
+from multistep.errors import InvalidSpec, SourceError
+from multistep.reconcile.bounds import Bound, Wake
+from multistep.reconcile.turns import Key
+from multistep.sources.read_task import ReadTask
+from multistep.sources.reader.fork_server import ReadFailed
+from multistep.sources.reasons import FETCHING
 
 AT_ONCE: Final = 2  # processes of at most 256 MiB each; one namespace has at most one of them
 PATIENCE_SECONDS: Final = 0.25

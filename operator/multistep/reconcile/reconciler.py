@@ -10,31 +10,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..api.trial import MultiStepTrial
-from ..cluster.edge import Cluster
-from ..cluster.shard import Shard
-from ..engine.lifecycle import is_starting
-from ..errors import Conflict, NotFound, PodError, RunnerError, StreamLost
-from ..metrics import Metrics
-from ..settings import Settings
-from ..sources.read_task import TaskReader
-from ..sources.remote import Remote
-from ..sources.trial import TrialLoader
-from ..store.shipping import Shipping
-from ..store.volume import Volume
-from .bounds import Bound, PodStarts, Wake
-from .driver import Driver
-from .event_filter import PodEvent
-from .fetches import Fetches
-from .finisher import Finisher
-from .pod_hints import PodHints
-from .quotas import Quotas
-from .reads import Reads
-from .tally import Tally
-from .trial_context import SOON_SECONDS, Tools
-from .trial_pods import TrialPods
-from .trial_reconcile import TrialReconcile
-from .turns import Key
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.lifecycle import is_starting
+from multistep.errors import Conflict, NotFound, PodError, RunnerError, StreamLost
+from multistep.kube.protocols import Cluster
+from multistep.kube.shard import Shard
+from multistep.metrics import Metrics
+from multistep.reconcile.bounds import Bound, PodStarts, Wake
+from multistep.reconcile.driver import Driver
+from multistep.reconcile.event_filter import PodEvent
+from multistep.reconcile.fetches import Fetches
+from multistep.reconcile.finisher import Finisher
+from multistep.reconcile.pod_hints import PodHints
+from multistep.reconcile.quotas import Quotas
+from multistep.reconcile.reads import Reads
+from multistep.reconcile.tally import Tally
+from multistep.reconcile.trial_context import SOON_SECONDS, Tools
+from multistep.reconcile.trial_pods import TrialPods
+from multistep.reconcile.trial_reconcile import TrialReconcile
+from multistep.reconcile.turns import Key
+from multistep.settings import Settings
+from multistep.sources.read_task import TaskReader
+from multistep.sources.remote import Remote
+from multistep.sources.trial_task import TrialLoader
+from multistep.store.shipping import Shipping
+from multistep.store.volume import Volume
 
 STARTING_NEWS_SECONDS = 1.0  # after a pod became schedulable or unstuck: it most often runs soon, so one reconcile does
 

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from ..cluster import pods
-from ..cluster.edge import Object
-from ..cluster.resources import PODS, SWEEPS, TRIALS, Resource
-from ..cluster.shard import Shard
-from ..metrics import Metrics
-from .event_filter import EventFilter, Name, Seen
-from .turns import Key
-from .versions import is_older
+from multistep.kube.protocols import Object
+from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
+from multistep.kube.shard import Shard
+from multistep.metrics import Metrics
+from multistep.pods import manifest as pods
+from multistep.reconcile.event_filter import EventFilter, Name, Seen
+from multistep.reconcile.turns import Key
+from multistep.reconcile.versions import is_older
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from ..api.trial import MultiStepTrial, parse_trial
-from ..cluster.edge import Object
-from ..errors import InvalidSpec
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.errors import InvalidSpec
+from multistep.kube.protocols import Object
 
 
 def salvaged(trial: Object) -> MultiStepTrial:

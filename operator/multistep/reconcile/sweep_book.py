@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engine.sweep_trials import Plan, facts, owner_of
-from ..engine.sweeps import TrialFacts
-from .turns import Key
-from .versions import is_older
+from multistep.engine.sweep_trials import Plan, facts, owner_of
+from multistep.engine.sweeps import TrialFacts
+from multistep.reconcile.turns import Key
+from multistep.reconcile.versions import is_older
 
 
 @dataclass

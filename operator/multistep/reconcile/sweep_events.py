@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..api.conditions import holds
-from ..api.sweep import SweepStatus
-from .events import Transition
+from multistep.api.conditions import holds
+from multistep.api.sweep import SweepStatus
+from multistep.reconcile.events import Transition
 
 
 def transitions(old: SweepStatus, new: SweepStatus) -> list[Transition]:

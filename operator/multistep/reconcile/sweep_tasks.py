@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..api.model import API_VERSION
-from ..api.sweep import SWEEP_KIND, SweepTask, SweepTasksStatus, TrialSweep
-from ..cluster.edge import Cluster
-from ..engine.sweep_trials import tasks_at
-from ..errors import Conflict, InvalidSpec, NotFound, SourceError
-from ..sources.bundle import digest_of
-from ..sources.reasons import DIGEST
-from ..sources.remote import Remote
-from .fetches import SweepFetches
-from .turns import Key
+from multistep.api.model import API_VERSION
+from multistep.api.sweep import SWEEP_KIND, SweepTask, SweepTasksStatus, TrialSweep
+from multistep.engine.sweep_trials import tasks_at
+from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
+from multistep.kube.protocols import Cluster
+from multistep.reconcile.fetches import SweepFetches
+from multistep.reconcile.turns import Key
+from multistep.sources.bundle import digest_of
+from multistep.sources.reasons import DIGEST
+from multistep.sources.remote import Remote
 
 _KEY: Final = "tasks"
 _MOST_BYTES: Final = 900_000  # of names: a ConfigMap holds 1 MiB

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from ..api.conditions import is_finished
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import StepStatus, TrialStatus
-from ..engine import failures
-from ..engine.decisions import PodFacts
-from ..metrics import Metrics
-from .turns import Key
+from multistep.api.conditions import is_finished
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.engine import failure_class as failures
+from multistep.engine.decisions import PodFacts
+from multistep.metrics import Metrics
+from multistep.reconcile.turns import Key
 
 RECENT_SECONDS: Final = 600.0
 

@@ -7,30 +7,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import TrialStatus
-from ..cluster.edge import Cluster, Object
-from ..engine import decisions, lifecycle, status
-from ..engine.decisions import PodFacts
-from ..engine.journal import Journal
-from ..engine.plan import TrialPlan
-from ..engine.redaction import redacted
-from ..engine.status_conditions import Phase
-from ..loglines import also_about
-from ..metrics import Metrics
-from ..settings import Settings
-from ..sources.trial import Loaded, TrialLoader
-from ..store import harbor
-from ..store.volume import Volume
-from .bounds import Bound, PodStarts
-from .driver import Driver
-from .finisher import Finisher
-from .pod_hints import PodHints
-from .quotas import Quotas
-from .tally import Tally
-from .trial_pods import TrialPods
-from .turns import Key
-from .writer import TrialWriter
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import TrialStatus
+from multistep.engine import decisions, lifecycle, status
+from multistep.engine.decisions import PodFacts
+from multistep.engine.journal import Journal
+from multistep.engine.plan import TrialPlan
+from multistep.engine.redaction import redacted
+from multistep.engine.status_conditions import Phase
+from multistep.kube.protocols import Cluster, Object
+from multistep.loglines import also_about
+from multistep.metrics import Metrics
+from multistep.reconcile.bounds import Bound, PodStarts
+from multistep.reconcile.driver import Driver
+from multistep.reconcile.finisher import Finisher
+from multistep.reconcile.pod_hints import PodHints
+from multistep.reconcile.quotas import Quotas
+from multistep.reconcile.tally import Tally
+from multistep.reconcile.trial_pods import TrialPods
+from multistep.reconcile.turns import Key
+from multistep.reconcile.writer import TrialWriter
+from multistep.settings import Settings
+from multistep.sources.trial_task import Loaded, TrialLoader
+from multistep.store import harbor
+from multistep.store.volume import Volume
 
 SOON_SECONDS = 0.5
 

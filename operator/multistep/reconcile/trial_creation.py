@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from ..cluster import pods
-from ..cluster.edge import Object
-from ..engine import decisions, lifecycle, status
-from ..engine.decisions import PodFacts
-from ..engine.plan import StepPlan, TrialPlan
-from ..engine.verifier_environment import VerifierEnvironment
-from ..errors import (
-    InvalidSpec,
-)
-from ..store.volume import TrialKey
-from .driver import DriveResult
-from .trial_context import TrialContext
-from .trial_pods import QUOTA_EXCEEDED, former
+from multistep.engine import decisions, lifecycle, status
+from multistep.engine.decisions import PodFacts
+from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.verifier_environment import VerifierEnvironment
+from multistep.errors import InvalidSpec
+from multistep.kube.protocols import Object
+from multistep.pods import manifest as pods
+from multistep.reconcile.driver import DriveResult
+from multistep.reconcile.trial_context import TrialContext
+from multistep.reconcile.trial_pods import QUOTA_EXCEEDED, former
+from multistep.store.volume import TrialKey
 
 REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 

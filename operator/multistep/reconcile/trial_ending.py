@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..api.trial_status import TrialStatus
-from ..cluster import pods
-from ..engine import decisions, lifecycle, status
-from ..engine.journal import Journal
-from ..engine.rewards import StepException
-from ..engine.script import aggregate, lift
-from .trial_context import TrialContext
-from .trial_pods import named_verifiers
+from multistep.api.trial_status import TrialStatus
+from multistep.engine import decisions, lifecycle, status
+from multistep.engine.journal import Journal
+from multistep.engine.rewards import StepException
+from multistep.engine.script import aggregate, lift
+from multistep.pods import manifest as pods
+from multistep.reconcile.trial_context import TrialContext
+from multistep.reconcile.trial_pods import named_verifiers
 
 
 class TrialEnding(TrialContext):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..api.trial import MultiStepTrial
-from ..cluster import pod_policies, pods
-from ..cluster.edge import Cluster, Object
-from ..engine.decisions import PodFacts, Wait
-from ..errors import ClusterError, Conflict, InvalidSpec, NotFound
-from .quotas import EXCEEDED
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.decisions import PodFacts, Wait
+from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound
+from multistep.kube.protocols import Cluster, Object
+from multistep.pods import manifest as pods
+from multistep.pods import policies as pod_policies
+from multistep.reconcile.quotas import EXCEEDED
 
 QUOTA_EXCEEDED = "QuotaExceeded"
 REFUSED_SECONDS = 10.0

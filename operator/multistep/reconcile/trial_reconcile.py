@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 
-from ..agents import AGENTS
-from ..api.conditions import is_finished
-from ..api.trial import parse_trial
-from ..cluster import pods
-from ..cluster.shard import LABEL_SHARD
-from ..engine import decisions, lifecycle, status
-from ..engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
-from ..engine.journal import Journal
-from ..errors import (
+from multistep.agents import AGENTS
+from multistep.api.conditions import is_finished
+from multistep.api.trial import parse_trial
+from multistep.engine import decisions, lifecycle, status
+from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
+from multistep.engine.journal import Journal
+from multistep.errors import (
     ContradictoryRecords,
     ExecKilled,
     InvalidSpec,
@@ -24,14 +22,16 @@ from ..errors import (
     StoreError,
     StreamLost,
 )
-from .driver import DriveResult, Hooks, Pods
-from .events import task_warnings
-from .pod_hints import PodHint
-from .salvage import salvaged
-from .trial_context import SOON_SECONDS
-from .trial_creation import TrialCreation
-from .trial_ending import TrialEnding
-from .trial_pods import former
+from multistep.kube.shard import LABEL_SHARD
+from multistep.pods import manifest as pods
+from multistep.reconcile.driver import DriveResult, Hooks, Pods
+from multistep.reconcile.events import task_warnings
+from multistep.reconcile.pod_hints import PodHint
+from multistep.reconcile.salvage import salvaged
+from multistep.reconcile.trial_context import SOON_SECONDS
+from multistep.reconcile.trial_creation import TrialCreation
+from multistep.reconcile.trial_ending import TrialEnding
+from multistep.reconcile.trial_pods import former
 
 TASK_GRACE_SECONDS = 5.0  # `multistep run` creates the ConfigMap and Secret after the trial, which owns them
 MAX_POLL_SECONDS = 3600.0

@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ..backoff import Backoff
-from ..errors import MultistepError, Unavailable
-from ..loglines import about
-from .turns import Key, Turns
+from multistep.backoff import Backoff
+from multistep.errors import MultistepError, Unavailable
+from multistep.loglines import about
+from multistep.reconcile.turns import Key, Turns
 
 Work = Callable[[Key], Awaitable[float | None]]
 

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import TrialStatus
-from ..cluster.edge import Cluster, Object
-from ..engine.status_size import to_json
-from ..loglines import also_about
-from ..metrics import Metrics
-from .events import Transition, transitions
-from .tally import Tally
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import TrialStatus
+from multistep.engine.status_size import to_json
+from multistep.kube.protocols import Cluster, Object
+from multistep.loglines import also_about
+from multistep.metrics import Metrics
+from multistep.reconcile.events import Transition, transitions
+from multistep.reconcile.tally import Tally
 
 logger = logging.getLogger(__name__)
 

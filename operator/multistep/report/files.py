@@ -10,9 +10,9 @@ from dataclasses import asdict, fields
 from datetime import UTC
 from typing import Any, Final
 
-from .rows import Row, StepRow
-from .statistics import CONFIDENCE
-from .summary import PHASES, About, Summary
+from multistep.report.rows import Row, StepRow
+from multistep.report.statistics import CONFIDENCE
+from multistep.report.summary import PHASES, About, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory
 _COLUMNS: Final = tuple(each.name for each in fields(Row))

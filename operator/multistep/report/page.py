@@ -8,8 +8,8 @@ from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from .statistics import FEWEST, Estimate
-from .summary import About, Standing, Summary, TaskSteps
+from multistep.report.statistics import FEWEST, Estimate
+from multistep.report.summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5
 

@@ -8,12 +8,12 @@ from datetime import datetime
 from sys import float_info, intern
 from typing import Any, Literal
 
-from ..api.labels import AGENT, ATTEMPT, TASK
-from ..api.sweep import Scoring
-from ..api.trial import parse_status
-from ..api.trial_status import StepStatus, TrialStatus
-from ..engine.scoring import REWARD, blamed, counted_reward, is_too_large
-from ..engine.sweep_trials import facts
+from multistep.api.labels import AGENT, ATTEMPT, TASK
+from multistep.api.sweep import Scoring
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.engine.scoring import REWARD, blamed, counted_reward, is_too_large
+from multistep.engine.sweep_trials import facts
 
 PASS = 1.0  # minimum reward of a pass
 

@@ -9,10 +9,10 @@ from datetime import datetime
 from itertools import combinations
 from statistics import fmean, median, quantiles
 
-from ..api.sweep import Scoring
-from .rows import PASS, Row, StepRow, in_order
-from .statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
-from .warnings import Broken, broken_tasks, warnings
+from multistep.api.sweep import Scoring
+from multistep.report.rows import PASS, Row, StepRow, in_order
+from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
+from multistep.report.warnings import Broken, broken_tasks, warnings
 
 PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 

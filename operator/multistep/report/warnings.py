@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .rows import Row
+from multistep.report.rows import Row
 
 UNEVEN = 0.05  # difference of the shares of excluded trials above which means are not comparable
 _ORACLE = "oracle"

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .fetch.__main__ import INCOMING
-from .fetch.request import Fetched
+from multistep.sources.fetch.__main__ import INCOMING
+from multistep.sources.fetch.request import Fetched
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import SourceError
-from .fetch.request import Fetched, Order, Request, Rules, parse_answer
+from multistep.errors import SourceError
+from multistep.sources.fetch.request import Fetched, Order, Request, Rules, parse_answer
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
 _PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import NotFound, SourceError
-from .bundle import DEFAULT_LIMITS, Limits, digest_of
-from .reasons import TOO_LARGE
+from multistep.errors import NotFound, SourceError
+from multistep.sources.bundle import DEFAULT_LIMITS, Limits, digest_of
+from multistep.sources.reasons import TOO_LARGE
 
 PART_BYTES = 700 * 1024  # 933 KiB in base64; an object may have about 1 MiB
 DIGEST_ANNOTATION = "multistep.dev/bundle-digest"

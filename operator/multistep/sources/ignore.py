@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathspec import GitIgnoreSpec
 
-from ..errors import InvalidTask
-from . import links
-from .bundle import Bundle
+from multistep.errors import InvalidTask
+from multistep.sources import links
+from multistep.sources.bundle import Bundle
 
 FILE_NAME = ".harborignore"
 _SCOPES = ("tests", "solution")

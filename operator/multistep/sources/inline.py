@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..api.task_source import InlineSource
-from ..errors import InvalidSpec, SourceError
-from .bundle import Bundle, Entry, safe_path
+from multistep.api.task_source import InlineSource
+from multistep.errors import InvalidSpec, SourceError
+from multistep.sources.bundle import Bundle, Entry, safe_path
 
 _FIELD = "spec.task.inline.files"
 

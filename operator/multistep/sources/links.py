@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import InvalidTask
-from .bundle import Bundle, Entry
+from multistep.errors import InvalidTask
+from multistep.sources.bundle import Bundle, Entry
 
 _MAX_HOPS = 40  # as Linux
 _MAX_VISITS = 200_000  # links can make the walk of a small tree exponential

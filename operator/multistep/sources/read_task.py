@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..api.content import Content
-from ..api.layout import StepLayout, TaskLayout
-from ..api.task import TaskConfig, task_from_dict
-from ..api.task_source import InlineSource
-from ..api.unknown import UnknownKey
-from ..errors import SourceError
-from .reader.order import Answer, ContentKey, Form, Order, Span
-from .reader.server import ForkServer
-from .task import text_file
+from multistep.api.content import Content
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.task_source import InlineSource
+from multistep.api.task_toml import TaskConfig, task_from_dict
+from multistep.api.unknown import UnknownKey
+from multistep.errors import SourceError
+from multistep.sources.reader.fork_server import ForkServer
+from multistep.sources.reader.order import Answer, ContentKey, Form, Order, Span
+from multistep.sources.task import text_file
 
 _CHUNK = 1 << 20
 _SMALL_BYTES = 64 << 10  # contents up to this are kept in memory: a descriptor costs more

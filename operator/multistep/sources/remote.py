@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..api.model import Metadata
-from ..api.sweep import TrialSweep
-from ..api.task_source import TaskSource
-from ..api.trial import MultiStepTrial
-from ..api.trial_status import TaskSourceStatus
-from ..errors import NotFound, SourceError
-from .cache import Cache, Kept
-from .fetch.oci import DOCKER_CONFIG
-from .fetch.request import COMMIT, Fetched, Request
-from .reasons import DIGEST, NOT_ALLOWED
+from multistep.api.model import Metadata
+from multistep.api.sweep import TrialSweep
+from multistep.api.task_source import TaskSource
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import TaskSourceStatus
+from multistep.errors import NotFound, SourceError
+from multistep.sources.cache import Cache, Kept
+from multistep.sources.fetch.oci import DOCKER_CONFIG
+from multistep.sources.fetch.request import COMMIT, Fetched, Request
+from multistep.sources.reasons import DIGEST, NOT_ALLOWED
 
 GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..api.content import Content
-from ..api.layout import StepLayout, TaskLayout
-from ..api.task import ArtifactConfig, StepConfig, TaskConfig, task_from_dict, toml_table
-from ..api.unknown import UnknownKey, unknown_keys
-from ..engine.unsupported import TRAJECTORY_FILE
-from ..errors import InvalidTask, SourceError
-from . import links
-from .bundle import Bundle, Entry, tar_chunks
-from .ignore import IgnoreRules
+from multistep.api.content import Content
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.task_toml import ArtifactConfig, StepConfig, TaskConfig, task_from_dict, toml_table
+from multistep.api.unknown import UnknownKey, unknown_keys
+from multistep.engine.unsupported import TRAJECTORY_FILE
+from multistep.errors import InvalidTask, SourceError
+from multistep.sources import links
+from multistep.sources.bundle import Bundle, Entry, tar_chunks
+from multistep.sources.ignore import IgnoreRules
 
 CONFIG_FILE = "task.toml"
 COMPOSE_FILE = "docker-compose.yaml"

@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from .tree import Entry, pread_all, walk
+from multistep.store.tree import Entry, pread_all, walk
 
 CHUNK_BYTES = 256 * 1024
 END = bytes(2 * tarfile.BLOCKSIZE)

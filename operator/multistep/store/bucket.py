@@ -25,7 +25,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store, from_url
 
-from ..errors import StoreError
+from multistep.errors import StoreError
 
 SCHEMES = ("s3://", "gs://", "az://")
 PART_BYTES = 8 * 1024 * 1024  # of a multipart upload; two parts are in memory at once

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
-from ..errors import StoreError
-from .access import KEY_FILE
-from .tree import walk, write_all
+from multistep.errors import StoreError
+from multistep.store.access import KEY_FILE
+from multistep.store.tree import walk, write_all
 
 LOG = "trial.log"
 ATTEMPTS = "attempts"

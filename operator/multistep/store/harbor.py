@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ..api.model import GROUP, VERSION, EnvVar
-from ..api.task import TaskConfig
-from ..api.trial import PLURAL, MultiStepTrial
-from ..engine.journal import AGENT, VERIFIER, Journal, StepRun
-from ..engine.plan import TrialEnv, TrialPlan
-from ..engine.rewards import StepException
-from ..engine.templates import Unresolved, resolve
-from .redact import MARK
+from multistep.api.model import GROUP, VERSION, EnvVar
+from multistep.api.task_toml import TaskConfig
+from multistep.api.trial import PLURAL, MultiStepTrial
+from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
+from multistep.engine.plan import TrialEnv, TrialPlan
+from multistep.engine.rewards import StepException
+from multistep.engine.templates import Unresolved, resolve
+from multistep.store.redact import MARK
 
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # without a default, which could be the secret itself

@@ -11,15 +11,15 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from ..api.task import ArtifactConfig
-from ..engine.artifacts import Placement, manifest, place
-from ..engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
-from ..engine.journal import Collected
-from ..engine.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
-from ..engine.room import Amount, Filling, Room
-from ..errors import StoreError
-from .tar import MAX_MEMBERS, Kind, Member, members
-from .tree import Skipped, TreeWriter, safe_parts, walk
+from multistep.api.task_toml import ArtifactConfig
+from multistep.engine.artifacts import Placement, manifest, place
+from multistep.engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
+from multistep.engine.journal import Collected
+from multistep.engine.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
+from multistep.engine.room import Amount, Filling, Room
+from multistep.errors import StoreError
+from multistep.store.tar import MAX_MEMBERS, Kind, Member, members
+from multistep.store.tree import Skipped, TreeWriter, safe_parts, walk
 
 MAX_NOTES = 100
 _NO_LIMIT = 2**62

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from ..api.trial import MultiStepTrial
-from ..errors import StoreError
+from multistep.api.trial import MultiStepTrial
+from multistep.errors import StoreError
 
 _OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")

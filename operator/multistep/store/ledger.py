@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..engine.operations import Part
-from ..engine.room import Amount, Limits, Room, room, total
-from ..errors import CollectionCut
-from .directory import TrialDirectory
-from .tar import MAX_MEMBERS
-from .tree import walk
+from multistep.engine.operations import Part
+from multistep.engine.room import Amount, Limits, Room, room, total
+from multistep.errors import CollectionCut
+from multistep.store.directory import TrialDirectory
+from multistep.store.tar import MAX_MEMBERS
+from multistep.store.tree import walk
 
 NOTE = "usage"
 ADMITTED_BYTES = 2**20  # of a download, admitted beyond the limits

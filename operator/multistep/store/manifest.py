@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..errors import StoreError
+from multistep.errors import StoreError
 
 NAME = "manifest.jsonl"
 VERSION = 1

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
 
-from .tree import Entry, pread_all, walk, write_all
+from multistep.store.tree import Entry, pread_all, walk, write_all
 
 MARK = "[REDACTED]"
 _SAMPLE_BYTES = 8192  # a NUL in them means that the file is not text (Harbor 0.25)

@@ -16,15 +16,15 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..engine.direct import URL_SECONDS, Sent
-from ..errors import StoreError
-from . import manifest
-from .archive import END, header, padding
-from .bucket import PART_BYTES, Bucket, Stored
-from .keep import Pointer
-from .manifest import Line
-from .reading import Found, is_result
-from .volume import Spool, TrialKey, Volume
+from multistep.engine.direct_upload import URL_SECONDS, Sent
+from multistep.errors import StoreError
+from multistep.store import manifest
+from multistep.store.archive import END, header, padding
+from multistep.store.bucket import PART_BYTES, Bucket, Stored
+from multistep.store.keep import Pointer
+from multistep.store.listing import Found, is_result
+from multistep.store.manifest import Line
+from multistep.store.volume import Spool, TrialKey, Volume
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import BinaryIO
 
-from ..errors import StoreError
-from .key import TrialKey
-from .threads import Threads, as_store_error
+from multistep.errors import StoreError
+from multistep.store.key import TrialKey
+from multistep.store.threads import Threads, as_store_error
 
 _BUFFER_BYTES = 1024 * 1024
 _LINES_BYTES = 64 * 1024

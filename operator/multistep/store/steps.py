@@ -8,14 +8,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from ..api.task import ArtifactConfig
-from ..engine.operations import Part
-from ..errors import StoreError
-from . import directory
-from .archive import picked_chunks
-from .directory import TrialDirectory
-from .keep import Kept, Members, Pointer, Received, keep
-from .ledger import Collection, write_note
+from multistep.api.task_toml import ArtifactConfig
+from multistep.engine.operations import Part
+from multistep.errors import StoreError
+from multistep.store import directory
+from multistep.store.archive import picked_chunks
+from multistep.store.directory import TrialDirectory
+from multistep.store.keep import Kept, Members, Pointer, Received, keep
+from multistep.store.ledger import Collection, write_note
 
 _MEMBERS, _POINTERS = "members", "pointers"  # names of internal data about steps
 

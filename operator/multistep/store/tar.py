@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import StoreError
+from multistep.errors import StoreError
 
 BLOCK = 512
 MAX_MEMBERS = 200_000  # of one collection; their names are in memory while the artifacts are placed

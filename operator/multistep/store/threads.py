@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from ..errors import StoreError
+from multistep.errors import StoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
-from .tar import Member
+from multistep.store.tar import Member
 
 MAX_DEPTH = 128
 MAX_PATH_BYTES = 2048  # relative; leaves room for the prefix, here and where users copy the results

@@ -16,22 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ..engine.journal import Collected
-from ..engine.operations import Part
-from ..engine.room import Limits, Room
-from ..errors import StoreError
-from . import directory, reading, steps
-from .access import KEY_FILE, load_or_make_key, token
-from .archive import tar_chunks
-from .directory import TrialDirectory
-from .keep import Pointer, Received
-from .key import TrialKey as TrialKey
-from .ledger import Admission, Collection, Ledger, no_limits, usage_on_disk
-from .reading import Found as Found
-from .redact import Redactor
-from .spool import Spool as Spool
-from .steps import Step as Step
-from .threads import Threads, as_store_error
+from multistep.engine.journal import Collected
+from multistep.engine.operations import Part
+from multistep.engine.room import Limits, Room
+from multistep.errors import StoreError
+from multistep.store import directory, steps
+from multistep.store import listing as reading
+from multistep.store.access import KEY_FILE, load_or_make_key, token
+from multistep.store.archive import tar_chunks
+from multistep.store.directory import TrialDirectory
+from multistep.store.keep import Pointer, Received
+from multistep.store.key import TrialKey as TrialKey
+from multistep.store.ledger import Admission, Collection, Ledger, no_limits, usage_on_disk
+from multistep.store.listing import Found as Found
+from multistep.store.redact import Redactor
+from multistep.store.spool import Spool as Spool
+from multistep.store.steps import Step as Step
+from multistep.store.threads import Threads, as_store_error
 
 T = TypeVar("T")
 

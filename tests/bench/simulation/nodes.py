@@ -18,10 +18,10 @@ from typing import Any, Final
 from localkube import network
 from localkube.config import load_config
 from localkube.pki import Pki
-from multistep.cluster.client import Client
-from multistep.cluster.pods import RUNNER
-from multistep.cluster.resources import Resource
 from multistep.errors import NotFound
+from multistep.kube.client import Client
+from multistep.kube.resources import Resource
+from multistep.pods.manifest import RUNNER
 
 LABEL: Final = "multistep.dev/bench"
 VALUE: Final = "simulated"

@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import PODS
 from multistep.errors import ClusterError, NotFound
-from multistep.pod.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
+from multistep.kube.client import Client
+from multistep.kube.resources import PODS
+from multistep.runner_client.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
 from tests.support.fake_runner import PHASES, FakeRunner
 from tests.support.played import rewarded
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import NAMESPACES, PODS
+from multistep.kube.client import Client
+from multistep.kube.resources import NAMESPACES, PODS
 from tests.e2e.given import DEADLINE_SECONDS, made_namespace
 
 ROOT = Path(__file__).parents[3]

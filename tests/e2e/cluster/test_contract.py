@@ -9,9 +9,9 @@ from contextlib import aclosing
 import pytest
 import yaml
 
-from multistep.cluster.client import Client
-from multistep.cluster.resources import CONFIG_MAPS, EVENTS, PODS
 from multistep.errors import NotFound, Unavailable
+from multistep.kube.client import Client
+from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS
 from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.e2e.operators import without_deployed
@@ -82,7 +82,7 @@ async def test_a_watch_tells_every_change(client: Client, namespace: str) -> Non
 
 
 async def test_a_list_of_many_pages_is_whole(client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.cluster.watch.PAGE_OBJECTS", 3)
+    monkeypatch.setattr("multistep.kube.watch.PAGE_OBJECTS", 3)
     names = [f"page-{number}" for number in range(10)]
     metadata = [{"name": name, "namespace": namespace, "labels": {"paged": "yes"}} for name in names]
     made = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata]

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from multistep.cluster.client import Client
-from multistep.cluster.edge import ExecStream, ExitStatus
-from multistep.cluster.exec import V4
 from multistep.errors import ClusterError, NotFound, StreamLost
+from multistep.kube.client import Client
+from multistep.kube.exec import V4
+from multistep.kube.protocols import ExecStream, ExitStatus
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
@@ -95,7 +95,7 @@ async def test_a_container_that_is_not_there_is_refused(client: Client, pod: Pod
 
 
 async def test_v4_works_too(client: Client, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.cluster.exec.PROTOCOLS", (V4,))
+    monkeypatch.setattr("multistep.kube.exec.PROTOCOLS", (V4,))
     stream = await open_exec(client, pod, "head", "-c", "5")
     await stream.send(b"12345")
     assert await read_all(stream) == b"12345"
@@ -106,7 +106,7 @@ async def test_v4_works_too(client: Client, pod: Pod, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("protocol", ["v5", "v4"])
 async def test_closing_ends_the_commands_stdin(client: Client, pod: Pod, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if protocol == "v4":
-        monkeypatch.setattr("multistep.cluster.exec.PROTOCOLS", (V4,))
+        monkeypatch.setattr("multistep.kube.exec.PROTOCOLS", (V4,))
     mark = f"/tmp/{protocol}-ended"
     stream = await open_exec(client, pod, "sh", "-c", f"rm -f {mark}; echo here; cat >/dev/null; touch {mark}")
     assert await stream.receive() == b"here\n"

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import pytest
 
-from multistep.cluster.client import Client
 from multistep.engine.operations import Source
+from multistep.kube.client import Client
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.cluster.test_real_runner import new_id, session
 from tests.support.tar_streams import facts, many_small_files, odd_files, one_large_file

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from multistep.api.records import HealthcheckResult, PhaseResult
-from multistep.cluster.client import Client
 from multistep.engine.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
-from multistep.pod.session import ANSWER_TIMEOUT_SECONDS, Session
+from multistep.kube.client import Client
+from multistep.runner_client.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter

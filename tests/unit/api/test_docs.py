@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from hack.generate.crds import SWEEP, TRIAL, openapi_schema
 from hack.generate.reference import MODULES, PAGES, with_tables
 from multistep.api.sweep import TrialSweep, parse_sweep
-from multistep.api.task import TaskConfig, parse_task
+from multistep.api.task_toml import TaskConfig, parse_task
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.unknown import unknown_keys
 from multistep.cli.main import cli

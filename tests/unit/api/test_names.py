@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api import names
-from multistep.api.task import parse_task
+from multistep.api.task_toml import parse_task
 from multistep.errors import InvalidTask
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from multistep.api.task import ArtifactConfig, TaskConfig, parse_task
+from multistep.api.task_toml import ArtifactConfig, TaskConfig, parse_task
 from multistep.errors import InvalidTask
 
 STEP = '[[steps]]\nname = "a"\n'

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task import ArtifactConfig
+from multistep.api.task_toml import ArtifactConfig
 from multistep.api.trial import MultiStepTrial, parse_status, parse_trial
 from multistep.api.trial_spec import AgentSpec
 from multistep.api.trial_status import TrialStatus

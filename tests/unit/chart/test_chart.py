@@ -12,7 +12,7 @@ import yaml
 
 from hack.generate import chart as chart_reference
 from multistep.api.trial import parse_trial
-from multistep.cluster import pods
+from multistep.pods import manifest as pods
 from multistep.settings import Settings
 from tests.unit.chart.conftest import CHART, ROOT, Object, Render, the
 

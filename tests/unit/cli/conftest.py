@@ -71,8 +71,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
     """Return a function that runs a command line without kubeconfig, runner and container engines."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr("multistep.cli.images.find_runner", lambda: None)
-    monkeypatch.setattr("multistep.cli.images.source_checkout", lambda: None)
+    monkeypatch.setattr("multistep.cli.image.images.find_runner", lambda: None)
+    monkeypatch.setattr("multistep.cli.image.images.source_checkout", lambda: None)
 
     def run(*arguments: object) -> Result:
         return CliRunner().invoke(cli, [str(each) for each in arguments])

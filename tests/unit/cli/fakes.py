@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.cli.options import Target
-from multistep.cluster.edge import ExecStream, Object
-from multistep.cluster.resources import TRIALS, Resource
-from multistep.cluster.watch import WatchEvent
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+from multistep.kube.protocols import ExecStream, Object
+from multistep.kube.resources import TRIALS, Resource
+from multistep.kube.watch import WatchEvent
 from tests.support.fake_runner import FakeRunner
 
 START = "2026-01-01T00:00:00Z"

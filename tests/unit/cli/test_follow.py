@@ -12,11 +12,11 @@ from rich.console import Console
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
-from multistep.cli import follow
 from multistep.cli.exits import Gone
-from multistep.cli.follow import describe
-from multistep.cli.outcome import outcome
-from multistep.cli.output import Progress, bytes_text, clean, seconds_text, trial_view
+from multistep.cli.terminal import Progress, bytes_text, clean, seconds_text, trial_view
+from multistep.cli.trial import follow
+from multistep.cli.trial.follow import describe
+from multistep.cli.trial.outcome import outcome
 from multistep.errors import Unavailable
 
 from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step

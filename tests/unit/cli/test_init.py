@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.task import parse_task
-from multistep.cli.scaffold import scaffold
+from multistep.api.task_toml import parse_task
+from multistep.cli.task.scaffold import scaffold
 
 from .conftest import Invoke
 

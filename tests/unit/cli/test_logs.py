@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial_status import TrialStatus
-from multistep.cli import logs, printing
-from multistep.cli.pieces import Piece, Wanted, pieces
-from multistep.cli.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail
+from multistep.cli.trial import logs, printing
+from multistep.cli.trial.pieces import Piece, Wanted, pieces
+from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail
 from multistep.errors import ClusterError, StreamLost, UsageError
 from multistep.loglines import escaped
 from tests.support.fake_runner import FakeRunner

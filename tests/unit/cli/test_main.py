@@ -10,7 +10,7 @@ import pytest
 
 from multistep import __version__
 from multistep.cli.exits import Exit, Gone, Interrupted, exit_of
-from multistep.cli.main import COMMANDS, LazyGroup, cli
+from multistep.cli.main import COMMANDS, MODULES, LazyGroup, cli
 from multistep.errors import (
     ClusterError,
     Conflict,
@@ -64,7 +64,8 @@ def test_every_command_shows_examples(name: str, invoke: Invoke) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     heavy = "{'pydantic', 'aiohttp', 'kubernetes', 'rich', 'yaml', 'kopf'}"
-    text = f"import sys; from multistep.cli import main, {', '.join(COMMANDS)}; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    modules = ", ".join(f"multistep.cli.{each}" for each in ["main", *MODULES.values()])
+    text = f"import sys, {modules}; sys.exit(str({heavy} & set(sys.modules) or ''))"
     ended = subprocess.run(
         [sys.executable, "-c", text], env={"PYTHONPATH": "operator"}, capture_output=True, text=True, check=False
     )
@@ -83,5 +84,5 @@ def test_control_c_is_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("multistep.cli.tasks.TaskDirectory.open", interrupt)
+    monkeypatch.setattr("multistep.cli.task.task_directory.TaskDirectory.open", interrupt)
     assert invoke("check", ".").exit_code == 130

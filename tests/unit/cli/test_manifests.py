@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial import parse_trial
-from multistep.cli import manifests
+from multistep.cli.trial import manifests
 from multistep.errors import UsageError
 from multistep.sources.bundle import Bundle
 from multistep.sources.configmaps import join

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from multistep.api.trial import parse_trial
-from multistep.cli import fetch
-from multistep.cli.fetch import ServicePath, WebAddress, locate
-from multistep.cluster.watch import WatchEvent
+from multistep.cli.trial import fetch
+from multistep.cli.trial.fetch import ServicePath, WebAddress, locate
 from multistep.errors import ClusterError, StoreError, Unavailable
+from multistep.kube.watch import WatchEvent
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import FAILED, GATE, GOOD, RAISED, RESULTS, RESULTS_PATH, CliCluster, status, step
@@ -229,7 +229,7 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     def build(*_: object, **__: object) -> None:
         raise AssertionError("built before the cluster was checked")
 
-    monkeypatch.setattr("multistep.cli.session.build_image", build)
+    monkeypatch.setattr("multistep.cli.trial.run_trial.build_image", build)
     (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
     (task / "environment").mkdir()
     (task / "environment/Dockerfile").write_text("FROM scratch\n")

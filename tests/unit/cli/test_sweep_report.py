@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from multistep.cluster.resources import TRIALS
 from multistep.errors import ClusterError
+from multistep.kube.resources import TRIALS
 from tests.unit.report.samples import trial
 
 from .conftest import Invoke

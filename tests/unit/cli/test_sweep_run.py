@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
-from multistep.cli.sweep_view import progress_text, seconds_left
-from multistep.cluster.watch import WatchEvent
+from multistep.cli.sweep.sweep_view import progress_text, seconds_left
 from multistep.errors import ClusterError, Unavailable
+from multistep.kube.watch import WatchEvent
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import START, CliCluster
@@ -222,7 +222,7 @@ def test_a_name_that_is_taken_is_told_before_and_after_building(
     async def nobody(*arguments: object) -> None:
         return None
 
-    monkeypatch.setattr("multistep.cli.sweep_session.find_sweep", nobody)
+    monkeypatch.setattr("multistep.cli.sweep.run_sweep.find_sweep", nobody)
     result = invoke("sweep", "run", task, "--name", "s")
     assert (result.exit_code, "sweep 's' already exists" in result.stderr) == (2, True)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.task import ArtifactConfig
+from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.artifacts import Placement, manifest, pass_entries, place
 from multistep.engine.operations import LOGS_ARTIFACTS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.api.records import Record
-from multistep.engine.direct import Large, Reached, Send, Sent, Survey, reached
+from multistep.engine.direct_upload import Large, Reached, Send, Sent, Survey, reached
 from multistep.engine.operations import Collect, Source
 from multistep.errors import RunnerError
 

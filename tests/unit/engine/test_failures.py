@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api.failures import EXCEPTIONS, FAILED, LOST, WAITING, Failure
-from multistep.engine import failures
+from multistep.engine import failure_class as failures
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.lifecycle import SUSPENDED
 

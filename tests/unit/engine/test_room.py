@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.engine.direct import Large
+from multistep.engine.direct_upload import Large
 from multistep.engine.incomplete import MAX_NAMED, Incomplete, summaries
 from multistep.engine.room import Amount, Filling, Limits, Room, room, too_large, total
 

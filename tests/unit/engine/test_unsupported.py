@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task import parse_task
+from multistep.api.task_toml import parse_task
 from multistep.engine.unsupported import ignored, unsupported
 from multistep.errors import InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan

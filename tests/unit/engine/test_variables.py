@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.task import parse_task
+from multistep.api.task_toml import parse_task
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.variables import unused_variables, used_variables
 

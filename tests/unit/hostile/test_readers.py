@@ -16,11 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from multistep.api.records import HealthcheckResult, Hello, PhaseResult, Record
-from multistep.api.task import parse_task
+from multistep.api.task_toml import parse_task
 from multistep.api.trial import parse_status, parse_trial
 from multistep.engine.rewards import RewardError, parse_reward_files
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, RunnerError, SourceError, StoreError
-from multistep.pod.frames import HEADER, FrameReader, encode_json
+from multistep.runner_client.frames import HEADER, FrameReader, encode_json
 from multistep.sources.bundle import Bundle, Entry, Limits, digest_of
 from multistep.sources.task import load_task
 from multistep.store.tar import members

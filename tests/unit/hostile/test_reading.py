@@ -24,8 +24,8 @@ from multistep.reconcile.reads import TRIES, Reads
 from multistep.sources.bundle import Entry, digest_of, tar_chunks
 from multistep.sources.ignore import IgnoreRules
 from multistep.sources.read_task import ReadTask, TaskReader
+from multistep.sources.reader.fork_server import ForkServer, ReadFailed
 from multistep.sources.reader.order import Order
-from multistep.sources.reader.server import ForkServer, ReadFailed
 from multistep.sources.task import strip_canary
 from tests.unit.sources.trees import tree
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.cluster.edge import Cluster, ExecStream
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import MultistepError
-from multistep.pod.frames import DATA, END, MESSAGE, encode, encode_json
+from multistep.kube.protocols import Cluster, ExecStream
+from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_json
 from tests.support.course import Wrapped
 from tests.support.fake_runner import Json
 from tests.support.hostile import json_values, spoilt

@@ -16,8 +16,8 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.trial import KIND
-from multistep.cluster.edge import Cluster, ExecStream, Object
 from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
+from multistep.kube.protocols import Cluster, ExecStream, Object
 from tests.support import tally
 from tests.support.course import Course, Wrapped, assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster

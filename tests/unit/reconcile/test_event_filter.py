@@ -6,7 +6,7 @@ from typing import Any
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
-from multistep.cluster import pods
+from multistep.pods import manifest as pods
 from multistep.reconcile.event_filter import EventFilter, PodEvent
 
 KEY = ("ns", "t")

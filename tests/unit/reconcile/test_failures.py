@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.trial_status import TrialFailure
-from multistep.cluster.edge import Cluster, Object
 from multistep.errors import ClusterError
+from multistep.kube.protocols import Cluster, Object
 from multistep.reconcile import driver
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, FakeStream

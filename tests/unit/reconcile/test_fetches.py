@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.cluster.edge import Object
 from multistep.errors import SourceError
+from multistep.kube.protocols import Object
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.reads import Reads
 from multistep.settings import Settings
@@ -21,7 +21,7 @@ from multistep.sources.bundle import Entry, digest_of, tar_chunks
 from multistep.sources.fetch.request import Fetched, Request, Rules
 from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
-from multistep.sources.trial import TrialLoader
+from multistep.sources.trial_task import TrialLoader
 from tests.support.reading import read_here
 from tests.support.world import FILES, World, manifest
 

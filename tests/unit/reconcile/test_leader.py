@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from multistep.cluster.fence import Fenced
-from multistep.cluster.lease import Lease, Replica
 from multistep.errors import NotLeading
+from multistep.kube.fence import Fenced
+from multistep.kube.lease import Lease, Replica
 from multistep.reconcile.reconciler import Reconciler
 from tests.support.course import assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster

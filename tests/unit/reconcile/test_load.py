@@ -19,13 +19,13 @@ from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND, parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.app import App
-from multistep.cluster import pods
-from multistep.cluster.client import Client
-from multistep.cluster.connection import Connection
-from multistep.cluster.edge import ExecStream, Object
-from multistep.cluster.gate import MOST_IN_FLIGHT
 from multistep.errors import ClusterError, Unavailable
+from multistep.kube.client import Client
+from multistep.kube.connection import Connection
+from multistep.kube.gate import MOST_IN_FLIGHT
+from multistep.kube.protocols import ExecStream, Object
 from multistep.metrics import Metrics
+from multistep.pods import manifest as pods
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import WorkQueue
@@ -285,7 +285,7 @@ async def test_a_deadline_ends_the_wait_for_a_turn() -> None:
 async def test_pods_that_start_when_the_operator_begins_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multistep.cluster.http.pause_seconds", lambda *_: 0.0)
+    monkeypatch.setattr("multistep.kube.requests.pause_seconds", lambda *_: 0.0)
     cluster = FakeCluster(pods_run=False)
     for number in range(4):
         found = await cluster.create(trial(CROWD, number))

@@ -15,11 +15,11 @@ from obstore.store import MemoryStore
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
-from multistep.cluster.edge import Object
-from multistep.cluster.resources import TRIALS, Resource
 from multistep.errors import ClusterError, NotFound, Unavailable
+from multistep.kube.protocols import Object
+from multistep.kube.resources import TRIALS, Resource
 from multistep.metrics import Metrics
-from multistep.reconcile.orphans import OrphanRemoval
+from multistep.reconcile.garbage_collector import OrphanRemoval
 from multistep.settings import Settings
 from multistep.store.bucket import Bucket
 from multistep.store.shipping import Shipping
@@ -413,7 +413,7 @@ async def test_it_begins_soon_after_the_start_and_then_again(tmp_path: Path, mon
         if len(slept) == 3:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr("multistep.reconcile.orphans.asyncio.sleep", sleep)
+    monkeypatch.setattr("multistep.reconcile.garbage_collector.asyncio.sleep", sleep)
     scene.pod("gone-1", "gone")
     with pytest.raises(asyncio.CancelledError):
         await scene.removal.run()

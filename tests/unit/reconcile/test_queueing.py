@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from multistep.cluster.edge import Cluster, Object
-from multistep.sources.trial import Loaded
+from multistep.kube.protocols import Cluster, Object
+from multistep.sources.trial_task import Loaded
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, SEPARATE, START, World, manifest

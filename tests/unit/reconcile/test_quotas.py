@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from multistep.cluster.edge import Object
+from multistep.kube.protocols import Object
 from multistep.reconcile.quotas import BACKOFF, Quotas
 from multistep.reconcile.turns import Key
 from tests.support.virtual_time import in_virtual_time

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.cluster.edge import Cluster, Object
 from multistep.engine.room import Room
 from multistep.engine.status_size import to_json
 from multistep.errors import CollectionCut
+from multistep.kube.protocols import Cluster, Object
 from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
 from multistep.store.volume import TrialKey, Volume

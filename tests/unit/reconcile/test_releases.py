@@ -22,7 +22,7 @@ async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_goes_
     told = "this runner speaks protocols [7, 8], this operator 2, 1: run an operator of a release in between"
     assert world.condition == ("Reconciling", "RunnerProtocol", told)
     assert (world.status.phase, world.status.rewards, world.status.attempts) == ("Running", None, [])
-    monkeypatch.setattr("multistep.pod.session.PROTOCOLS", (8, 7))
+    monkeypatch.setattr("multistep.runner_client.session.PROTOCOLS", (8, 7))
     world.reconciler = world.fresh()
     await world.run()
     assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
@@ -31,7 +31,7 @@ async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_goes_
 
 
 async def test_a_deadline_bounds_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.pod.session.PROTOCOLS", (8, 7))
+    monkeypatch.setattr("multistep.runner_client.session.PROTOCOLS", (8, 7))
     world = World(durations=DURATIONS)
     world.change_trial(activeDeadlineSeconds=600)
     await world.run()

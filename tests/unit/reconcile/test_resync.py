@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.cluster.shard import Shard
+from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.resync import GRACE_SECONDS, STALLED_AFTER, Resync

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from multistep.cluster import pods
-from multistep.cluster.edge import Object
+from multistep.kube.protocols import Object
+from multistep.pods import manifest as pods
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest

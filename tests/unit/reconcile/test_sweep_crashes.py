@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.cluster.edge import Cluster, Object
 from multistep.errors import Unavailable
+from multistep.kube.protocols import Cluster, Object
 from tests.support.course import Wrapped
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import ClusterError, Unavailable
-from multistep.reconcile.sweeps import STATUS_SECONDS, TROUBLE_SECONDS
+from multistep.reconcile.sweep_reconcile import STATUS_SECONDS, TROUBLE_SECONDS
 from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
 
 

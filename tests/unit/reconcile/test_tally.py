@@ -12,7 +12,7 @@ from multistep.errors import Unavailable
 from multistep.metrics import Metrics
 from multistep.reconcile.tally import RECENT_SECONDS, Tally
 from multistep.settings import Settings
-from multistep.sources.trial import Loaded
+from multistep.sources.trial_task import Loaded
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, REWARDS, START, World, manifest
 

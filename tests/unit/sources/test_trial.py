@@ -13,12 +13,12 @@ import pytest
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.errors import NotFound, SourceError
 from multistep.reconcile.reads import Reads
-from multistep.sources import trial as sources
+from multistep.sources import trial_task as sources
 from multistep.sources.bundle import digest_of, tar_chunks
 from multistep.sources.configmaps import split
 from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
-from multistep.sources.trial import TrialLoader
+from multistep.sources.trial_task import TrialLoader
 from tests.support.world import READING
 from tests.unit.sources.trees import task
 

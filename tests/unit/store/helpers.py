@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from multistep.api.task import ArtifactConfig
+from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.journal import Collected
 from multistep.store.volume import TrialKey, Volume
 

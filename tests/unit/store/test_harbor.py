@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from multistep.api.task import TaskConfig, VerifierConfig
+from multistep.api.task_toml import TaskConfig, VerifierConfig
 from multistep.api.trial_status import TaskSourceStatus
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.api.task import ArtifactConfig
+from multistep.api.task_toml import ArtifactConfig
 from multistep.errors import StoreError
 from multistep.store.keep import MAX_NOTES
 from multistep.store.keep import keep as keep_now

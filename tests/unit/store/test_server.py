@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from multistep.errors import StoreError
-from multistep.store import server
+from multistep.store import results_server as server
 from multistep.store.volume import TrialKey, Volume
 
 from .helpers import KEY, keep, member, opened, tar

@@ -16,9 +16,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from obstore.store import MemoryStore
 
-from multistep.engine.direct import Large, Sent
+from multistep.engine.direct_upload import Large, Sent
 from multistep.errors import NotLeading, StoreError
-from multistep.store import server, shipping
+from multistep.store import results_server as server
+from multistep.store import shipping
 from multistep.store.bucket import Bucket
 from multistep.store.keep import Pointer
 from multistep.store.manifest import object_name

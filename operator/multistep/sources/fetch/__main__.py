@@ -10,12 +10,12 @@ import sys
 import zlib
 from pathlib import Path
 
-from ...errors import SourceError
-from ..bundle import Limits, read_members
-from ..reasons import TOO_LARGE
-from .guard import install
-from .many import split
-from .request import Fetched, Order, answer
+from multistep.errors import SourceError
+from multistep.sources.bundle import Limits, read_members
+from multistep.sources.fetch.guard import install
+from multistep.sources.fetch.many import split
+from multistep.sources.fetch.request import Fetched, Order, answer
+from multistep.sources.reasons import TOO_LARGE
 
 INCOMING = "incoming"
 _DATA_BYTES = 448 << 20

@@ -19,14 +19,14 @@ from dulwich.objects import Blob, Commit, Tag, Tree
 from dulwich.repo import Repo
 from urllib3.exceptions import HTTPError
 
-from ...errors import SourceError
-from ..bundle import Entry, Limits
-from ..reasons import DENIED, NOT_FOUND, TOO_LARGE
-from .guard import check_named, host_of, listed
-from .http import basic, make_pool, trouble
-from .oci import kept_in
-from .output import Budget, Output, write_tar
-from .request import COMMIT, Fetched, Order
+from multistep.errors import SourceError
+from multistep.sources.bundle import Entry, Limits
+from multistep.sources.fetch.guard import check_named, host_of, listed
+from multistep.sources.fetch.http import basic, make_pool, trouble
+from multistep.sources.fetch.oci import kept_in
+from multistep.sources.fetch.output import Budget, Output, write_tar
+from multistep.sources.fetch.request import COMMIT, Fetched, Order
+from multistep.sources.reasons import DENIED, NOT_FOUND, TOO_LARGE
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _PACK_BYTES = 512 << 20

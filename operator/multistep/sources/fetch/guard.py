@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from ...errors import SourceError
-from ..reasons import NOT_ALLOWED
+from multistep.errors import SourceError
+from multistep.sources.reasons import NOT_ALLOWED
 
 
 def install(blocked_networks: Sequence[str]) -> None:

@@ -19,9 +19,9 @@ from urllib3.exceptions import (
     UnrewindableBodyError,
 )
 
-from ...errors import SourceError
-from ..reasons import DENIED, NOT_FOUND, TOO_LARGE
-from .guard import host_of
+from multistep.errors import SourceError
+from multistep.sources.fetch.guard import host_of
+from multistep.sources.reasons import DENIED, NOT_FOUND, TOO_LARGE
 
 _HOPS = 6
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

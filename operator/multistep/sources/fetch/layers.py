@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, Literal
 
-from ...errors import SourceError
-from ..bundle import Entry, Limits
-from ..reasons import DIGEST
-from .output import Budget
+from multistep.errors import SourceError
+from multistep.sources.bundle import Entry, Limits
+from multistep.sources.fetch.output import Budget
+from multistep.sources.reasons import DIGEST
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from ...errors import SourceError
-from ..bundle import Entry, Limits, read_members
-from ..reasons import NOT_FOUND
-from .output import Output, write_tar
-from .request import Fetched, FetchedTask, Order
+from multistep.errors import SourceError
+from multistep.sources.bundle import Entry, Limits, read_members
+from multistep.sources.fetch.output import Output, write_tar
+from multistep.sources.fetch.request import Fetched, FetchedTask, Order
+from multistep.sources.reasons import NOT_FOUND
 
 _NAME_CHARACTERS = 253
 

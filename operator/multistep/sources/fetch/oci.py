@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import SourceError
-from ..bundle import Limits
-from ..reasons import NOT_FOUND, TOO_LARGE
-from .guard import check_named, listed
-from .http import Http, make_pool, pieces
-from .layers import Checked, Layers
-from .output import Output, write_tar
-from .reference import Reference, login
-from .registry import Registry
-from .request import Fetched, Order
+from multistep.errors import SourceError
+from multistep.sources.bundle import Limits
+from multistep.sources.fetch.guard import check_named, listed
+from multistep.sources.fetch.http import Http, make_pool, pieces
+from multistep.sources.fetch.layers import Checked, Layers
+from multistep.sources.fetch.output import Output, write_tar
+from multistep.sources.fetch.reference import Reference, login
+from multistep.sources.fetch.registry import Registry
+from multistep.sources.fetch.request import Fetched, Order
+from multistep.sources.reasons import NOT_FOUND, TOO_LARGE
 
 ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...errors import SourceError
-from ..bundle import Entry, Limits, tar_chunks
-from ..reasons import TOO_LARGE
+from multistep.errors import SourceError
+from multistep.sources.bundle import Entry, Limits, tar_chunks
+from multistep.sources.reasons import TOO_LARGE
 
 
 class Output:

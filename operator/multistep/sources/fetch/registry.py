@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from ...errors import SourceError
-from ..reasons import DENIED, DIGEST
-from .http import Http, Response, basic, body, check_status
-from .reference import Reference
+from multistep.errors import SourceError
+from multistep.sources.fetch.http import Http, Response, basic, body, check_status
+from multistep.sources.fetch.reference import Reference
+from multistep.sources.reasons import DENIED, DIGEST
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ...errors import SourceError
+from multistep.errors import SourceError
 
 Kind = Literal["oci", "git", "url"]
 COMMIT = re.compile(r"[0-9a-f]{40}")

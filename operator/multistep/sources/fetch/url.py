@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from ...errors import SourceError
-from ..reasons import DENIED, DIGEST
-from .guard import check_named, host_of, listed
-from .http import Http, basic, check_status, make_pool, pieces
-from .many import below
-from .oci import kept_in
-from .output import Output, write_tar
-from .request import Fetched, Order
+from multistep.errors import SourceError
+from multistep.sources.fetch.guard import check_named, host_of, listed
+from multistep.sources.fetch.http import Http, basic, check_status, make_pool, pieces
+from multistep.sources.fetch.many import below
+from multistep.sources.fetch.oci import kept_in
+from multistep.sources.fetch.output import Output, write_tar
+from multistep.sources.fetch.request import Fetched, Order
+from multistep.sources.reasons import DENIED, DIGEST
 
 _SIGNED_FOR = datetime.timedelta(minutes=10)
 _S3 = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")

@@ -15,9 +15,9 @@ import struct
 import time
 from contextlib import suppress
 
-from .limits import WALL_SECONDS, limit_process
-from .order import Order
-from .work import perform
+from multistep.sources.reader.limits import WALL_SECONDS, limit_process
+from multistep.sources.reader.order import Order
+from multistep.sources.reader.work import perform
 
 STATUS = struct.Struct("!i")
 _LONGER_SECONDS = 2.0

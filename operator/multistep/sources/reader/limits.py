@@ -7,9 +7,9 @@ import resource
 import signal
 from typing import Final
 
-from ...api.task import TaskConfig
-from ...errors import SourceError
-from ..reasons import TOO_LARGE
+from multistep.api.task_toml import TaskConfig
+from multistep.errors import SourceError
+from multistep.sources.reasons import TOO_LARGE
 
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast
 
-from ...api.layout import StepLayout, TaskLayout
-from ...api.unknown import UnknownKey
-from ...errors import InvalidSpec, InvalidTask, MultistepError, SourceError
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.unknown import UnknownKey
+from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
 
 ANSWER_BYTES: Final = 2 << 20
 _MESSAGE_LENGTH: Final = 2000

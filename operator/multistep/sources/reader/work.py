@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from ...api.content import Content
-from ...api.layout import StepLayout
-from ...api.task_source import InlineSource
-from ...errors import InvalidSpec, InvalidTask, SourceError
-from ..bundle import DEFAULT_LIMITS, Bundle, copy_plain
-from ..inline import inline_bundle
-from ..reasons import DIGEST, TOO_LARGE
-from ..task import Task, config_table, load_task
-from .limits import CONFIG_BYTES, CONTENTS_BYTES, check_size
-from .order import ANSWER_BYTES, Answer, ContentKey, Order, Span, error_answer
+from multistep.api.content import Content
+from multistep.api.layout import StepLayout
+from multistep.api.task_source import InlineSource
+from multistep.errors import InvalidSpec, InvalidTask, SourceError
+from multistep.sources.bundle import DEFAULT_LIMITS, Bundle, copy_plain
+from multistep.sources.inline import inline_bundle
+from multistep.sources.reader.limits import CONFIG_BYTES, CONTENTS_BYTES, check_size
+from multistep.sources.reader.order import ANSWER_BYTES, Answer, ContentKey, Order, Span, error_answer
+from multistep.sources.reasons import DIGEST, TOO_LARGE
+from multistep.sources.task import Task, config_table, load_task
 
 _CHUNK = 1 << 20
 

@@ -1,0 +1,122 @@
+"""The image of a task's environment: its name, its build, and how nodes get it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from multistep.cli.image.engines import Command, DockerLike, Engine, Localkube, answers, execute, find_engine
+from multistep.cli.image.kubeconfig import CurrentCluster
+from multistep.cli.image.runner_binary import RUNNER_IN_IMAGE, find_runner, source_checkout
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.terminal import working
+from multistep.cli.trial.manifests import TrialImage, dns_label
+from multistep.errors import UsageError
+from multistep.sources.bundle import pack
+
+_REPOSITORY = "localhost/multistep"
+_DIGEST_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class ImageBuild:
+    """An image to build. name: of the result; base: name of the Dockerfile's image without the runner; runner: added if present."""
+
+    name: str
+    base: str
+    context: Path
+    runner: Path | None
+
+    @property
+    def image(self) -> TrialImage:
+        """The built image, as a trial references it."""
+        return TrialImage(self.name, runner=self.runner is not None)
+
+
+def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
+    """Return the build of a task. The default name has the digest of the contents, so it never names another image."""
+    if not (task.environment / "Dockerfile").is_file():
+        raise UsageError(
+            f"{task.environment} has no Dockerfile, so there is nothing to build: add one, "
+            "or name an image as environment.docker_image in task.toml or with --image"
+        )
+    runner = find_runner()
+    repository, digest = f"{_REPOSITORY}/{dns_label(task.name)}", _digest(task.environment, runner)
+    base = f"{repository}-base:{digest}" if runner else name or f"{repository}:{digest}"
+    return ImageBuild(name or f"{repository}:{digest}", base, task.environment, runner)
+
+
+def choose_engine(cluster: CurrentCluster | None) -> Engine:
+    """Return localkube's builder for a localkube cluster, as it also builds base images; else the first engine that works."""
+    checkout = source_checkout()
+    if cluster and cluster.localkube and checkout and answers(["buildah", "--version"]):
+        return Localkube(checkout=checkout, number=cluster.localkube)
+    return find_engine()
+
+
+def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> None:
+    """Build the Dockerfile's image and add the runner as a layer. COPY keeps USER, WORKDIR, ENTRYPOINT and CMD."""
+    with working(f"building {build.name} with {engine.name}"):
+        execute(engine.build(build.base, build.context, build.context / "Dockerfile"), verbose=verbose)
+        if build.runner is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
+            context = Path(directory)
+            shutil.copyfile(build.runner, context / "runner")
+            (context / "runner").chmod(0o755)
+            (context / "Dockerfile").write_text(f"FROM {build.base}\nCOPY runner {RUNNER_IN_IMAGE}\n")
+            execute(engine.build(build.name, context, context / "Dockerfile"), verbose=verbose)
+
+
+def check_pushable(build: ImageBuild) -> None:
+    """Check before the build that the name contains a registry to push to. Raises UsageError."""
+    if build.image.local:
+        raise UsageError(f"{build.name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
+
+
+def push_image(name: str, engine: Engine, *, verbose: bool = False) -> None:
+    """Push the image to the registry in its name."""
+    with working(f"pushing {name}"):
+        execute(engine.push(name), verbose=verbose)
+
+
+def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:
+    """Load the image into a local cluster. Return False if the cluster is not local: its nodes must pull the image."""
+    if isinstance(engine, Localkube):
+        with working(f"loading {name} into localkube"):
+            execute(engine.load(name), verbose=verbose)
+    elif cluster and cluster.kind:
+        with working(f"loading {name} into kind cluster {cluster.kind}"):
+            _load_into_kind(name, engine, cluster.kind, verbose)
+    else:
+        return False
+    return True
+
+
+def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None:
+    if shutil.which("kind") is None:
+        raise UsageError(
+            f"the current context is kind-{kind}, but the command `kind`, which loads images, does not exist: install it"
+        )
+    if engine == DockerLike("docker"):  # kind reads docker's images directly, and skips images that its nodes have
+        execute(_kind_command(kind, "docker-image", name), verbose=verbose)
+        return
+    with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
+        archive = Path(directory) / "image.tar"
+        execute(engine.save(name, archive), verbose=verbose)
+        execute(_kind_command(kind, "image-archive", str(archive)), verbose=verbose)
+
+
+def _kind_command(kind: str, form: str, what: str) -> Command:
+    """Return a `kind load` command."""
+    return Command(["kind", "load", form, what, "--name", kind])
+
+
+def _digest(environment: Path, runner: Path | None) -> str:
+    digest = hashlib.sha256(pack(environment))
+    if runner is not None:
+        digest.update(runner.read_bytes())
+    return digest.hexdigest()[:_DIGEST_LENGTH]

@@ -1,0 +1,31 @@
+"""Finds the runner binary, which `build` adds to images, so that pods need no init container."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from multistep.errors import UsageError
+
+RUNNER_VARIABLE: Final = "MULTISTEP_RUNNER"
+RUNNER_IN_IMAGE: Final = "/multistep/runner"
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def find_runner() -> Path | None:
+    """Return the path of $MULTISTEP_RUNNER, else of this package's or the source checkout's runner; None: there is none."""
+    if named := os.environ.get(RUNNER_VARIABLE):
+        if not Path(named).is_file():
+            raise UsageError(f"${RUNNER_VARIABLE} is {named}, and there is no such file")
+        return Path(named)
+    places = [_PACKAGE / "_runner" / "runner"]
+    if checkout := source_checkout():
+        places.append(checkout / "runner" / "bin" / "runner")
+    return next((place for place in places if place.is_file()), None)
+
+
+def source_checkout() -> Path | None:
+    """Return the root of the source checkout that this code runs from, or None."""
+    root = _PACKAGE.parents[1]
+    return root if (root / "localkube" / "__main__.py").is_file() and (root / "pyproject.toml").is_file() else None

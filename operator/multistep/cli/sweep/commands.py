@@ -1,0 +1,177 @@
+"""`multistep sweep`: the options of its commands. What they do is in the modules that they import."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multistep.cli.options import (
+    Target,
+    agent_env_option,
+    complete_sweeps,
+    image_options,
+    kubeconfig_options,
+    namespace_option,
+    output_option,
+    queue_option,
+    verbose_option,
+)
+
+_EPILOG = """\b
+Examples:
+  multistep sweep run tasks/ --agent oracle --agent 'mine=./agent.sh --fast' --attempts 5
+  multistep sweep status nightly --follow
+  multistep sweep report nightly -o nightly.html -o nightly.parquet
+  multistep sweep compare nightly yesterday
+"""
+
+_RUN_EPILOG = """\b
+Examples:
+  multistep sweep run examples/hello-multi-step-advanced --agent oracle --agent nop --attempts 3
+  multistep sweep run tasks/ --agent 'mine=sh -c "my-agent < $MULTISTEP_INSTRUCTION_FILE"' --parallelism 50 --name nightly
+  multistep sweep run sweep.yaml --detach
+
+A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is checked, its Dockerfile built (unless it names an
+image), and goes to the cluster with the sweep, which owns it. COMMAND is split as a shell does, but no shell runs it: for
+pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml only; agents
+receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
+Ctrl-C stops following only; `kubectl delete tsw NAME` deletes a sweep and its trials.
+
+\b
+Exit codes:
+  0    the sweep completed and all trials are scored (or it was submitted, with --detach)
+  1    the sweep completed, but some trials are excluded (infrastructure, task or user failures)
+  2    bad input or usage
+  3    the sweep failed: one of its limits stopped it, or it could not be run
+  4    the cluster could not be reached
+  130  Ctrl-C: the sweep continues
+"""
+
+_STATUS_EPILOG = """\b
+Examples:
+  multistep sweep status nightly
+  multistep sweep status nightly --follow
+  multistep sweep status nightly -o json | jq .status.trials
+
+With --follow the exit codes are those of `multistep sweep run`.
+"""
+
+_REPORT_EPILOG = """\b
+Examples:
+  multistep sweep report nightly
+  multistep sweep report nightly -o nightly.html
+  multistep sweep report nightly -o nightly.html -o nightly.csv -o nightly.parquet
+  multistep sweep report nightly -o json | jq '.agents[] | {agent, mean}'
+
+OUTPUT is a file that ends in .html, .csv, .json or .parquet, or one of table (default), html, csv, json, parquet for stdout.
+html is one page that needs nothing else; csv and parquet have a row for each trial; json has all of the report, and
+`multistep sweep compare` reads it. A sweep that goes on has a report, too.
+
+What counts, and how all numbers are made: docs/statistics.md. This needs Multistep's extra: pip install 'multistep[report]'.
+"""
+
+_COMPARE_EPILOG = """\b
+Examples:
+  multistep sweep compare nightly                       # its agents, each with each
+  multistep sweep compare nightly yesterday             # agents of the same name
+  multistep sweep compare nightly/mine nightly/oracle
+  multistep sweep compare nightly monday.json           # a report of a sweep that is gone
+
+A SIDE is SWEEP, SWEEP/AGENT, or a file that `multistep sweep report -o FILE.json` wrote (FILE.json/AGENT). Two are compared by
+the tasks in which both have trials that count; docs/statistics.md says how. This needs Multistep's extra:
+pip install 'multistep[report]'.
+
+Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could not be reached.
+"""
+
+
+@click.group(epilog=_EPILOG)
+def sweep() -> None:
+    """Run tasks x agents x attempts and report the results."""
+
+
+@sweep.command(epilog=_RUN_EPILOG)
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIRECTORY...", type=click.Path(path_type=Path))
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="AGENT",
+    help="oracle, nop, or NAME=COMMAND for a command of your own; repeatable. Default: oracle.",
+)
+@click.option("--attempts", type=click.IntRange(1, 1000), metavar="N", help="Trials per task and agent; default: 1.")
+@click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="Maximum number of active trials; default: 10.")
+@click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
+@click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X.")
+@click.option(
+    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
+)
+@agent_env_option
+@queue_option
+@click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")
+@image_options
+@namespace_option
+@kubeconfig_options
+@verbose_option
+@output_option
+def run(
+    sources: tuple[Path, ...],
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    **options: Any,
+) -> None:
+    """Run the tasks in each DIRECTORY, or the sweep in FILE, and follow the sweep until it finishes."""
+    from multistep.cli.sweep.run_sweep import SweepSession
+
+    session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", **options)
+    if code := session.run():
+        raise click.exceptions.Exit(code)
+
+
+@sweep.command(epilog=_STATUS_EPILOG)
+@click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
+@click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes, with progress on stderr.")
+@namespace_option
+@kubeconfig_options
+@output_option
+def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Show a sweep's progress, results so far and estimated end."""
+    from multistep.cli.sweep.run_sweep import show
+
+    if code := asyncio.run(show(Target(kubeconfig, context, namespace), name, until_finished=follow, as_json=output == "json")):
+        raise click.exceptions.Exit(code)
+
+
+@sweep.command(epilog=_REPORT_EPILOG)
+@click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
+@click.option("-o", "--output", "outputs", multiple=True, metavar="OUTPUT", default=["table"], help="See below; several at once.")
+@namespace_option
+@kubeconfig_options
+def report(name: str, outputs: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+    """Report the results of SWEEP as a table, an HTML page, CSV, JSON or Parquet."""
+    from multistep.cli.extras import require_report
+
+    require_report()
+    from multistep.cli.sweep.sweep_report import write_report
+
+    asyncio.run(write_report(Target(kubeconfig, context, namespace), name, outputs))
+
+
+@sweep.command(epilog=_COMPARE_EPILOG)
+@click.argument("sides", nargs=-1, required=True, metavar="SIDE [SIDE]", shell_complete=complete_sweeps)
+@namespace_option
+@kubeconfig_options
+@output_option
+def compare(sides: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Compare two sweeps, or agents, and test whether they differ significantly."""
+    from multistep.cli.extras import require_report
+
+    require_report()
+    from multistep.cli.sweep.compare import write_comparison
+
+    asyncio.run(write_comparison(Target(kubeconfig, context, namespace), sides, as_json=output == "json"))

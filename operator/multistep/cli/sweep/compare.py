@@ -1,0 +1,164 @@
+"""`multistep sweep compare`: select the pairs, compare them, and print the verdicts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+
+from multistep.api.sweep import Scoring
+from multistep.cli import cluster
+from multistep.cli.cluster import Cluster
+from multistep.cli.options import Target
+from multistep.cli.sweep.sweep_report import pairs_table
+from multistep.cli.sweep.sweep_rows import read, read_report
+from multistep.cli.terminal import clean, print_json, print_out, say
+from multistep.errors import UsageError
+from multistep.report.page import number, probability
+from multistep.report.rows import Row
+from multistep.report.statistics import FEWEST
+from multistep.report.summary import Pair, compare, judged
+from multistep.report.warnings import warnings
+
+_KEPT = ".json"
+_SOME = 3
+
+
+@dataclass(frozen=True)
+class Side:
+    """A sweep's trials by agent. name: as given, without the agent; scoring: the sweep's spec.scoring."""
+
+    name: str
+    scoring: Scoring
+    agents: Mapping[str, Sequence[Row]]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A pair to compare, with their names."""
+
+    first: str
+    second: str
+    first_rows: Sequence[Row]
+    second_rows: Sequence[Row]
+
+
+async def write_comparison(target: Target, texts: Sequence[str], *, as_json: bool) -> None:
+    """Raises UsageError, ClusterError."""
+    if len(texts) > 2:
+        raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
+    async with cluster.connect(target) as connected:
+        sides = [await _side(connected, target.namespace or connected.namespace, each) for each in texts]
+    contests = _contests(sides)
+    if sides[0].scoring != sides[-1].scoring:
+        say(f"warning: {sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
+    compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
+    pairs = judged(compared)
+    if not pairs:
+        raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which trials of both count")
+    for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
+        say(f"warning: {warning}")
+    if as_json:
+        print_json([{**asdict(each), "is_real": each.is_real, "verdict": verdict(each)} for each in pairs])
+        return
+    print_out(pairs_table(pairs), "", *map(verdict, pairs))
+    if len(pairs) > 1:
+        print_out(f"{len(pairs)} comparisons at once: each p is raised for that (Holm); intervals are those of each pair alone.")
+
+
+async def _side(connected: Cluster, namespace: str, text: str) -> Side:
+    """Return the side of one argument."""
+    file, kept, rest = text.partition(_KEPT)
+    if kept and rest[:1] in ("", "/"):
+        name, agent = file + kept, rest[1:]
+        _, scoring, rows = read_report(Path(name))
+    else:
+        name, _, agent = text.partition("/")
+        about, rows = await read(connected, namespace, name)
+        scoring = about.scoring
+    agents: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        agents[row.agent].append(row)
+    if agent and agent not in agents:
+        raise UsageError(f"{name} has no agent {agent!r}; it has {_listed(agents)}")
+    return Side(name, scoring, {agent: agents[agent]} if agent else dict(sorted(agents.items())))
+
+
+def _contests(sides: Sequence[Side]) -> list[Contest]:
+    """Return the pairs. One side: all pairs of its agents. Two sides: their only agents, else those of the same name."""
+    if len(sides) == 1:
+        (side,) = sides
+        if len(side.agents) < 2:
+            raise UsageError(f"{side.name} has the agent {_listed(side.agents)} only: name a second sweep to compare it with")
+        return [Contest(one, other, side.agents[one], side.agents[other]) for one, other in combinations(side.agents, 2)]
+    first, second = sides
+    if len(first.agents) == len(second.agents) == 1:
+        (one,), (other,) = first.agents, second.agents
+        return [_contest(first, one, second, other)]
+    if shared := [agent for agent in first.agents if agent in second.agents]:
+        return [_contest(first, agent, second, agent) for agent in shared]
+    raise UsageError(
+        f"{first.name} has {_listed(first.agents)}, and {second.name} has {_listed(second.agents)}: "
+        "no agent is in both, so say which are meant: SWEEP/AGENT"
+    )
+
+
+def _contest(first: Side, one: str, second: Side, other: str) -> Contest:
+    return Contest(f"{first.name}/{one}", f"{second.name}/{other}", first.agents[one], second.agents[other])
+
+
+def _listed(agents: Mapping[str, object]) -> str:
+    return ", ".join(map(repr, agents)) or "none"
+
+
+def verdict(pair: Pair) -> str:
+    """Return the result of a comparison as a sentence."""
+    found, first, second = pair.difference.estimate, clean(pair.first), clean(pair.second)
+    tasks = f"{found.tasks} shared tasks"
+    if found.value == 0:
+        told = f"{first} and {second} have the same mean reward"
+    else:
+        better, worse = (first, second) if found.value > 0 else (second, first)
+        told = f"{better} is better than {worse} by {number(abs(found.value))}"
+    if found.tasks == 1:
+        return f"{told} in the only task they share: one task says nothing about others."
+    if found.tasks < FEWEST:
+        return f"{told} over {tasks}, but that shows nothing: with fewer than {FEWEST} tasks no difference can be told from chance."
+    span = "" if found.low is None else f"95 % interval of {first} minus {second} {number(found.low)} to {number(found.high)}, "
+    numbers = f"({span}p {_equals(probability(pair.p))})"
+    if pair.is_real:
+        return f"{told} over {tasks}, and the difference is real {numbers}."
+    return f"{told} over {tasks}, and no difference is shown {numbers}: chance alone makes as much often enough."
+
+
+def _equals(p: str) -> str:
+    return p if p.startswith("<") else f"= {p}"
+
+
+def _warnings(contest: Contest) -> Iterator[str]:
+    """Yield the limits of the comparison's validity."""
+    names = (contest.first, contest.second)
+    for name, rows in zip(names, (contest.first_rows, contest.second_rows), strict=True):
+        if live := sum(row.state == "Live" for row in rows):
+            yield f"{name}: {live} of {len(rows)} trials have not finished"
+        if lost := sum(row.lost for row in rows):
+            yield f"{name}: {lost} of {len(rows)} trials are excluded"
+    yield from (clean(each) for each in warnings(dict(zip(names, (contest.first_rows, contest.second_rows), strict=True))))
+    first, second = _contents(contest.first_rows), _contents(contest.second_rows)
+    if apart := len(first.keys() ^ second.keys()):
+        yield f"{apart} task{'s' if apart > 1 else ''} with trials that count only in {names[0]} or only in {names[1]} are left out"
+    differ = [task for task in first if task in second and first[task] and second[task] and first[task] != second[task]]
+    if differ:
+        more = f" and {len(differ) - _SOME} more" if len(differ) > _SOME else ""
+        yield f"these tasks are not the same in {names[0]} and {names[1]}: {', '.join(differ[:_SOME])}{more}"
+
+
+def _contents(rows: Sequence[Row]) -> dict[str, set[str]]:
+    """Return the known digests of each task with scored trials."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.counts is not None:
+            found[row.task] |= {row.content} - {""}
+    return found

@@ -1,0 +1,58 @@
+"""Follows a sweep until it finishes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from multistep.api.conditions import is_finished
+from multistep.api.sweep import SweepStatus, parse_sweep_status
+from multistep.cli.cluster import Cluster
+from multistep.cli.exits import Interrupted
+from multistep.cli.sweep.sweep_view import progress_text, sweep_view
+from multistep.cli.terminal import Following
+from multistep.cli.trial.follow import versions
+from multistep.errors import Unavailable
+from multistep.kube.resources import SWEEPS
+
+LINE_SECONDS = 10.0  # without a terminal: minimum interval of progress lines, except for a new phase
+
+
+async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
+    """Follow the sweep and return its final status. Raises Interrupted, Gone, Unavailable (the sweep continues), ClusterError."""
+    there = f"{name} -n {namespace}"
+    continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: kubectl delete tsw {there}"
+    status = SweepStatus()
+    try:
+        with Following(lambda: sweep_view(name, status, datetime.now(UTC))) as following:
+            lines = _Lines(following.line, asyncio.get_running_loop().time)
+            async with aclosing(versions(cluster, SWEEPS, namespace, name, following.note)) as found:
+                async for each in found:
+                    status = parse_sweep_status(each)
+                    lines.report(status)
+                    if is_finished(status):
+                        return status
+    except asyncio.CancelledError:  # Ctrl-C
+        raise Interrupted(continues) from None
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {continues}") from error
+    raise Unavailable(f"the API server ended the watch of sweep {name}; {continues}")
+
+
+class _Lines:
+    """Progress lines without a terminal."""
+
+    def __init__(self, line: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._line, self._clock = line, clock
+        self._phase: str | None = None
+        self._told = ""
+        self._at = 0.0
+
+    def report(self, status: SweepStatus) -> None:
+        text, now = progress_text(status, datetime.now(UTC)), self._clock()
+        if status.phase == self._phase and (text == self._told or now - self._at < LINE_SECONDS):
+            return
+        self._phase, self._told, self._at = status.phase, text, now
+        self._line(text)

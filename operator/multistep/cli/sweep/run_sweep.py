@@ -1,0 +1,179 @@
+"""`multistep sweep run` and `status`: check, build, submit, follow, show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from multistep.api.sweep import SweepStatus, parse_sweep_status
+from multistep.cli import cluster
+from multistep.cli.cluster import FIELD_MANAGER, Cluster, existing_sweep, find_sweep
+from multistep.cli.exits import Exit
+from multistep.cli.options import Target
+from multistep.cli.sweep.follow_sweep import follow_sweep
+from multistep.cli.sweep.sweep_manifest import (
+    SweepOptions,
+    SweepSubmission,
+    find_tasks,
+    new_sweep_name,
+    sweep_of_file,
+    sweep_of_tasks,
+)
+from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.terminal import print_json, print_out, say
+from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, owned_by
+from multistep.cli.trial.run_trial import built_image, check, check_used
+from multistep.cli.trial.submit import existing_image
+from multistep.cli.values import given_values
+from multistep.errors import ClusterError, Conflict, Unavailable, UsageError
+from multistep.kube.protocols import Object
+from multistep.kube.resources import SWEEPS
+
+
+@dataclass(frozen=True)
+class SweepSession:
+    """One run of `sweep run`, with its options."""
+
+    sources: Sequence[Path]
+    target: Target
+    as_json: bool = False
+    agents: Sequence[str] = ()
+    attempts: int | None = None
+    parallelism: int | None = None
+    name: str | None = None
+    timeout_multiplier: float | None = None
+    queue: str | None = None
+    variables: Sequence[str] = ()
+    agent_env: Sequence[str] = ()
+    image: str | None = None
+    runner_in_image: bool = False
+    detach: bool = False
+    verbose: bool = False
+
+    def run(self) -> Exit:
+        """Validate everything before the build, and build before the sweep is created."""
+        if self.name:
+            checked_name(self.name)
+        return self._run_file() if any(each.is_file() for each in self.sources) else self._run_tasks()
+
+    def _run_file(self) -> Exit:
+        path, *more = self.sources
+        given = {
+            **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
+            **{
+                "--timeout-multiplier": self.timeout_multiplier,
+                "--var": self.variables,
+                "--agent-env": self.agent_env,
+                "--image": self.image,
+            },
+            **{"--queue": self.queue},
+        }
+        if more:
+            raise UsageError(f"{path} is a file: give one file alone, or directories only")
+        if wrong := [name for name, value in given.items() if value]:
+            raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
+        sweep_of_file(path)
+        return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
+
+    def _run_tasks(self) -> Exit:
+        values = given_values(self.variables, self.agent_env)
+        tasks = find_tasks(self.sources)
+        name = self.name or new_sweep_name(tasks)
+        options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue)
+        planned = sweep_of_tasks(tasks, {}, options)
+        kinds = {each["agent"]["name"] for each in planned.sweep["spec"]["agents"]}
+        given = values.variables
+        reports = [check(task, verification=True, agents=kinds, given=given) for task in tasks]
+        check_used(given, frozenset().union(*(each.used for each in reports)), agents=kinds)
+        asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
+        images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
+        return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))
+
+    def _image(self, task: TaskDirectory) -> TrialImage | None:
+        if self.image or not task.needs_build:
+            return existing_image(task, self.image, runner_in_image=self.runner_in_image)
+        return built_image(task, task.path, self.target, verbose=self.verbose)
+
+    async def _reserve(self, name: str, make: Callable[[str], SweepSubmission]) -> None:
+        """Check before long builds that the cluster will accept the sweep."""
+        async with cluster.connect(self.target) as connected:
+            namespace = self.target.namespace or connected.namespace
+            if await find_sweep(connected, namespace, name):
+                raise UsageError(_taken(name))
+            planned = make(namespace)
+            await cluster.check_accepted(connected, planned.sweep, planned.owned)
+
+    async def _submit(self, make: Callable[[str], SweepSubmission]) -> Exit:
+        async with cluster.connect(self.target) as connected:
+            made = make(self.target.namespace or connected.namespace)
+            metadata = made.sweep["metadata"]
+            namespace, name = metadata["namespace"], metadata["name"]
+            await _create(connected, made)
+            if self.detach:
+                status = SweepStatus()
+                say(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
+            else:
+                say(f"sweep {name} in namespace {namespace}")
+                status = await follow_sweep(connected, namespace, name)
+        if self.detach and not self.as_json:
+            print(name)
+            return Exit.OK
+        return _shown(namespace, name, status, as_json=self.as_json)
+
+
+async def show(target: Target, name: str, *, until_finished: bool, as_json: bool) -> Exit:
+    """Run `multistep sweep status`."""
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        status = parse_sweep_status(await existing_sweep(connected, namespace, name))
+        if until_finished:
+            status = await follow_sweep(connected, namespace, name)
+    code = _shown(namespace, name, status, as_json=as_json)
+    return code if until_finished else Exit.OK
+
+
+def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> Exit:
+    now = datetime.now(UTC)
+    if as_json:
+        print_json(sweep_document(namespace, name, status, now))
+    else:
+        print_out(sweep_view(name, status, now))
+    return outcome_of_sweep(status).exit
+
+
+async def _create(connected: Cluster, made: SweepSubmission) -> None:
+    """Create the sweep, then the objects that it owns, so that an interruption leaves no orphans. Raises ClusterError."""
+    for manifest in made.others:
+        await connected.apply(manifest)
+    metadata = made.sweep["metadata"]
+    sweep = await _created(connected, made.sweep)
+    try:
+        for manifest in made.owned:
+            await connected.apply(owned_by(manifest, sweep))
+    except (ClusterError, asyncio.CancelledError):
+        with suppress(ClusterError):
+            await connected.delete(SWEEPS, metadata["namespace"], metadata["name"], uid=sweep["metadata"]["uid"])
+        raise
+
+
+async def _created(connected: Cluster, sweep: Manifest) -> Object:
+    """Create, not apply, the sweep: an existing sweep of this name is another one."""
+    metadata = sweep["metadata"]
+    try:
+        return await connected.create(sweep, field_manager=FIELD_MANAGER)
+    except Conflict as error:
+        raise Conflict(_taken(metadata["name"]), status=409) from error
+    except Unavailable:
+        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # the request may have succeeded
+        if found is None:
+            raise
+        return found
+
+
+def _taken(name: str) -> str:
+    return f"sweep {name!r} already exists: delete it, or choose another --name"

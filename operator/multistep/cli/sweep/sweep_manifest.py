@@ -1,0 +1,166 @@
+"""Builds a TrialSweep and its objects from task directories or a file. No IO with the cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from multistep.api.model import API_VERSION
+from multistep.api.sweep import SWEEP_KIND, parse_sweep
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.trial.manifests import (
+    Manifest,
+    TrialImage,
+    bundle_config_maps,
+    environment,
+    new_name,
+    optional,
+    placed,
+    queue_labels,
+)
+from multistep.cli.values import Values
+from multistep.errors import UsageError
+
+_PLAIN_AGENTS = ("oracle", "nop")
+_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+_OPERATOR = re.compile(r"(?<!\S)(?:[<>|&;]+|[<>]\S+|\S+;)(?!\S)")
+_SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh")
+_SCRIPT_OPTION = re.compile(r"-[a-z]*c")
+_PROGRAM = re.compile(r"[\w./-]+")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """The options of `sweep run`. agents: values of --agent; values: of --var and --agent-env."""
+
+    name: str
+    agents: Sequence[str] = ()
+    attempts: int | None = None
+    parallelism: int | None = None
+    timeout_multiplier: float | None = None
+    values: Values = field(default_factory=Values)
+    queue: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepSubmission:
+    """A sweep and its objects. owned: owned by the sweep and created after it; others are created before."""
+
+    sweep: Manifest
+    owned: Sequence[Manifest] = ()
+    others: Sequence[Manifest] = ()
+
+
+def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
+    """Return the tasks at the paths or directly below them. UsageError: there is none, or two have the same name."""
+    found = [TaskDirectory.open(each) for path in paths for each in _task_paths(path)]
+    twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
+    if twice:
+        places = " and ".join(str(each.path) for each in found if each.name == twice[0])
+        raise UsageError(f"{places} are both called {twice[0]!r}: the tasks of a sweep need names that differ (task.name)")
+    return found
+
+
+def _task_paths(path: Path) -> list[Path]:
+    if not path.is_dir() or (path / "task.toml").is_file():
+        return [path]
+    below = sorted(each.parent for each in path.glob("*/task.toml"))
+    if not below:
+        raise UsageError(f"{path} has no task.toml, and no directory with one: name the directory of a task, or of tasks")
+    return below
+
+
+def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
+    """Return a name after the task, or after the tasks' directory."""
+    return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
+
+
+def sweep_of_tasks(
+    tasks: Sequence[TaskDirectory], images: Mapping[str, TrialImage], options: SweepOptions, namespace: str | None = None
+) -> SweepSubmission:
+    """Return the sweep of tasks. images: by task name, for tasks without an image in task.toml. Raises UsageError, InvalidSpec."""
+    name = options.name
+    parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
+    variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
+    spec = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
+    labels = queue_labels(options.queue)
+    template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
+    sweep = {
+        "apiVersion": API_VERSION,
+        "kind": SWEEP_KIND,
+        "metadata": {"name": name},
+        "spec": {
+            "tasks": [_task(task, parts[task.name], images.get(task.name)) for task in tasks],
+            "agents": [_agent(each, agent_env) for each in options.agents or ("oracle",)],
+            **optional(
+                attempts=options.attempts,
+                parallelism=options.parallelism,
+                template=template or None,
+            ),
+        },
+    }
+    parse_sweep(sweep)
+    owned = [part for those in parts.values() for part in those] + options.values.secrets(name, namespace)
+    return SweepSubmission(placed(sweep, namespace), owned)
+
+
+def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | None) -> Manifest:
+    bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": task.digest}
+    return {"name": task.name, "bundle": bundle, **optional(environment=environment(image))}
+
+
+def _agent(text: str, env: Sequence[Manifest]) -> Manifest:
+    more = optional(env=list(env) or None)
+    name, told, command = text.partition("=")
+    if not told:
+        if name not in _PLAIN_AGENTS:
+            raise UsageError(f"--agent {text}: must be {', '.join(_PLAIN_AGENTS)}, or NAME=COMMAND for one of your own")
+        return {"name": name, "agent": {"name": name, **more}}
+    words = _words(text, command)
+    if not name or not words:
+        raise UsageError(f"--agent {text}: must be NAME=COMMAND")
+    return {"name": name, "agent": {"name": "command", "command": words, **more}}
+
+
+def _words(text: str, command: str) -> list[str]:
+    """Split the command as a shell does. Raises UsageError for what only a shell could run: no shell runs the command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--agent {text}: quotes are not balanced: {error}") from error
+    if operator := _OPERATOR.search(_QUOTED.sub("q", command)):
+        raise UsageError(
+            f"--agent {text}: {operator.group().strip()!r} needs a shell: use NAME=sh -c 'SCRIPT' with the script in quotes"
+        )
+    if len(words) > 3 and _SHELL.fullmatch(words[0]) and _SCRIPT_OPTION.fullmatch(words[1]) and _PROGRAM.fullmatch(words[2]):
+        raise UsageError(f"--agent {text}: {words[0]} {words[1]} runs {words[2]!r} only: quote the whole script as one word")
+    return words
+
+
+def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
+    """Return the TrialSweep and the other objects of a file. Raises UsageError, InvalidSpec."""
+    try:
+        found = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    if not all(isinstance(each, dict) and isinstance(each.get("metadata"), dict) for each in found):
+        raise UsageError(f"{path} is not a manifest: each document must be an object with metadata")
+    sweeps = [each for each in found if each.get("kind") == SWEEP_KIND]
+    if len(sweeps) != 1:
+        raise UsageError(f"{path} must have one {SWEEP_KIND}, and has {len(sweeps)}")
+    sweep = sweeps[0]
+    if not sweep["metadata"].get("name"):
+        raise UsageError(f"{path}: the {SWEEP_KIND} needs metadata.name")
+    parse_sweep(sweep)
+    return SweepSubmission(_in(sweep, namespace), others=[_in(each, namespace) for each in found if each is not sweep])
+
+
+def _in(manifest: Manifest, namespace: str | None) -> Manifest:
+    """Return the manifest with this namespace, unless it names one."""
+    return manifest if manifest["metadata"].get("namespace") else placed(manifest, namespace)

@@ -1,0 +1,133 @@
+"""`multistep sweep report`: read the trials and write the reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from multistep.cli import cluster
+from multistep.cli.options import Target
+from multistep.cli.sweep.sweep_rows import read
+from multistep.cli.terminal import clean, print_out, say, table
+from multistep.errors import UsageError
+from multistep.report.files import csv_text, document, json_text, parquet_bytes
+from multistep.report.page import number, page, probability
+from multistep.report.statistics import Estimate
+from multistep.report.summary import About, Pair, Standing, Summary, summarize
+
+_FILES: Final = ("html", "csv", "json", "parquet")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A report format and its file; None: stdout."""
+
+    form: str
+    path: Path | None
+
+    @classmethod
+    def parse(cls, text: str) -> Output:
+        """Parse --output. UsageError: it is neither a format nor a file name with a known ending."""
+        if text in ("table", *_FILES):
+            return cls(text, None)
+        form = Path(text).suffix.removeprefix(".")
+        if form not in _FILES:
+            raise UsageError(f"-o {text}: must be a file ending in .html, .csv, .json or .parquet, or table, {', '.join(_FILES)}")
+        return cls(form, Path(text))
+
+
+async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None:
+    """Raises UsageError, ClusterError."""
+    outputs = [Output.parse(each) for each in texts]
+    if sum(each.path is None for each in outputs) > 1:
+        raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
+    for each in outputs:
+        if each.path and not each.path.absolute().parent.is_dir():
+            raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
+    async with cluster.connect(target) as connected:
+        about, rows = await read(connected, target.namespace or connected.namespace, sweep)
+    summary = summarize(rows)
+    for warning in summary.warnings:
+        say(f"warning: {clean(warning)}")
+    for each in outputs:
+        if each.form == "table":
+            print_out(standings_table(summary), *differences(summary))
+        elif each.path:
+            _write(each.path, _content(each.form, about, summary))
+            say(f"wrote {each.path}")
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(_content(each.form, about, summary))
+
+
+def _content(form: str, about: About, summary: Summary) -> bytes:
+    if form == "parquet":
+        return parquet_bytes(summary.rows)
+    if form == "html":
+        return page(about, summary).encode()
+    return (csv_text(summary.rows) if form == "csv" else json_text(document(about, summary))).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file atomically: readers of an older report never see a partial file."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"-o {path}: {error.strerror}") from error
+
+
+def standings_table(summary: Summary) -> Table:
+    """Return the table of agents, the best first."""
+    ks = sorted({k for each in summary.standings for k in each.passes})
+    passes = [f"PASS@{k}" for k in ks]
+    heads = ("AGENT", "MEAN", "95 % INTERVAL", *passes, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
+    found = table(*heads, numbers=("MEAN", *passes))
+    for each in summary.standings:
+        chances = [number(each.passes[k].value) if k in each.passes else "-" for k in ks]
+        mean = number(each.mean.value) if each.mean else "-"
+        tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
+        counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
+        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *counts)
+    return found
+
+
+def _excluded(standing: Standing) -> Text:
+    live = f"{standing.live} not finished" if standing.live else ""
+    excluded = _by_class(standing.lost) if standing.lost else ""
+    return Text(", ".join(filter(None, (excluded, live))) or "-", style="red" if excluded else "")
+
+
+def _by_class(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {blame}" for blame, count in sorted(counts.items())) or "-"
+
+
+def differences(summary: Summary) -> list[Text | Table]:
+    """Return the comparison of all pairs of agents, if there are several."""
+    return [Text(), pairs_table(summary.pairs)] if summary.pairs else []
+
+
+def pairs_table(pairs: Sequence[Pair]) -> Table:
+    """Return the table of differences, first minus second."""
+    found = table("FIRST", "SECOND", "DIFFERENCE", "95 % INTERVAL", "P", "TASKS", "VERDICT", numbers=("DIFFERENCE", "P", "TASKS"))
+    for each in pairs:
+        estimate = each.difference.estimate
+        verdict = Text("real", style="bold") if each.is_real else "not shown"
+        row = (f"{estimate.value:+.3f}", interval(estimate), probability(each.p), str(estimate.tasks), verdict)
+        found.add_row(Text(clean(each.first)), Text(clean(each.second)), *row)
+    return found
+
+
+def interval(estimate: Estimate | None) -> str:
+    """Format a confidence interval; without one, a dash."""
+    if estimate is None or estimate.low is None:
+        return "-"
+    return f"{number(estimate.low)} to {number(estimate.high)}"

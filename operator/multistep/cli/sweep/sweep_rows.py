@@ -1,0 +1,91 @@
+"""Reads the trials of a sweep as rows, from the cluster page by page or from a stored report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from multistep.api.labels import SWEEP
+from multistep.api.sweep import Scoring, parse_scoring, parse_sweep_status
+from multistep.cli.cluster import Cluster, find_sweep
+from multistep.engine.sweep_trials import owner_of
+from multistep.errors import ClusterError, UsageError
+from multistep.kube.resources import TRIALS
+from multistep.report.rows import Row, StepRow, row
+from multistep.report.summary import About
+
+_GONE = 410
+_TRIES = 3
+_Owned: TypeAlias = tuple[str, Row]  # the UID of a trial's sweep, and the trial
+
+
+async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
+    """Return the sweep and its trials as they are. UsageError: neither exists."""
+    found = await find_sweep(cluster, namespace, sweep)
+    status = parse_sweep_status(found) if found else None
+    about = About(
+        sweep,
+        namespace,
+        datetime.now(UTC),
+        planned=status.trials.total or None if status else None,
+        phase=status.phase or "" if status else "",
+        scoring=parse_scoring(found) if found else Scoring(),
+    )
+    owned = await _rows(cluster, namespace, sweep, about.scoring)
+    uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
+    rows = [each for owner, each in owned if owner == uid]
+    if found is None and not rows:
+        raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
+    return about, rows
+
+
+def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
+    """Return the UID of a deleted sweep of which only trials exist."""
+    uids = {uid for uid, _ in owned}
+    if len(uids) > 1:
+        raise UsageError(f"there is no sweep {sweep!r}, and the trials left belong to {len(uids)} deleted sweeps of that name")
+    return next(iter(uids), None)
+
+
+async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
+    for _ in range(_TRIES - 1):
+        try:
+            return await _read_rows(cluster, namespace, sweep, scoring)
+        except ClusterError as error:
+            if error.status != _GONE:  # 410: the continue token expired; restart the list
+                raise
+    return await _read_rows(cluster, namespace, sweep, scoring)
+
+
+async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
+    """Read the trials that a sweep of this name owns. The label only narrows the list: anybody may set it on a trial."""
+    found: list[_Owned] = []
+    async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
+        async for each in trials:
+            owner = owner_of(each)
+            if owner is not None and owner[0] == sweep:
+                found.append((owner[1], row(each, scoring)))
+    return found
+
+
+def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
+    """Return the sweep's name, its scoring and its trials from a file that `multistep sweep report -o FILE.json` wrote.
+
+    UsageError: the file is not a report.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        scoring = Scoring.model_validate(document["scoring"])
+        return str(document["sweep"]), scoring, [_row(each) for each in document["trials"]]
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a report: `multistep sweep report SWEEP -o {path}` writes one") from error
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    return Row(**{**fields, "steps": tuple(StepRow(**each) for each in fields["steps"])})

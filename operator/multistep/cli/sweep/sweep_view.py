@@ -1,0 +1,92 @@
+"""The view of a sweep: progress, results so far, estimated end. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from multistep.api.conditions import holds, is_finished
+from multistep.api.sweep import SweepStatus
+from multistep.cli.exits import Exit
+from multistep.cli.terminal import clean, clean_lines, seconds_text, table
+from multistep.cli.trial.outcome import Outcome
+
+
+def outcome_of_sweep(status: SweepStatus) -> Outcome:
+    """Return a sweep's outcome or progress. Its faults are the excluded trials."""
+    if failed := holds(status, "Failed"):
+        return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
+    if complete := holds(status, "Complete"):
+        lost = status.trials.total - status.trials.counted
+        faults = (f"{lost} of {status.trials.total} trials are excluded",) if lost else ()
+        return Outcome(Exit.FAULT if lost else Exit.OK, "Complete", complete.message, faults)
+    now = holds(status, "Reconciling")
+    return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def seconds_left(status: SweepStatus, now: datetime) -> float | None:
+    """Estimate the seconds until the sweep finishes from its rate so far. None: no estimate, or it is not running."""
+    trials = status.trials
+    if status.phase != "Running" or status.start_time is None or not trials.done:
+        return None
+    worked = (now - status.start_time).total_seconds() - (status.suspended_seconds or 0)
+    return max(0.0, worked * (trials.total - trials.done) / trials.done)
+
+
+def progress_text(status: SweepStatus, now: datetime) -> str:
+    """Return the sweep's progress on one line."""
+    trials, found = status.trials, outcome_of_sweep(status)
+    if not trials.total:
+        return f"{found.phase}: {found.why}" if found.why and not is_finished(status) else found.phase
+    live = ", ".join(
+        f"{count} {what}"
+        for count, what in ((trials.running, "running"), (trials.pending, "pending"), (trials.suspended, "suspended"))
+        if count
+    )
+    left = seconds_left(status, now)
+    parts = [f"{trials.done} of {trials.total} trials finished", live, f"about {seconds_text(round(left))} left" if left else ""]
+    return f"{found.phase}: {', '.join(filter(None, parts))}"
+
+
+def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
+    """Return the output of `sweep run` and `sweep status`."""
+    found, trials = outcome_of_sweep(status), status.trials
+    lines: list[RenderableType] = []
+    if status.agents:
+        agents = table("AGENT", "MEAN", "COUNTED", numbers=("MEAN",))
+        for each in status.agents:
+            mean = "-" if each.mean is None else f"{each.mean:.3f}"
+            agents.add_row(Text(clean(each.name)), mean, f"{each.counted} of {each.finished}")
+        lines.append(agents)
+    if status.not_counted:
+        lost = ", ".join(f"{count} {blame}" for blame, count in sorted(status.not_counted.items()))
+        lines.append(Text(f"excluded: {lost}", style="red"))
+    if status.scored_failures:
+        scored = ", ".join(f"{count} {blame}" for blame, count in sorted(status.scored_failures.items()))
+        lines.append(Text(f"scored although a failure ended them: {scored}"))
+    if trials.deleted:
+        lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
+    if status.pod_hours:
+        lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
+    text = progress_text(status, now)
+    ended = f": {clean_lines(found.why)}" if is_finished(status) and found.why else ""
+    lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style="bold"))
+    return Group(*lines)
+
+
+def sweep_document(namespace: str, name: str, status: SweepStatus, now: datetime) -> dict[str, Any]:
+    """Return the JSON document of `sweep run` and `sweep status`."""
+    found, left = outcome_of_sweep(status), seconds_left(status, now)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "outcome": found.phase,
+        "exitCode": int(found.exit),
+        "why": found.why,
+        "faults": list(found.faults),
+        "secondsLeft": None if left is None else round(left),
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }

@@ -1,0 +1,192 @@
+"""Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
+
+The rules are the operator's (sources.task, engine.plan); this module applies them in turn and formats the findings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from multistep.api.problems import problems as schema_problems
+from multistep.api.task_source import TaskSource
+from multistep.api.task_toml import TaskConfig, toml_table
+from multistep.api.trial_spec import AgentSpec, EnvironmentSpec, TrialSpec, VerifierSpec
+from multistep.api.unknown import unknown_keys
+from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
+from multistep.engine.templates import Unresolved, resolve
+from multistep.engine.unsupported import unsupported
+from multistep.engine.variables import template_tables, used_variables
+from multistep.errors import InvalidSpec, InvalidTask
+from multistep.sources.bundle import Bundle
+from multistep.sources.links import lookup
+from multistep.sources.task import CONFIG_FILE, Task, load_task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the task cannot be run. field: the key or path at fault, "" for the task as a whole."""
+
+    field: str
+    message: str
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """A step's plan. Timeouts in seconds, None: no timeout; gate: minimum reward by key; tests: which test.sh, or image."""
+
+    name: str
+    agent_limit: float | None
+    verifier_limit: float | None
+    gate: Mapping[str, float]
+    setup: bool
+    healthcheck: bool
+    tests: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings. variables: names that templates without a default need, and their fields; used: names in any template."""
+
+    name: str
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    steps: tuple[StepSummary, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    used: frozenset[str] = frozenset()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the operator would accept the task."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON document."""
+        steps = [_json_step(each) for each in self.steps]
+        found = {"name": self.name, "ok": self.ok, "warnings": list(self.warnings), "variables": dict(self.variables)}
+        return {**found, "problems": [asdict(each) for each in self.problems], "steps": steps}
+
+
+def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Collection[str] = ()) -> Report:
+    """Return the report on a task. verification: as in sources.task.load_task. agents: names of its agents, if known."""
+    try:
+        table = toml_table(_config_text(bundle))
+    except InvalidTask as error:
+        return Report(directory_name, (_problem(error),))
+    warnings = [*map(str, unknown_keys(table))]
+    try:
+        config = TaskConfig.model_validate(table)
+    except ValidationError as error:
+        found = [Problem(each.path, each.message) for each in schema_problems(error, table)]
+        return Report(directory_name, tuple(found), tuple(warnings))
+    name = config.task.name if config.task else directory_name
+    warnings += [*_ineffective(table, config), *_limited(config), *_undeclared(bundle, config)]
+    variables = dict(_variables(config))
+    try:
+        task = load_task(bundle, verification=verification, oracle="oracle" in agents)
+        parts = unsupported(task.config, task.layout, command_agent="command" in agents)
+        warnings += [str(each) for each in parts if not each.refused]
+        if refused := [Problem(each.path, each.message) for each in parts if each.refused]:
+            return Report(name, tuple(refused), tuple(warnings), variables=variables)
+        plan = _plan(task, name, variables, verification)
+    except (InvalidTask, InvalidSpec) as error:
+        return Report(name, (_problem(error),), tuple(warnings), variables=variables)
+    steps = tuple(_summary(task, step) for step in plan.steps)
+    return Report(name, (), tuple(warnings), steps, variables, used_variables(config))
+
+
+def _config_text(bundle: Bundle) -> str:
+    entry = lookup(bundle, CONFIG_FILE)
+    try:
+        return bytes(entry.data).decode() if entry else ""
+    except UnicodeDecodeError as error:
+        raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=CONFIG_FILE) from error
+
+
+def _problem(error: InvalidTask | InvalidSpec) -> Problem:
+    where = error.field if isinstance(error, InvalidTask) else ""
+    return Problem(where, str(error).removeprefix(f"{where}: ") if where else str(error))
+
+
+def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool) -> TrialPlan:
+    """Return the plan of a default trial, assuming that its image is built and its variables are set."""
+    built = "built" if task.layout.dockerfile and not task.config.environment.docker_image else None
+    spec = TrialSpec.model_construct(
+        task=TaskSource.model_construct(),
+        agent=AgentSpec(name="oracle"),
+        environment=EnvironmentSpec(image=built),
+        verifier=VerifierSpec(disable=not verification),
+    )
+    env = TrialEnv(variables=dict.fromkeys(variables, ""))
+    return make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=True)
+
+
+def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
+    """Warn of the one timeout that looks inherited, but is not (as in Harbor)."""
+    verifier = table.get("verifier")
+    if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
+        yield "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"
+
+
+def _limited(config: TaskConfig) -> Iterator[str]:
+    """Warn of settings that depend on the cluster."""
+    verifiers = (config.verifier, *(step.verifier for step in config.steps or []))
+    environments = (config.environment, *(each.environment for each in verifiers if each.environment))
+    for mode in sorted({each.network_mode for each in environments} - {"public"}):
+        yield f"network_mode: {mode} is refused by operators that were not told that their cluster enforces NetworkPolicies"
+
+
+def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:
+    declared = {step.name for step in config.steps or []}
+    for name in bundle.children("steps"):
+        if name not in declared and bundle.entries[f"steps/{name}"].kind == "dir":
+            yield f"steps/{name}/: is no step, as task.toml has no [[steps]] of this name"
+
+
+def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:
+    for where, env in template_tables(config):
+        for key, value in env.items():
+            try:
+                resolve({key: value}, {})
+            except Unresolved as error:
+                yield error.name, f"{where}.{key}"
+
+
+def _summary(task: Task, step: StepPlan) -> StepSummary:
+    gate = step.min_reward
+    return StepSummary(
+        name=step.name,
+        agent_limit=step.agent_timeout,
+        verifier_limit=step.verifier.timeout if step.verifier else None,
+        gate={} if gate is None else dict(gate) if isinstance(gate, Mapping) else {"reward": gate},
+        setup=step.setup,
+        healthcheck=step.healthcheck is not None,
+        tests=_tests(task, step),
+    )
+
+
+def _tests(task: Task, step: StepPlan) -> str:
+    if step.verifier is None:
+        return "none"
+    if step.verifier.environment is not None and step.verifier.environment.own_image:
+        return "image"
+    own = task.layout.root if step.directory is None else task.layout.steps[step.directory]
+    if own.test_script:
+        return "own"
+    return "shared" if task.layout.root.test_script else "none"
+
+
+def _json_step(step: StepSummary) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "agentTimeoutSeconds": step.agent_limit,
+        "verifierTimeoutSeconds": step.verifier_limit,
+        "minReward": {key: value if math.isfinite(value) else str(value) for key, value in step.gate.items()},
+        "setup": step.setup,
+        "healthcheck": step.healthcheck,
+        "tests": step.tests,
+    }

@@ -1,0 +1,79 @@
+"""`multistep package`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multistep.cli.options import image_options, namespace_option, task_argument, trial_options
+
+_EPILOG = """\b
+Examples:
+  multistep package my-task --agent oracle | kubectl apply -f -
+  multistep package my-task --image registry.example/me/my-task:1 --name my-task-1 > trial.yaml
+  multistep package my-task --agent command -- ./agent.sh --fast | kubectl apply -f -
+  multistep package my-task --to oci://registry.example/tasks/my-task:1 --source-secret registry | kubectl apply -f -
+  multistep package my-task --to s3://my-bucket/tasks --source-secret my-bucket > trial.yaml
+
+The task's files travel in immutable ConfigMaps, which many trials of the same task may share. Nobody owns them: they and
+the trials carry the label multistep.dev/bundle=DIGEST, and
+  kubectl delete multisteptrial,configmap -l multistep.dev/bundle=DIGEST
+removes all of them. (What `multistep run` makes goes with its trial.)
+
+With --to they go to a registry or bucket instead, and the trial names them by digest; what is there already is not sent
+again. Credentials are those of `docker login`, and the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+AWS_ENDPOINT_URL (with AWS_ALLOW_HTTP=true where that is http://); the operator's are in the Secret of --source-secret.
+
+Nothing is validated here but that TASK has a task.toml; `multistep check` does that, and so does the operator. A task
+with nothing but a Dockerfile gets the image name that `multistep build` gives it: build first.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@task_argument
+@namespace_option
+@image_options
+@click.option("--to", metavar="URL", help="Push the task to oci://HOST/REPOSITORY[:TAG] or s3://BUCKET/PREFIX.")
+@click.option("--source-secret", metavar="SECRET", help="With --to: the Secret that the operator is to fetch it with.")
+@click.option("--plain-http", is_flag=True, help="With --to oci://: the registry has no TLS.")
+@trial_options
+def package(
+    task: Path,
+    namespace: str | None,
+    image: str | None,
+    runner_in_image: bool,
+    to: str | None,
+    source_secret: str | None,
+    plain_http: bool,
+    **options: Any,
+) -> None:
+    """Write the manifests of a trial of the task in directory TASK to stdout."""
+    from multistep.cli.task.task_directory import TaskDirectory
+    from multistep.cli.terminal import say
+    from multistep.cli.trial.manifests import to_yaml
+    from multistep.cli.trial.submit import TrialOptions, existing_image, make_request, make_submission
+    from multistep.cli.values import Values
+    from multistep.errors import UsageError
+
+    if (source_secret or plain_http) and not to:
+        raise UsageError("--source-secret and --plain-http are for --to")
+
+    directory = TaskDirectory.open(task)
+    if directory.toml_error:
+        say(f"warning: {directory.toml_error}; packaged as it is")
+    chosen = existing_image(directory, image, runner_in_image=runner_in_image)
+    if chosen is not None and image is None:
+        say(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
+    request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
+    if to:
+        from dataclasses import replace
+
+        from multistep.cli.task.publish import publish
+
+        published = publish(directory, to, plain_http=plain_http, secret=source_secret)
+        say(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
+        request = replace(request, source=published.source)
+    submission = make_submission(directory, request, Values(), shared=True)
+    click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

@@ -1,0 +1,73 @@
+"""A task directory for the commands: its bundle, name and image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from multistep.api.task_toml import toml_table
+from multistep.errors import InvalidTask, UsageError
+from multistep.sources.bundle import Bundle, digest_of, pack
+
+
+@dataclass(frozen=True)
+class TaskDirectory:
+    """A directory with a task.toml, possibly invalid. table: {} if it is not TOML; toml_error: the reason."""
+
+    path: Path
+    table: Mapping[str, Any]
+    toml_error: str = ""
+
+    @classmethod
+    def open(cls, path: Path) -> TaskDirectory:
+        """Open a task directory. Raises UsageError if it is none."""
+        if not path.is_dir():
+            raise UsageError(f"{path} is not a directory: name the directory of a task, the one with task.toml in it")
+        file = path / "task.toml"
+        if not file.is_file():
+            raise UsageError(f"{path} has no task.toml: name the directory of a task")
+        try:
+            return cls(path.resolve(), toml_table(file.read_text(encoding="utf-8")))
+        except (InvalidTask, UnicodeDecodeError) as error:
+            return cls(path.resolve(), {}, str(error))
+
+    @property
+    def directory_name(self) -> str:
+        """The directory's name, the default of the task's name."""
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        """The last part of task.name, or the directory's name."""
+        table = self.table.get("task")
+        name = table.get("name") if isinstance(table, Mapping) else None
+        return name.rsplit("/", 1)[-1] if isinstance(name, str) and name else self.directory_name
+
+    @property
+    def environment(self) -> Path:
+        """The directory that its image is built from."""
+        return self.path / "environment"
+
+    @property
+    def needs_build(self) -> bool:
+        """Whether the environment is a Dockerfile; an image in task.toml takes precedence."""
+        table = self.table.get("environment")
+        named = isinstance(table, Mapping) and table.get("docker_image")
+        return not named and (self.environment / "Dockerfile").is_file()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The task as a bundle's bytes."""
+        return pack(self.path)
+
+    @property
+    def digest(self) -> str:
+        """The bundle's digest."""
+        return digest_of(self.packed)
+
+    def bundle(self) -> Bundle:
+        """Return the bundle, checked with the operator's limits."""
+        return Bundle.open(self.packed, self.digest)

@@ -1,0 +1,278 @@
+"""Terminal output: tables on stdout, progress on stderr. Escapes untrusted text from tasks and clusters."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Self, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
+from multistep.cli.task.examine import Report, StepSummary
+from multistep.cli.trial.outcome import brief, outcome
+from multistep.engine.lifecycle import SUSPENDED
+
+PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # those whose output `multistep logs` shows
+_PIPED_WIDTH = 250  # columns of a pipe, so that lines are not folded
+_STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
+
+
+def clean(text: str) -> str:
+    """Return the text on one line, without control characters."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t" else "�" for char in text)
+
+
+def clean_lines(text: str) -> str:
+    """Return the text without control characters but line breaks; lines after the first are indented."""
+    return "\n  ".join(clean(line) for line in text.rstrip().split("\n"))
+
+
+def rewards_text(rewards: Mapping[str, float] | None) -> str:
+    """Format all rewards; "-" without a result, {} for a result without keys."""
+    if rewards is None:
+        return "-"
+    if set(rewards) == {"reward"}:
+        return f"{rewards['reward']:.4g}"
+    return clean(", ".join(f"{key}={value:.4g}" for key, value in rewards.items())) or "{}"
+
+
+def seconds_text(seconds: float | None, *, none: str = "-") -> str:
+    """Format a duration with a suitable unit."""
+    if seconds is None:
+        return none
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if rest == 0 or minutes >= 60:
+        return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.3g} h"
+    return f"{minutes} min {rest} s"
+
+
+def bytes_text(size: int) -> str:
+    """Format a size with a decimal unit."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document to stdout."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_out(*renderables: RenderableType) -> None:
+    """Print to stdout."""
+    console = _console(sys.stdout)
+    for each in renderables:
+        console.print(each)
+
+
+def say(text: str) -> None:
+    """Print a message on stderr."""
+    print(clean_lines(text), file=sys.stderr, flush=True)
+
+
+def report_view(report: Report) -> Group:
+    """Return the output of `check`."""
+    lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []
+    lines += [_told("problem", f"{each.field}: {each.message}" if each.field else each.message, "red") for each in report.problems]
+    lines += [_told("warning", each, "yellow") for each in report.warnings]
+    lines += [_told("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
+    verdict = f"{len(report.steps)} {_plural('step', len(report.steps))}, ready to run"
+    if not report.ok:
+        verdict = f"{len(report.problems)} {_plural('problem', len(report.problems))}"
+    return Group(*lines, Text(f"{clean(report.name)}: {verdict}", style="bold"))
+
+
+def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, namespace: str = "") -> Group:
+    """Return the output of `run` and `show`. now: for the elapsed time of active steps. namespace: for the next command's hint."""
+    found = outcome(status)
+    lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
+    lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
+    lines += [_told("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
+    reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
+    text = brief(status) if found.phase == "Complete" else found.why
+    why = f": {clean_lines(text)}" if text else ""
+    lines.append(Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+    if status.results_store:
+        lines.append(Text(stored_text(status.results_store)))
+    if namespace and found.faults:
+        lines.append(Text(f"more: {_command_for_more(name, status, namespace)}"))
+    return Group(*lines)
+
+
+def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
+    """Return the command that shows details of an error: the output of the failed phase, else the trial with its Events."""
+    step = next((each for each in status.steps if each.exception or each.gate is False), None)
+    if step is None:
+        return f"kubectl describe mst {name} -n {namespace}"
+    phase = step.exception.phase if step.exception else "verifier"
+    chosen = f" --phase {phase}" if phase in PHASES else ""
+    return f"multistep logs {name} --step {shlex.quote(clean(step.name))}{chosen} -n {namespace}"
+
+
+def stored_text(url: str) -> str:
+    """Return a line with the results' URL in the object store."""
+    return f"its results are in the object store: {clean(url)}"
+
+
+def attempt_text(attempt: AttemptStatus) -> str:
+    """Return a line on how an earlier attempt ended."""
+    if attempt.reason == SUSPENDED:
+        return f"attempt {attempt.number} was suspended: {attempt.message}"
+    return f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show that an operation is active: a spinner on a terminal, else one line; both on stderr."""
+    console = _console(sys.stderr)
+    if not console.is_terminal:
+        say(text)
+        yield
+        return
+    with console.status(Text(clean(text))):
+        yield
+
+
+class Following:
+    """Progress on stderr: the live result of view on a terminal, else lines."""
+
+    def __init__(self, view: Callable[[], RenderableType]) -> None:
+        console = _console(sys.stderr)
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(get_renderable=view, console=console, transient=True, refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def line(self, text: str) -> None:
+        """Print a line, unless the live view shows the same."""
+        if self._live is None:
+            say(text)
+
+    def note(self, text: str) -> None:
+        """Print a line beside the live view."""
+        if self._live:
+            self._live.console.print(Text(clean(text)))
+        else:
+            say(text)
+
+
+class Progress(Following):
+    """The progress of a trial."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._status: TrialStatus | None = None
+        super().__init__(self._view)  # which is asked at once
+
+    def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
+        """The trial is now so; lines: what is new."""
+        self._status = status
+        for line in lines:
+            self.line(line)
+
+    def _view(self) -> RenderableType:
+        if self._status is None:
+            return Text(f"{self._name} Submitted")
+        return trial_view(self._name, self._status, now=datetime.now(UTC))
+
+
+def _console(stream: TextIO) -> Console:
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    return console
+
+
+def table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table. numbers: columns that are right-aligned."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
+    limits = ("AGENT LIMIT", "VERIFIER LIMIT")
+    found = table("STEP", *limits, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=limits)
+    for step in steps:
+        gate = ", ".join(f"{key} >= {value:.4g}" for key, value in step.gate.items())
+        found.add_row(
+            Text(clean(step.name)),
+            seconds_text(step.agent_limit, none="none"),
+            seconds_text(step.verifier_limit, none="none"),
+            Text(clean(gate) or "-"),
+            "yes" if step.setup else "-",
+            "yes" if step.healthcheck else "-",
+            step.tests,
+        )
+    return found
+
+
+def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
+    numbers = ("AGENT", "VERIFIER")
+    found = table("STEP", "PHASE", "REWARD", *numbers, "GATE", "EXCEPTION", "ARTIFACTS", numbers=numbers)
+    for step in status.steps:
+        durations, exception, artifacts = step.durations, step.exception, step.artifacts
+        found.add_row(
+            Text(clean(step.name)),
+            Text(_phase(step, now), style=_STYLES.get(step.phase or "", "cyan")),
+            Text(rewards_text(step.rewards)),
+            seconds_text(durations.agent if durations else None),
+            seconds_text(durations.verifier if durations else None),
+            "-" if step.gate is None else "met" if step.gate else Text("not met", style="red"),
+            Text(clean(exception.type), style="red") if exception else "-",
+            f"{artifacts.count} ({bytes_text(artifacts.bytes)})" if artifacts else "-",
+        )
+    return found
+
+
+def _phase(step: StepStatus, now: datetime | None) -> str:
+    phase = clean(step.phase or "Running")
+    if now is None or step.start_time is None or step.completion_time is not None:
+        return phase
+    return f"{phase} {seconds_text(max(0, round((now - step.start_time).total_seconds())))}"
+
+
+def _told(kind: str, text: str, style: str) -> Text:
+    return Text.assemble((kind, style), ": ", clean_lines(text))
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def status_document(namespace: str, name: str, status: TrialStatus, results: str | None = None) -> dict[str, Any]:
+    """Return the JSON document of `run` and `show`. results: directory of the fetched results."""
+    found = outcome(status)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "outcome": found.phase,
+        "exitCode": int(found.exit),
+        "why": found.why,
+        "faults": list(found.faults),
+        "results": results,
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }

@@ -1,0 +1,147 @@
+"""Fetches a trial's results from the address in its status into a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from multistep.api.conditions import is_finished
+from multistep.api.trial_status import TrialStatus
+from multistep.cli.cluster import Cluster
+from multistep.cli.terminal import say, working
+from multistep.cli.trial.outcome import outcome
+from multistep.cli.trial.unpack import Unpacked, unpack
+from multistep.errors import NotFound, StoreError, Unavailable, UsageError
+
+_SILENCE_SECONDS = 60
+_PATIENCE_SECONDS, _PAUSE_SECONDS = 20.0, 1.0
+_IN_MEMORY_BYTES = 16 << 20
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class ServicePath:
+    """A path of a Service in the cluster, reached through the API server's proxy."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class WebAddress:
+    """A URL that is requested directly."""
+
+    url: str
+
+
+def locate(uri: str) -> ServicePath | WebAddress:
+    """Parse ``http(s)://...`` or ``service://NAMESPACE/SERVICE:PORT/PATH``. Raises StoreError."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return WebAddress(uri)
+    service, _, rest = parts.path.lstrip("/").partition("/")
+    if parts.scheme != "service" or not parts.netloc or not service or not rest:
+        raise StoreError(
+            f"results are at {_shown(uri)}, which this version does not support; it supports http(s):// and service://"
+        )
+    namespace, name = quote(parts.netloc, safe=""), quote(service, safe=":")
+    return ServicePath(f"/api/v1/namespaces/{namespace}/services/{name}/proxy/{rest}")
+
+
+def check_directory(directory: Path, *, force: bool = False) -> None:
+    """Check, before anything starts, that results can be written to the directory. Raises UsageError."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{directory} is not a directory: results are many files")
+    if not force and directory.is_dir() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is not empty: name a new directory, so that results of two trials do not mix")
+
+
+async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
+    """Fetch and unpack the results. Raises UsageError (the trial has not finished), StoreError, Unavailable."""
+    if status.results is None:
+        if is_finished(status):
+            raise StoreError(f"trial {name} has no results: {outcome(status).why}")
+        raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it has finished")
+    with working(f"fetching results into {directory}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
+        async with aclosing(_read(cluster, status.results)) as chunks:
+            async for chunk in chunks:
+                file.write(chunk)
+        file.seek(0)
+        unpacked = unpack(file, directory)
+    _warn_left_out(unpacked)
+    return unpacked
+
+
+async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
+    """Return at most limit bytes of a file of the results; None: it does not exist. path: quoted; offset: negative from the end."""
+    place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
+    source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
+    found = b""
+    try:
+        async with aclosing(source):
+            async for chunk in source:
+                found += chunk
+    except NotFound:
+        return None
+    return found
+
+
+async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
+    place = locate(uri)
+    source = _patient(cluster, place.path) if isinstance(place, ServicePath) else _get(place.url)
+    try:
+        async with aclosing(source):
+            async for chunk in source:
+                yield chunk
+    except NotFound as error:
+        raise StoreError(f"no results exist at {_shown(uri)}: they were deleted, or the operator was") from error
+
+
+async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
+    """Yield a Service's response. Retries while the Service has no endpoint, as while the operator restarts."""
+    patience, begun = time.monotonic() + _PATIENCE_SECONDS, False
+    while True:
+        try:
+            async with aclosing(cluster.raw_stream(path)) as source:
+                async for chunk in source:
+                    begun = True
+                    yield chunk
+            return
+        except Unavailable as error:
+            if begun or error.status != 503 or time.monotonic() > patience:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _get(url: str) -> AsyncGenerator[bytes, None]:
+    import aiohttp
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
+    try:
+        async with aiohttp.ClientSession(timeout=limits, trust_env=True) as session, session.get(url) as response:
+            if response.status == 404:
+                raise NotFound(f"GET {_shown(url)}", status=404)
+            if response.status != 200:
+                raise StoreError(f"GET {_shown(url)} was answered with HTTP {response.status}: are the results still there?")
+            async for chunk in response.content.iter_any():
+                yield chunk
+    except (aiohttp.ClientError, OSError) as error:
+        raise StoreError(f"GET {_shown(url)}: {type(error).__name__}: can the operator be reached from here?") from error
+
+
+def _shown(uri: str) -> str:
+    """Return an address for a message, without the path, which contains the access token."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}/..."
+
+
+def _warn_left_out(unpacked: Unpacked) -> None:
+    for path, why in unpacked.left_out[:_SHOWN]:
+        say(f"warning: left out {path!r}: {why}")
+    if len(unpacked.left_out) > _SHOWN:
+        say(f"warning: left out {len(unpacked.left_out) - _SHOWN} more")

@@ -1,0 +1,125 @@
+"""Follows a trial until it finishes: the watch, and progress lines for its changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+
+from multistep.api.conditions import holds, is_finished
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import Durations, StepStatus, TrialStatus
+from multistep.cli.cluster import Cluster
+from multistep.cli.exits import Gone
+from multistep.cli.terminal import Progress, attempt_text, rewards_text, seconds_text
+from multistep.cli.trial.outcome import brief, outcome
+from multistep.errors import Unavailable
+from multistep.kube.protocols import Object
+from multistep.kube.resources import SWEEPS, TRIALS, Resource
+from multistep.kube.watch import WatchEvent
+
+UNHEARD_SECONDS = 10.0
+_UNHEARD = (
+    "no operator has reconciled it yet: check that an operator runs (`kubectl get pods -A | grep multistep`) "
+    "for this namespace and, if set, for the value of the label multistep.dev/shard"
+)
+_WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
+
+
+async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
+    """Follow the trial with progress and return its final status. Raises Gone, Unavailable (the trial continues), ClusterError."""
+    status: TrialStatus | None = None
+    async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
+        async for each in found:
+            newer = parse_status(each)
+            progress.show(newer, describe(status, newer))
+            status = newer
+            if is_finished(newer):
+                return newer
+    raise Unavailable(f"the API server ended the watch of trial {name}")  # the watch never ends without an exception
+
+
+async def until_finished(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
+    """Wait for the trial and return its final status. note: called if no operator responds."""
+    async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
+        async for each in found:
+            status = parse_status(each)
+            if is_finished(status):
+                return status
+    raise Unavailable(f"the API server ended the watch of trial {name}")
+
+
+def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
+    """Return the changes as lines. old: None for the first status."""
+    before = old or TrialStatus()
+    lines = _attempt_lines(before, new)
+    began_anew = len(new.attempts) > len(before.attempts)
+    for index, step in enumerate(new.steps):
+        former = before.steps[index] if index < len(before.steps) and not began_anew else None
+        lines += _step_lines(index, former, step)
+    return lines + _phase_lines(before, new)
+
+
+def _attempt_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
+    lost = new.attempts[len(before.attempts) :]
+    return [attempt_text(each).removesuffix(f": {each.message}") for each in lost]
+
+
+def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list[str]:
+    label = f"step {index + 1} {step.name}"
+    if step.completion_time is None:
+        return [f"{label}: {step.phase}"] if former is None or former.phase != step.phase else []
+    if former is not None and former.completion_time is not None:
+        return []
+    durations = step.durations or Durations()
+    spent = {"agent": durations.agent, "verifier": durations.verifier}
+    times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
+    told = [f"reward {rewards_text(step.rewards)}", *times, *_brief_faults(step)]
+    return [f"{label}: {step.phase}, {', '.join(told)}"]
+
+
+def _brief_faults(step: StepStatus) -> list[str]:
+    """Return a step's faults without messages, which the final table shows."""
+    return [*([step.exception.type] if step.exception else []), *(["gate not met"] if step.gate is False else [])]
+
+
+def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
+    """Return a line for why a trial waits or how it ended; none while steps run, which have their own lines."""
+    was, now = outcome(before), outcome(new)
+    running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
+    if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
+        return []
+    why = brief(new)
+    return [f"{now.phase}: {why}" if why else now.phase]
+
+
+async def versions(
+    cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
+) -> AsyncGenerator[Object, None]:
+    """Yield a trial or sweep, now and after each change. note: called if no operator responds. Raises Gone, ClusterError."""
+    status: dict[str, object] = {}
+    events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
+    async with aclosing(events), _note_if_silent(lambda: bool(status.get("phase")), note):
+        async for event in events:
+            if event.type == "DELETED":
+                raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it finished")
+            status = event.object.get("status") or {}
+            yield event.object
+
+
+@asynccontextmanager
+async def _note_if_silent(heard: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Call note if no operator has set a status after a while."""
+
+    async def wait() -> None:
+        await asyncio.sleep(UNHEARD_SECONDS)
+        if not heard():
+            note(_UNHEARD)
+
+    task = asyncio.create_task(wait())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

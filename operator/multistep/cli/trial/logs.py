@@ -1,0 +1,188 @@
+"""`multistep logs`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import click
+
+from multistep.cli.options import Target, complete_steps, kubeconfig_options, namespace_option, trial_argument
+
+if TYPE_CHECKING:
+    from multistep.api.trial_status import TrialStatus
+    from multistep.cli.cluster import Cluster
+    from multistep.cli.trial.pieces import Wanted
+    from multistep.cli.trial.printing import Form
+    from multistep.cli.trial.trial_output import Reader
+
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
+_PATIENCE_SECONDS = 120.0  # how long an API server may not answer before the command fails
+
+_EPILOG = """\b
+Examples:
+  multistep logs my-task-oracle-x7k2p
+  multistep logs -f my-task-oracle-x7k2p
+  multistep logs my-task-oracle-x7k2p --step 2 --phase agent --tail 20
+  multistep logs my-task-oracle-x7k2p --step implement --phase verifier > test.log
+
+While the pod exists, the output is read from its runner, which needs the right to exec into it (get and create on pods/exec);
+afterwards it is read from the results. On a terminal, control characters are escaped, so that no output can control the
+terminal, and lines are cut at 16384 characters; a pipe and --raw get the original bytes. -o json prints one JSON object per
+line.
+
+\b
+Exit codes:
+  0  the output was shown; with -f, the trial completed without an exception or a failed gate
+  1  with -f: the trial completed, but a step raised an exception or a gate failed
+  2  the trial, step or attempt does not exist; no right to read the logs; or bad usage
+  3  with -f: the trial failed or was deleted
+  4  the cluster could not be reached
+"""
+
+
+@click.command(epilog=_EPILOG)
+@trial_argument
+@click.option("--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step: its number, from 1, or its name.")
+@click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="An earlier attempt; default: the latest, with -f also all later ones.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the trial finishes, across steps and attempts.")
+@click.option(
+    "--tail", type=click.IntRange(min=0), metavar="N", help="Start with the last N lines of each phase (of its last MiB)."
+)
+@click.option("--raw", is_flag=True, help="Write the original bytes, also to a terminal.")
+@namespace_option
+@kubeconfig_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
+def logs(
+    trial: str,
+    step: str | None,
+    phase: str | None,
+    attempt: int | None,
+    follow: bool,
+    tail: int | None,
+    raw: bool,
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+) -> None:
+    """Show what the phases of TRIAL printed, while it runs and afterwards."""
+    from multistep.cli.trial.pieces import Wanted
+
+    wanted = Wanted(attempt, step, phase, follow)
+    if code := asyncio.run(_logs(Target(kubeconfig, context, namespace), trial, wanted, _form(output, wanted, raw=raw), tail)):
+        raise click.exceptions.Exit(code)
+
+
+def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
+    from multistep.cli.trial.printing import Escaped, Json, Raw
+
+    write = sys.stdout.buffer.write
+    if output == "json":
+        return Json(write)
+    return (Raw if raw or not sys.stdout.isatty() else Escaped)(write, titles=not wanted.one)
+
+
+async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:
+    from multistep.cli import cluster
+    from multistep.cli.terminal import say
+    from multistep.cli.trial.outcome import outcome
+    from multistep.cli.trial.trial_output import Reader
+
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        reader = Reader(connected, namespace, wanted, form, tail)
+        status = await (_follow if wanted.follow else _once)(connected, namespace, trial, reader, wanted)
+    form.close()
+    if not reader.shown:
+        say(_nothing(trial, status))
+    return outcome(status).exit if wanted.follow else 0
+
+
+def _nothing(trial: str, status: TrialStatus) -> str:
+    from multistep.api.conditions import is_finished
+    from multistep.cli.trial.outcome import outcome
+
+    if not is_finished(status):
+        return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
+    return "nothing was printed" if status.results else f"no output is stored: {outcome(status).why}"
+
+
+async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
+    from multistep.api.trial import parse_status
+    from multistep.cli.cluster import existing_trial
+
+    status = parse_status(await existing_trial(cluster, namespace, name))
+    _check_step(status, wanted, name)
+    await reader.show_new(status)
+    return status
+
+
+def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
+    from multistep.cli.trial.pieces import pieces
+    from multistep.errors import UsageError
+
+    if wanted.step is not None and not pieces(status, wanted):
+        there = ", ".join(f"{number} {each.name}" for number, each in enumerate(status.steps, 1)) or "none"
+        raise UsageError(f"trial {name} has not started step {wanted.step!r}; started steps: {there}")
+
+
+async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
+    """Poll for output until the trial finishes. Errors while the pod starts or ends are retried; nothing is shown twice."""
+    from multistep.api.conditions import is_finished
+    from multistep.cli.terminal import say
+    from multistep.cli.trial.trial_output import LATER
+    from multistep.errors import UsageError
+
+    allowed, pause = True, _PAUSE_SECONDS
+    async for status in _versions(cluster, namespace, name):
+        before, finished = reader.shown, is_finished(status)
+        try:
+            if finished or allowed:
+                await reader.show_new(status)
+        except LATER:
+            if finished:
+                raise
+        except UsageError as error:
+            if finished:
+                raise
+            say(f"{error}; waiting until the trial finishes")
+            allowed = False
+        if finished:
+            _check_step(status, wanted, name)
+            return status
+        pause = _PAUSE_SECONDS if reader.shown > before else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+    raise AssertionError("versions() ends only with an exception")
+
+
+async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[TrialStatus]:
+    """Yield the trial's status at each poll; retry while the API server is unavailable for a short time."""
+    from multistep.api.trial import parse_status
+    from multistep.cli.cluster import existing_trial, find_trial
+    from multistep.cli.exits import Gone
+    from multistep.errors import Unavailable
+
+    found = await existing_trial(cluster, namespace, name)
+    uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
+    answered = clock()
+    while True:
+        yield parse_status(found)
+        try:
+            newer = await find_trial(cluster, namespace, name)
+            answered = clock()
+        except Unavailable:
+            if clock() - answered > _PATIENCE_SECONDS:
+                raise
+            continue
+        if newer is None or newer["metadata"]["uid"] != uid:
+            raise Gone(f"trial {name} in namespace {namespace} was deleted before it finished")
+        found = newer

@@ -1,0 +1,176 @@
+"""Builds the manifests that are sent to the cluster. Pure: no IO."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND
+from multistep.errors import UsageError
+from multistep.pods.kueue import QUEUE
+from multistep.sources.configmaps import split
+
+BUNDLE_LABEL: Final = "multistep.dev/bundle"
+Manifest = dict[str, Any]
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_LENGTH = 63
+_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: without vowels, so that no words appear
+_RANDOM_LENGTH = 5
+_CONFIG_MAP_STEM_LENGTH = 50
+
+
+@dataclass(frozen=True)
+class TrialImage:
+    """The image of a trial. runner: whether it contains the runner."""
+
+    reference: str
+    runner: bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether the image exists only on the nodes: no registry is called localhost."""
+        return self.reference.startswith("localhost/")
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """The inputs of a MultiStepTrial. variables, agent_env: entries of spec.variables and spec.agent.env.
+
+    config_maps: names of the bundle's ConfigMaps, in order. source: entries of spec.task for a remote task, instead of
+    config_maps. queue: name of a Kueue LocalQueue.
+    """
+
+    name: str
+    task_name: str
+    digest: str
+    config_maps: Sequence[str]
+    agent: str
+    command: Sequence[str] = ()
+    namespace: str | None = None
+    image: TrialImage | None = None
+    variables: Sequence[Manifest] = ()
+    agent_env: Sequence[Manifest] = ()
+    timeout_multiplier: float | None = None
+    on_agent_error: str | None = None
+    verify: bool = True
+    keep: bool = False
+    source: Manifest | None = None
+    queue: str | None = None
+
+
+def new_name(stem: str, agent: str = "") -> str:
+    """Return ``STEM-AGENT-RANDOM``, a DNS label that is most likely unused."""
+    tail = f"{agent and f'-{agent}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
+    return dns_label(stem, _LABEL_LENGTH - len(tail)) + tail
+
+
+def checked_name(name: str) -> str:
+    """Return the name. UsageError: Kubernetes would reject it."""
+    if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
+        hint = dns_label(name, _LABEL_LENGTH)
+        raise UsageError(f"--name {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
+    return name
+
+
+def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
+    """Return the text as a DNS label of at most this length; "task" if no character is valid."""
+    clean = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return clean[:length].rstrip("-") or "task"
+
+
+def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | None = None) -> list[Manifest]:
+    """Return the immutable ConfigMaps of a bundle, in order, labelled with its digest."""
+    parts = split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))
+    return [placed(_labelled(part, digest), namespace) for part in parts]
+
+
+def secret_of(name: str, values: Mapping[str, str], namespace: str | None = None) -> Manifest:
+    """Return a Secret with these values."""
+    data = {name: base64.b64encode(value.encode(errors="surrogateescape")).decode() for name, value in values.items()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
+    return placed(secret, namespace)
+
+
+def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
+    """Return an entry of spec.variables or of an env."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def trial_manifest(request: TrialRequest) -> Manifest:
+    """Return the MultiStepTrial without fields that have their default."""
+    bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
+    spec: Manifest = {
+        "task": {"name": request.task_name, **(request.source or bundle)},
+        "agent": {
+            "name": request.agent,
+            **optional(command=list(request.command) or None, env=list(request.agent_env) or None),
+        },
+        **optional(
+            environment=environment(request.image),
+            verifier=None if request.verify else {"disable": True},
+            timeoutMultiplier=request.timeout_multiplier,
+            variables=list(request.variables) or None,
+            onAgentError=request.on_agent_error and request.on_agent_error.capitalize(),
+            podCleanup="Never" if request.keep else None,
+        ),
+    }
+    metadata = {"name": request.name, **optional(labels=queue_labels(request.queue))}
+    trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+    return placed(_labelled(trial, request.digest), request.namespace)
+
+
+def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
+    """Return the manifest with an ownerReference, so that it is deleted with its owner."""
+    metadata = owner["metadata"]
+    reference = {"apiVersion": API_VERSION, "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
+
+
+def to_yaml(manifests: Iterable[Manifest]) -> str:
+    """Return the manifests as one YAML stream for kubectl; each document starts with ---."""
+    text: str = yaml.safe_dump_all(
+        manifests, sort_keys=False, explicit_start=True, allow_unicode=True, width=2**31, default_flow_style=False
+    )
+    return text
+
+
+def environment(image: TrialImage | None) -> Manifest | None:
+    """Return spec.environment for an image; None without one."""
+    if image is None:
+        return None
+    # Never: no registry has a local image, and a pull from "localhost" would fail only after minutes.
+    return {
+        "image": image.reference,
+        **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
+    }
+
+
+def queue_labels(queue: str | None) -> Mapping[str, str] | None:
+    """Return the labels that queue a trial in a Kueue LocalQueue."""
+    return {QUEUE: queue} if queue else None
+
+
+def optional(**fields: object) -> Manifest:
+    """Return the fields that are not None."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _labelled(manifest: Manifest, digest: str) -> Manifest:
+    metadata = manifest["metadata"]
+    labels = {**metadata.get("labels", {}), BUNDLE_LABEL: digest.removeprefix("sha256:")[:12]}
+    return {**manifest, "metadata": {**metadata, "labels": labels}}
+
+
+def placed(manifest: Manifest, namespace: str | None) -> Manifest:
+    """Return the manifest with the namespace, if one is given."""
+    if namespace is None:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

@@ -1,0 +1,57 @@
+"""The outcome of a trial's status: whether it finished, its faults, and the exit code. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from multistep.api.conditions import holds
+from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.cli.exits import Exit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trial's outcome or progress. why: one sentence; faults: the reasons why the exit code is not 0."""
+
+    exit: Exit
+    phase: str
+    why: str
+    faults: tuple[str, ...] = ()
+
+
+def outcome(status: TrialStatus) -> Outcome:
+    """Return the outcome of a status."""
+    if failed := holds(status, "Failed"):
+        return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
+    if complete := holds(status, "Complete"):
+        found = tuple(_faults(status))
+        return Outcome(Exit.FAULT if found else Exit.OK, "Complete", complete.message, found)
+    now = holds(status, "Reconciling")
+    return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def brief(status: TrialStatus) -> str:
+    """Return a trial's progress or outcome on one line, without error messages."""
+    found, failed = outcome(status), holds(status, "Failed")
+    exception = status.exception or next((each.exception for each in reversed(status.steps) if each.exception), None)
+    if failed:
+        return failed.reason
+    if found.phase == "Complete" and exception and exception.type in found.why:
+        return found.why.partition(exception.type)[0] + exception.type
+    return found.why
+
+
+def _faults(status: TrialStatus) -> Iterator[str]:
+    if status.exception:
+        yield f"trial: {status.exception.type}: {status.exception.message}"
+    for step in status.steps:
+        yield from step_faults(step)
+
+
+def step_faults(step: StepStatus) -> Iterator[str]:
+    """Yield a step's faults as text: its exception, its failed gate."""
+    if step.exception:
+        yield f"{step.name}: {step.exception.type}: {step.exception.message}"
+    if step.gate is False:
+        yield f"{step.name}: gate not met"

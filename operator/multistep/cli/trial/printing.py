@@ -1,0 +1,180 @@
+"""Output formats of `multistep logs`: escaped on a terminal, unchanged in a pipe, or JSON.
+
+Agents are hostile, and control characters control a terminal. A pipe gets the original bytes, as with `kubectl logs`:
+programs need them, and `less` escapes them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from multistep.cli.trial.pieces import Piece
+from multistep.loglines import escaped
+
+MAX_LINE_CHARACTERS: Final = 16 * 1024
+MAX_TAIL_BYTES: Final = 1024 * 1024  # the results server's maximum per request
+
+Write = Callable[[bytes], object]
+
+
+class Form(Protocol):
+    """A format. It shows one piece after the other."""
+
+    def begin(self, piece: Piece) -> None:
+        """Start a piece, on a new line."""
+
+    def show(self, data: bytes) -> None:
+        """Show the next bytes of the piece."""
+
+    def end(self) -> None:
+        """End the piece."""
+
+    def close(self) -> None:
+        """End the output."""
+
+
+class Raw:
+    """The original bytes."""
+
+    def __init__(self, write: Write, *, titles: bool) -> None:
+        self._write, self._titles = write, titles
+        self._piece: Piece | None = None
+        self._at_begin = True
+
+    def begin(self, piece: Piece) -> None:
+        if piece != self._piece:
+            self._write(b"" if self._at_begin else b"\n")
+            if self._titles:
+                self._write(f"==> {escaped(piece.title)} <==\n".encode())
+            self._piece, self._at_begin = piece, True
+
+    def show(self, data: bytes) -> None:
+        self._write(data)
+        self._at_begin = data.endswith(b"\n") if data else self._at_begin
+
+    def end(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class Escaped:
+    """For a terminal: control characters are escaped, and long lines are cut."""
+
+    def __init__(self, write: Write, *, titles: bool) -> None:
+        self._raw = Raw(write, titles=titles)
+        self._decoder = _decoder()
+        self._held = ""
+        self._column = 0
+
+    def begin(self, piece: Piece) -> None:
+        self._raw.begin(piece)
+
+    def show(self, data: bytes) -> None:
+        text = self._held + self._decoder.decode(data)
+        self._held = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix("\r").replace("\r\n", "\n")
+        self._raw.show("".join(self._bounded(text)).encode(errors="backslashreplace"))
+
+    def end(self) -> None:
+        rest = self._held + self._decoder.decode(b"", final=True)
+        self._decoder, self._held = _decoder(), ""
+        self._raw.show("".join(self._bounded(rest)).encode(errors="backslashreplace"))
+
+    def close(self) -> None:
+        self.end()
+
+    def _bounded(self, text: str) -> Iterator[str]:
+        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+            body = line.removesuffix("\n")
+            room = max(0, MAX_LINE_CHARACTERS - self._column)
+            yield escaped(body[:room])
+            self._column += len(body)
+            if line.endswith("\n"):
+                yield (
+                    f"[... {self._column - MAX_LINE_CHARACTERS} more characters]\n" if self._column > MAX_LINE_CHARACTERS else "\n"
+                )
+                self._column = 0
+
+
+class Json:
+    """One JSON object per line: attempt, step, phase, text; for a cut line also the number of omitted characters."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._decoder = _decoder()
+        self._piece: Piece | None = None
+        self._line = ""
+        self._length = 0
+
+    def begin(self, piece: Piece) -> None:
+        if piece != self._piece:
+            self._finish_line()
+            self._piece = piece
+
+    def show(self, data: bytes) -> None:
+        *lines, rest = self._decoder.decode(data).split("\n")
+        for line in lines:
+            self._take(line)
+            self._tell()
+        self._take(rest)
+
+    def end(self) -> None:
+        self._take(self._decoder.decode(b"", final=True))
+        self._decoder = _decoder()
+
+    def close(self) -> None:
+        """Print the last line, which may lack a line break."""
+        self._finish_line()
+
+    def _take(self, text: str) -> None:
+        self._line += text[: max(0, MAX_LINE_CHARACTERS - len(self._line))]
+        self._length += len(text)
+
+    def _finish_line(self) -> None:
+        if self._length:
+            self._tell()
+
+    def _tell(self) -> None:
+        assert self._piece is not None
+        left_out = self._length - len(self._line)
+        told = {
+            "attempt": self._piece.attempt,
+            "step": self._piece.step or None,
+            "phase": self._piece.phase,
+            "text": self._line.removesuffix("\r"),
+        }
+        self._write((json.dumps(told | ({"charactersLeftOut": left_out} if left_out else {})) + "\n").encode())
+        self._line, self._length = "", 0
+
+
+class Tail:
+    """Keeps the last lines of the output so far."""
+
+    def __init__(self, lines: int) -> None:
+        self._left = lines
+        self._held: deque[bytes] = deque()
+
+    def take(self, data: bytes) -> None:
+        """Add output."""
+        for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
+            if self._held and not self._held[-1].endswith(b"\n"):
+                line = self._held.pop() + line
+            self._held.append(line)
+            while len(self._held) > self._left:
+                self._held.popleft()
+
+    def last(self) -> bytes:
+        """Return the last lines."""
+        held, self._held = b"".join(self._held), deque()
+        return held
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("backslashreplace")

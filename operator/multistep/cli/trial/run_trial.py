@@ -1,0 +1,166 @@
+"""`multistep run`: check, build, submit, follow, fetch, show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from multistep.api.trial import parse_trial
+from multistep.api.trial_status import TrialStatus
+from multistep.cli import cluster
+from multistep.cli.cluster import Cluster
+from multistep.cli.exits import Exit, Interrupted, exit_of
+from multistep.cli.image.images import build_image, choose_engine, load_image, plan_build
+from multistep.cli.image.kubeconfig import current_cluster
+from multistep.cli.options import Target
+from multistep.cli.task.examine import Report, examine
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.terminal import Progress, print_json, print_out, say, status_document, trial_view
+from multistep.cli.trial.fetch import check_directory, fetch_results
+from multistep.cli.trial.follow import follow
+from multistep.cli.trial.manifests import TrialImage, TrialRequest
+from multistep.cli.trial.outcome import outcome
+from multistep.cli.trial.submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
+from multistep.cli.values import Values, given_values
+from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageError
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run of the command. variables, agent_env: as given with --var and --agent-env; image: None for the task's own."""
+
+    task: Path
+    target: Target
+    options: TrialOptions
+    variables: Sequence[str] = ()
+    agent_env: Sequence[str] = ()
+    image: str | None = None
+    runner_in_image: bool = False
+    results: Path | None = None
+    detach: bool = False
+    verbose: bool = False
+    as_json: bool = False
+
+    def run(self) -> Exit:
+        """Validate everything before the build, and build before the trial is created."""
+        if self.results:
+            check_directory(self.results)
+        values = given_values(self.variables, self.agent_env)
+        directory = TaskDirectory.open(self.task)
+        request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
+        given = {*values.variables, *(each["name"] for each in request.variables)}
+        report = check(directory, verification=request.verify, agents=(request.agent,), given=given)
+        check_used(given, report.used, agents=(request.agent,))
+        request = asyncio.run(self._reserve(directory, request, values))
+        request = replace(request, image=self._image(directory))
+        submission = make_submission(directory, request, values, shared=False)
+        parse_trial(submission.trial)
+        return asyncio.run(self._submit(submission))
+
+    async def _reserve(self, directory: TaskDirectory, request: TrialRequest, values: Values) -> TrialRequest:
+        """Check before a long build that the cluster will accept the trial; return the request with its namespace."""
+        async with cluster.connect(self.target) as connected:
+            namespace = request.namespace or connected.namespace
+            if await cluster.find_trial(connected, namespace, request.name):
+                raise UsageError(f"trial {request.name!r} already exists: delete it, or choose another --name")
+            request = replace(request, namespace=namespace)
+            planned = make_submission(directory, request, values, shared=False)
+            await cluster.check_accepted(connected, planned.trial, planned.dependencies)
+            return request
+
+    def _image(self, directory: TaskDirectory) -> TrialImage | None:
+        if self.image or not directory.needs_build:
+            return existing_image(directory, self.image, runner_in_image=self.runner_in_image)
+        return built_image(directory, self.task, self.target, verbose=self.verbose)
+
+    async def _submit(self, submission: Submission) -> Exit:
+        metadata = submission.trial["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        async with cluster.connect(self.target) as connected:
+            await submit(connected, submission)
+            if self.detach:
+                return self._leave(namespace, name)
+            say(f"trial {name} in namespace {namespace}")
+            status = await self._follow(connected, namespace, name)
+            return await self._finish(connected, namespace, name, status)
+
+    def _leave(self, namespace: str, name: str) -> Exit:
+        if self.as_json:
+            print_json(status_document(namespace, name, TrialStatus()))
+        else:
+            print(name)
+            say(f"submitted; {_hints(namespace, name)}")
+        return Exit.OK
+
+    async def _follow(self, connected: Cluster, namespace: str, name: str) -> TrialStatus:
+        continues = f"trial {name} continues in the cluster; {_hints(namespace, name)}"
+        try:
+            with Progress(name) as progress:
+                return await follow(connected, namespace, name, progress)
+        except asyncio.CancelledError:  # Ctrl-C
+            raise Interrupted(continues) from None
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {continues}") from error
+
+    async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
+        """Fetch the results, then show the outcome. A fetch error is printed last and sets the exit code of a faultless trial."""
+        fault: MultistepError | None = None
+        if self.results:
+            try:
+                await fetch_results(connected, name, status, self.results)
+            except MultistepError as error:
+                fault = error
+        if self.as_json:
+            fetched = str(self.results) if self.results and fault is None else None
+            print_json(status_document(namespace, name, status, fetched))
+        else:
+            print_out(trial_view(name, status, namespace=namespace))
+        if fault is not None:
+            say(f"error: results were not fetched: {fault}")
+        return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
+
+
+def check(directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str]) -> Report:
+    """Print a task's warnings. given: names of variables. Raises InvalidTask, or UsageError if a variable is missing."""
+    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents)
+    for warning in report.warnings:
+        say(f"warning: {warning}")
+    if not report.ok:
+        lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
+        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *lines]))
+    missing = [name for name in report.variables if name not in given]
+    if missing:
+        raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")
+    return report
+
+
+def check_used(given: Collection[str], used: Collection[str], *, agents: Collection[str]) -> None:
+    """Report variables that no template uses, so that no process receives them: for the command agent as a UsageError."""
+    unused = sorted(set(given).difference(used))
+    if not unused:
+        return
+    message = f"--var {' --var '.join(unused)}: no template in task.toml uses {', '.join(f'${{{name}}}' for name in unused)}"
+    if "command" in agents:
+        raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
+    say(f"warning: {message}")
+
+
+def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:
+    """Build and load the image of a task's Dockerfile. task: the path that the user gave."""
+    planned = plan_build(directory)
+    current = current_cluster(target.kubeconfig, target.context)
+    engine = choose_engine(current)
+    build_image(planned, engine, verbose=verbose)
+    if not load_image(planned.name, engine, current, verbose=verbose):
+        raise UsageError(
+            f"{planned.name} was built, but the cluster is neither localkube nor kind, so its nodes must pull it: "
+            f"`multistep build {task} -t REGISTRY/NAME:TAG --push`, then run with --image"
+        )
+    return planned.image
+
+
+def _hints(namespace: str, name: str) -> str:
+    there = f"{name} -n {namespace}"
+    return f"follow: multistep show --follow {there}; stop: multistep stop {there}"

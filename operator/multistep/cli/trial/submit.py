@@ -1,0 +1,131 @@
+"""Creates a trial from options: its request, and its objects with their order and owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from multistep.cli.cluster import FIELD_MANAGER, Cluster, find_trial
+from multistep.cli.image.images import plan_build
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.trial.manifests import (
+    Manifest,
+    TrialImage,
+    TrialRequest,
+    bundle_config_maps,
+    checked_name,
+    new_name,
+    owned_by,
+    trial_manifest,
+)
+from multistep.cli.values import Values, from_secret
+from multistep.errors import ClusterError, Conflict, Unavailable, UsageError
+from multistep.kube.protocols import Object
+from multistep.kube.resources import TRIALS
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """The options of options.trial_options, as the command line gives them."""
+
+    agent: str | None = None
+    command: Sequence[str] = ()
+    name: str | None = None
+    secret_variables: Sequence[str] = ()
+    secret_agent_env: Sequence[str] = ()
+    timeout_multiplier: float | None = None
+    on_agent_error: str | None = None
+    no_verify: bool = False
+    keep: bool = False
+    queue: str | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A trial and the objects that it needs."""
+
+    dependencies: Sequence[Manifest]
+    trial: Manifest
+
+
+def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
+    """Return the trial of the options, without its bundle's ConfigMaps. Raises UsageError."""
+    agent = options.agent or ("command" if options.command else "oracle")
+    if (agent == "command") != bool(options.command):
+        raise UsageError("the command agent requires a command, other agents take none: --agent command -- PROGRAM ARGUMENT...")
+    return TrialRequest(
+        name=checked_name(options.name) if options.name else new_name(task.name, agent),
+        task_name=task.directory_name,
+        digest=task.digest,
+        config_maps=(),
+        agent=agent,
+        command=options.command,
+        namespace=namespace,
+        image=image,
+        variables=[from_secret("--var-from-secret", each) for each in options.secret_variables],
+        agent_env=[from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env],
+        timeout_multiplier=options.timeout_multiplier,
+        on_agent_error=options.on_agent_error,
+        verify=not options.no_verify,
+        keep=options.keep,
+        queue=options.queue,
+    )
+
+
+def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, *, shared: bool) -> Submission:
+    """Return the manifests.
+
+    shared: the ConfigMaps are named after the task and may serve many trials; otherwise the trial owns them.
+    """
+    stem = task.name if shared else request.name
+    parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
+    names = [part["metadata"]["name"] for part in parts]
+    variables = [*request.variables, *values.variable_entries(request.name)]
+    agent_env = [*request.agent_env, *values.agent_entries(request.name)]
+    trial = trial_manifest(replace(request, config_maps=names, variables=variables, agent_env=agent_env))
+    return Submission([*parts, *values.secrets(request.name, request.namespace)], trial)
+
+
+def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
+    """Return the image of --image; else, for a task with only a Dockerfile, the image that `multistep build` builds."""
+    if image:
+        return TrialImage(image, runner=runner_in_image)
+    return plan_build(task).image if task.needs_build else None
+
+
+async def submit(cluster: Cluster, submission: Submission) -> Object:
+    """Create the trial, then the objects that it owns, so that an interruption leaves no orphans.
+
+    The operator waits for missing objects. Raises ClusterError.
+    """
+    trial = await _create(cluster, submission.trial)
+    try:
+        for manifest in submission.dependencies:
+            await cluster.apply(owned_by(manifest, trial))
+    except (ClusterError, asyncio.CancelledError):
+        await _withdraw(cluster, trial)
+        raise
+    return trial
+
+
+async def _create(cluster: Cluster, trial: Manifest) -> Object:
+    """Create, not apply, the trial: an existing trial of this name is another one."""
+    metadata = trial["metadata"]
+    try:
+        return await cluster.create(trial, field_manager=FIELD_MANAGER)
+    except Conflict as error:
+        raise Conflict(f"trial {metadata['name']!r} already exists: delete it, or choose another --name", status=409) from error
+    except Unavailable:
+        found = await find_trial(cluster, metadata["namespace"], metadata["name"])  # the request may have succeeded
+        if found is None:
+            raise
+        return found
+
+
+async def _withdraw(cluster: Cluster, trial: Object) -> None:
+    """Delete a trial whose objects could not be created; its objects are deleted with it."""
+    metadata = trial["metadata"]
+    with suppress(ClusterError):
+        await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])

@@ -1,0 +1,129 @@
+"""Unpacks an untrusted tar, as agents create its files. Never writes outside the directory.
+
+Links are created last and unchanged, so that none is followed while writing; mode bits beyond rwx are dropped. Members that
+are neither file, directory nor link, or whose path leads out, are skipped and reported; all others are unpacked.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from multistep.errors import StoreError
+
+_MODE_BITS = 0o777
+_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # so that the user can read and delete the files
+_IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
+
+
+@dataclass
+class Unpacked:
+    """The result of unpacking. left_out: names of skipped members and the reasons."""
+
+    files: int = 0
+    bytes: int = 0
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+
+
+class _LeaveOut(Exception):
+    """A member is skipped; the text says why."""
+
+
+def unpack(file: IO[bytes], directory: Path) -> Unpacked:
+    """Unpack a tar, compressed or not, into a directory, which is created. StoreError: the tar is incomplete or the disk full."""
+    found = Unpacked()
+    links: list[tarfile.TarInfo] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=file, mode="r:*") as tar:
+            for member in tar:
+                if member.issym():
+                    links.append(member)
+                else:
+                    _attempt(found, member, lambda each: _write(tar, each, directory, found))
+        for link in links:
+            _attempt(found, link, lambda each: _link(each, directory))
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError) as error:
+        raise StoreError(f"the results are not a whole tar file: {error}") from error
+    except OSError as error:
+        raise StoreError(f"results cannot be written to {directory}: {error}") from error
+    return found
+
+
+def _attempt(found: Unpacked, member: tarfile.TarInfo, act: Callable[[tarfile.TarInfo], None]) -> None:
+    try:
+        act(member)
+    except _LeaveOut as reason:
+        found.left_out.append((member.name, str(reason)))
+    except OSError as error:
+        if error.errno not in _IMPOSSIBLE_NAMES:
+            raise
+        found.left_out.append((member.name, error.strerror or "its name is impossible here"))
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, directory: Path, found: Unpacked) -> None:
+    if member.isdir():
+        place = _directory(directory, _parts(member.name))
+        place.chmod(member.mode & _MODE_BITS | _OWNER_DIRECTORY)
+        return
+    place = _free_place(member.name, directory)
+    with _content(tar, member) as source, place.open("xb") as out:
+        shutil.copyfileobj(source, out)
+        found.bytes += out.tell()
+    place.chmod(member.mode & _MODE_BITS | _OWNER_FILE)
+    found.files += 1
+
+
+def _link(member: tarfile.TarInfo, directory: Path) -> None:
+    if not member.linkname or "\0" in member.linkname:
+        raise _LeaveOut("it is a link to nothing")
+    _free_place(member.name, directory).symlink_to(member.linkname)
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    """Return the content of a file, or of the file that a hard link in the same tar names."""
+    source = None
+    if (member.isreg() and not member.issparse()) or member.islnk():
+        try:
+            source = tar.extractfile(member)
+        except (KeyError, RecursionError):
+            raise _LeaveOut("it is a hard link to nothing") from None
+    if source is None:
+        raise _LeaveOut("it is neither a file nor a directory nor a link")
+    return source
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise _LeaveOut("its name leads out of the directory")
+    return parts
+
+
+def _free_place(name: str, directory: Path) -> Path:
+    """Return the path for a file or link; an existing file is deleted. Its parents are directories, not links."""
+    parts = _parts(name)
+    if not parts:
+        raise _LeaveOut("it has no name")
+    place = _directory(directory, parts[:-1]) / parts[-1]
+    if place.is_dir() and not place.is_symlink():
+        raise _LeaveOut("a directory of this name exists")
+    place.unlink(missing_ok=True)
+    return place
+
+
+def _directory(directory: Path, parts: list[str]) -> Path:
+    """Return the directory, created if missing. No part of it may be a link: nothing is written through one."""
+    place = directory
+    for part in parts:
+        place = place / part
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise _LeaveOut(f"{part!r} on its way is not a directory")
+        place.mkdir(exist_ok=True)
+    return place

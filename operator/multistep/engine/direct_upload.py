@@ -1,0 +1,107 @@
+"""Direct upload of a collection's large files from the pod to the object store: decides which file is next.
+
+Like the script, this depends on records only: one of a survey, whose result lists the large files, and one per sent file.
+If a file cannot be sent, it and all later ones are transferred with the rest of the collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from multistep.api.records import Fields, Record
+from multistep.engine.operations import Collect
+
+MOST_FILES = 64  # of one collection: their names are in a record
+MOST_BYTES = 5_000_000_000  # of one file: the limit of object stores for one request
+URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
+
+
+@dataclass(frozen=True)
+class Large:
+    """A large file. source: index in the collection's sources; path: in the source, "" for the source itself; binary: not text."""
+
+    source: int
+    path: str
+    size: int
+    binary: bool = True
+
+    @property
+    def member(self) -> str:
+        """Return the file's name in the collection's archive."""
+        return f"{self.source}/{self.path}" if self.path else str(self.source)
+
+    @classmethod
+    def from_json(cls, value: object, sources: int) -> Large:
+        """Parse an entry of the runner's survey. Raises RunnerError."""
+        fields = Fields(value, "a large file")
+        source, size = fields.integer("source"), fields.integer("size")
+        found = cls(source, fields.text("path", 1024), size, fields.boolean("binary"))
+        if not (0 <= source < sources and size >= 0):
+            raise fields.wrong("source", "the index of a requested source, with a size of 0 or more")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that from_json parses."""
+        return {"source": self.source, "path": self.path, "size": self.size, "binary": self.binary}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Have the runner list the files to send, and record them."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Send:
+    """Have the runner send one file. number: its index in the survey."""
+
+    id: str
+    number: int
+    file: Large
+
+    @property
+    def seconds(self) -> float:
+        """Return the timeout in seconds: 120, and 1 per MB."""
+        return 120.0 + self.file.size / 1_000_000
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A file that the runner reported as sent. version: the store's ETag; "" if the store returned none."""
+
+    number: int
+    file: Large
+    sha256: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Progress of the direct upload. next: None when finished; running: its record; failure: why the rest is not sent."""
+
+    next: Survey | Send | None = None
+    running: Record | None = None
+    sent: tuple[Sent, ...] = ()
+    failure: str = ""
+
+
+def reached(collect: Collect, records: Mapping[str, Record]) -> Reached:
+    """Return the progress by the existing records."""
+    survey = records.get(f"{collect.id}-survey")
+    if survey is None:
+        return Reached(Survey(f"{collect.id}-survey"))
+    found = Fields(survey.result, "survey").sequence("files", MOST_FILES)
+    sent: list[Sent] = []
+    for number, value in enumerate(found):
+        send = Send(f"{collect.id}-send-{number}", number, Large.from_json(value, len(collect.sources)))
+        record = records.get(send.id)
+        if record is None or not record.done:
+            return Reached(send, record, tuple(sent))
+        result = Fields(record.result, "send")
+        if (fault := result.optional_fault("error")) is not None:
+            return Reached(sent=tuple(sent), failure=f"{send.file.member}: {fault.message}")
+        sent.append(Sent(number, send.file, result.text("sha256", 64), result.text("version", 1024)))
+    return Reached(sent=tuple(sent))

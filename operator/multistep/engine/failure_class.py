@@ -1,0 +1,42 @@
+"""The failure class of a failure, by the tables of api.failures."""
+
+from __future__ import annotations
+
+from multistep.api.failures import EXCEPTIONS, FAILED, LOST
+from multistep.api.trial_status import FailureClass
+from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Journal
+
+OTHER = "Other"
+"""Metric label for a reason that is in no table."""
+
+_BY_PHASE: dict[str, FailureClass] = {
+    SETUP: "Task",
+    HEALTHCHECK: "Task",
+    AGENT: "Agent",
+    VERIFIER: "Verifier",
+    ARTIFACTS: "Agent",  # only processes that the agent left run in this phase
+}
+_OF_TRIALS = {row.reason: row for row in (*LOST, *FAILED)}
+_OF_STEPS = {row.reason: row for row in EXCEPTIONS}
+
+
+def of_failed(reason: str, journal: Journal | None) -> FailureClass:
+    """Return the failure class of a Failed trial. A reason in no table comes from a kubelet: Infrastructure.
+
+    journal: only of a trial whose environment failed.
+    """
+    if journal is not None and any(AGENT in run.timings for run in journal.steps):
+        return "Agent"  # only the agent could change the environment since it last worked
+    row = _OF_TRIALS.get(reason)
+    return (row.blame if row else None) or "Infrastructure"
+
+
+def of_exception(type_: str, phase: str) -> FailureClass:
+    """Return the failure class of an exception of a step or of a Complete trial."""
+    row = _OF_STEPS.get(type_)
+    return (row.blame if row else None) or _BY_PHASE.get(phase, "Task")
+
+
+def label(reason: str | None) -> str:
+    """Return the reason as a metric label; unknown reasons share one label, to limit the number of time series."""
+    return reason if reason in _OF_TRIALS or reason in _OF_STEPS else OTHER

@@ -1,0 +1,245 @@
+"""Exec sessions: stdin and stdout of a command in a container, over a websocket of the API server.
+
+If the connection ends without a status frame, the outcome is unknown: neither success nor failure. aiohttp buffers about
+128 KiB; beyond that a slow reader slows the writer down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
+from yarl import URL
+
+from multistep.errors import ClusterError, StreamLost, Unavailable
+from multistep.kube.connection import Connection
+from multistep.kube.gate import Gate
+from multistep.kube.protocols import ExitStatus
+from multistep.kube.refusals import no_answer, refusal
+from multistep.kube.requests import RequestObserver, pause_seconds
+
+V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be closed while stdout stays open
+V4: Final = "v4.channel.k8s.io"
+PROTOCOLS = (V5, V4)
+
+STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+
+MAX_CHUNK_BYTES: Final = 1024 * 1024
+MAX_STDERR_BYTES: Final = 4096
+HANDSHAKE_TIMEOUT_SECONDS: Final = 15.0
+HANDSHAKE_ATTEMPTS: Final = 3
+END_TIMEOUT_SECONDS: Final = 5.0  # from the status frame to the end of the connection
+CLOSE_TIMEOUT_SECONDS: Final = 2.0
+
+
+async def open_exec(
+    connection: Connection,
+    namespace: str,
+    pod: str,
+    container: str,
+    argv: Sequence[str],
+    *,
+    handshake_timeout_seconds: float = HANDSHAKE_TIMEOUT_SECONDS,
+    attempts: int = HANDSHAKE_ATTEMPTS,
+    heartbeat_seconds: float | None = None,
+    gate: Gate | None = None,
+    observe: RequestObserver | None = None,
+) -> WebsocketExec:
+    """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
+
+    A handshake without an answer is retried (attempts in total), so the command may start more than once with an empty
+    stdin. That is safe for a relay, and unsafe for a command that acts without input. RBAC must allow get and create on
+    pods/exec: which of them Kubernetes checks depends on its version.
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+    query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
+    parameters = urlencode([*query, *(("command", each) for each in argv)])
+    url = URL(f"{connection.base_url}{path}?{parameters}", encoded=True)  # encoded already: yarl must not normalize argv
+    what = f"exec in pod {namespace}/{pod}"
+    gate, loop = gate or Gate(), asyncio.get_running_loop()
+    for attempt in range(1, attempts + 1):
+        await gate.opened()
+        started = loop.time()
+        try:
+            socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
+            return WebsocketExec(socket, what)
+        except ClusterError as error:
+            if isinstance(error, Unavailable) and error.status == 429:  # other errors may concern one node only
+                gate.slow_down(started, error.retry_after)
+            if attempt >= attempts or not _is_transient(error):
+                raise
+            await asyncio.sleep(pause_seconds(attempt, getattr(error, "retry_after", None)))
+    raise AssertionError("attempts must be at least 1")
+
+
+def _is_transient(error: ClusterError) -> bool:
+    return isinstance(error, Unavailable) or error.status == 401  # the handshake renewed the credentials
+
+
+class WebsocketExec:
+    """An ExecStream (multistep.kube.protocols) over a websocket."""
+
+    def __init__(self, socket: ClientWebSocketResponse[bool], what: str) -> None:
+        self._socket = socket
+        self._what = what
+        self._stderr = bytearray()
+        self._status: ExitStatus | None = None
+        self._lost = ""
+
+    @property
+    def status(self) -> ExitStatus | None:
+        return self._status
+
+    @property
+    def exit_details(self) -> str:
+        message = self._status.message if self._status else ""
+        return " ".join(filter(None, [self._stderr.decode(errors="replace").strip(), message]))
+
+    @property
+    def half_close(self) -> bool:
+        """Whether stdin can be closed without stdout."""
+        return self._socket.protocol == V5
+
+    async def send(self, data: bytes) -> None:
+        for start in range(0, len(data), MAX_CHUNK_BYTES):
+            await self._send(b"\0" + data[start : start + MAX_CHUNK_BYTES])
+
+    async def send_eof(self) -> None:
+        """Close stdin. Protocol v4 cannot: there, only close() does."""
+        if self.half_close:
+            await self._send(bytes((CLOSE, STDIN)))
+
+    async def receive(self) -> bytes:
+        while True:
+            message = await self._message()
+            if message is None:
+                return b""
+            channel, data = message[0], message[1:]
+            if channel == STDOUT:
+                return data
+            self._note(channel, data)
+
+    async def close(self) -> None:
+        with suppress(aiohttp.ClientError, OSError):
+            await self._socket.close()
+
+    async def _send(self, message: bytes) -> None:
+        try:
+            await self._socket.send_bytes(message)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._loss(str(error)) from error
+
+    async def _message(self) -> bytes | None:
+        """Return the next channel message; None after the status frame and the end."""
+        if self._lost:
+            raise self._loss(self._lost)
+        try:
+            while True:
+                async with asyncio.timeout(END_TIMEOUT_SECONDS if self._status else None):
+                    message = await self._socket.receive()
+                if message.type is not WSMsgType.BINARY:
+                    break
+                if len(message.data) > 1:  # the server opens each channel with an empty message
+                    return bytes(message.data)
+        except (aiohttp.ClientError, OSError) as error:
+            if self._status is None:
+                raise self._loss(str(error)) from error
+            return None  # the outcome is known, although the close handshake failed
+        if self._status is None:
+            raise self._loss(f"closed without a status ({message.type.name} {message.data} {message.extra or ''})")
+        return None
+
+    def _note(self, channel: int, data: bytes) -> None:
+        if channel == STDERR:
+            self._stderr += data
+            del self._stderr[:-MAX_STDERR_BYTES]
+        elif channel == STATUS and self._status is None:
+            self._status = exit_status(data)
+
+    def _loss(self, why: str) -> StreamLost:
+        self._lost = self._lost or why.strip() or "connection lost"
+        details = self.exit_details
+        return StreamLost(f"{self._what}: {self._lost}{f': {details}' if details else ''}"[:1000])
+
+
+def exit_status(data: bytes) -> ExitStatus:
+    """Parse a message of the status channel (a metav1.Status)."""
+    try:
+        status = json.loads(data)
+        if status.get("status") == "Success":
+            return ExitStatus(0)
+        return ExitStatus(_exit_code(status), str(status.get("message") or "")[:1000])
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return ExitStatus(None, f"invalid exec status: {data[:200]!r}")
+
+
+def _exit_code(status: Mapping[str, Any]) -> int | None:
+    causes = (status.get("details") or {}).get("causes") or []
+    return next((int(each["message"]) for each in causes if each.get("reason") == "ExitCode"), None)
+
+
+async def _handshake(
+    connection: Connection,
+    url: URL,
+    what: str,
+    timeout_seconds: float,
+    heartbeat_seconds: float | None,
+    observe: RequestObserver | None,
+) -> ClientWebSocketResponse[bool]:
+    loop = asyncio.get_running_loop()
+    started, code = loop.time(), 0
+    _rejected_body.set(b"")
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            socket = await connection.session("exec", trace=_keep_rejections()).ws_connect(
+                url,
+                protocols=PROTOCOLS,
+                timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_SECONDS),
+                autoping=True,
+                heartbeat=heartbeat_seconds,
+                max_msg_size=2 * MAX_CHUNK_BYTES,
+                **await connection.request_options(),
+            )
+        code = 101
+        return await _with_protocol(socket, what)
+    except aiohttp.WSServerHandshakeError as error:
+        code = error.status
+        if code == 401:
+            await connection.refresh(rejected=True)
+        raise refusal(what, code, _rejected_body.get(), error.headers or {}) from None
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise no_answer(what, error) from error
+    finally:
+        if observe is not None:
+            observe("exec", "pods", code, loop.time() - started)
+
+
+async def _with_protocol(socket: ClientWebSocketResponse[bool], what: str) -> ClientWebSocketResponse[bool]:
+    if socket.protocol in PROTOCOLS:
+        return socket
+    await socket.close()
+    raise ClusterError(f"{what}: the API server (or a proxy before it) supports neither {V5} nor {V4}")
+
+
+_rejected_body: ContextVar[bytes] = ContextVar("rejected_body", default=b"")
+
+
+def _keep_rejections() -> aiohttp.TraceConfig:
+    """Keep the body of a rejected handshake, which has the reason: aiohttp drops it, but a trace can read it first."""
+
+    async def keep(_session: object, _context: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
+        if params.response.status != 101:
+            with suppress(aiohttp.ClientError):
+                _rejected_body.set(await params.response.content.read(16 * 1024))
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(keep)
+    return trace

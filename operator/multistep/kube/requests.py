@@ -1,0 +1,185 @@
+"""Requests to the API server: timeouts, retries, renewal of credentials, errors, metrics.
+
+A write is retried only after a rejection with 429, which precedes any effect. A write without an answer may have succeeded;
+only the caller can read whether it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from multistep.backoff import Backoff
+from multistep.errors import ClusterError, Unavailable
+from multistep.kube.connection import Connection
+from multistep.kube.gate import Gate
+from multistep.kube.protocols import Object
+from multistep.kube.refusals import no_answer, refusal
+
+RequestObserver = Callable[[str, str, int, float], None]  # verb, plural, HTTP status (0: no answer), seconds
+
+REQUEST_TIMEOUT_SECONDS: Final = 30.0
+ATTEMPTS: Final = 4
+MAX_PAUSE_SECONDS: Final = 10.0
+BACKOFF: Final = Backoff(first=0.2, last=MAX_PAUSE_SECONDS, jitter=2.0)
+MAX_REFUSAL_BYTES: Final = 64 * 1024
+URGENT: Final = frozenset({"leases"})  # neither queued nor retried here: a leader that renews late loses its lease
+
+
+# The API server parses the JSON of an apply as YAML, in which exactly these characters must be escaped: it rejects an
+# escaped surrogate pair (as json.dumps writes an emoji) and a raw control character.
+_ESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """Encode a body as JSON that is also valid YAML, whatever characters its strings contain."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return _ESCAPED.sub(_escape, text).encode()
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot express a lone surrogate
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request. verb, plural: in Kubernetes' terms, for errors and metrics; headers: those with an empty value are not sent."""
+
+    verb: str
+    plural: str
+    method: str
+    path: str
+    params: Mapping[str, str]
+    data: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        return f"{self.verb} {self.path}"
+
+    @property
+    def urgent(self) -> bool:
+        return self.plural in URGENT
+
+    def can_be_retried(self, error: Unavailable) -> bool:
+        return self.method == "GET" or (error.status == 429 and not self.urgent)
+
+
+class Http:
+    """Requests over one Connection. timeout_seconds: of each. gate: limits concurrency. observe: called after each request."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        gate: Gate | None = None,
+        observe: RequestObserver | None = None,
+    ) -> None:
+        self.connection = connection
+        self.gate = gate or Gate()
+        self.timeout_seconds = timeout_seconds
+        self.observe = observe or (lambda _verb, _plural, _code, _seconds: None)
+
+    async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
+        """Send a GET; retry with back-off while the server is Unavailable. accept: media type of the answer, "" for JSON."""
+        return await self._with_retries(_Request(verb, plural, "GET", path, params or {}, headers={"Accept": accept}), ATTEMPTS)
+
+    async def send(
+        self,
+        verb: str,
+        plural: str,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any],
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        attempts: int = ATTEMPTS,
+    ) -> Object:
+        """Send one write; retry it if that is safe. attempts: in total. Raises ClusterError."""
+        headers = {"Content-Type": content_type}
+        return await self._with_retries(_Request(verb, plural, method, path, params or {}, encode(body), headers), attempts)
+
+    async def _with_retries(self, request: _Request, attempts: int) -> Object:
+        attempt = 1
+        while True:
+            try:
+                async with nullcontext() if request.urgent else self.gate.passing():
+                    return await self._once(request)
+            except Unavailable as error:
+                too_long = (error.retry_after or 0.0) > MAX_PAUSE_SECONDS
+                if attempt >= attempts or too_long or not request.can_be_retried(error):
+                    raise  # the caller requeues, which holds no resources while it waits
+                await asyncio.sleep(pause_seconds(attempt, error.retry_after))
+            attempt += 1
+
+    async def _once(self, request: _Request) -> Object:
+        async with self._open(request, aiohttp.ClientTimeout(total=self.timeout_seconds)) as response:
+            try:
+                answer = json.loads(await response.read())
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise no_answer(request.what, error) from error
+        if not isinstance(answer, dict):
+            raise ClusterError(f"{request.what}: the answer is not a JSON object; is the address that of an API server?")
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, verb: str, plural: str, path: str, params: Mapping[str, str], *, silence_seconds: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a GET whose body the caller reads. silence_seconds: timeout for each read."""
+        limits = aiohttp.ClientTimeout(total=None, connect=self.timeout_seconds, sock_read=silence_seconds)
+        async with self._open(_Request(verb, plural, "GET", path, params), limits) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _open(self, request: _Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            response = await self._answer(request, limits)
+            if response.status == 401:  # rejected before it had any effect: safe to retry, with renewed credentials
+                response.release()
+                await self.connection.refresh(rejected=True)
+                response = await self._answer(request, limits)
+        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            raise no_answer(request.what, error) from error
+        async with response:
+            if response.status >= 300:
+                raise await _refusal(request.what, response)
+            yield response
+
+    async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """Send the request and report its status and duration to observe."""
+        options = await self.connection.request_options()
+        options["headers"].update({name: value for name, value in request.headers.items() if value})
+        url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)
+        session, loop = self.connection.session("api"), asyncio.get_running_loop()
+        started, code = loop.time(), 0
+        try:
+            response = await session.request(request.method, url, data=request.data, timeout=limits, **options)
+            code = response.status
+            return response
+        finally:
+            self.observe(request.verb, request.plural, code, loop.time() - started)
+
+
+async def _refusal(what: str, response: aiohttp.ClientResponse) -> ClusterError:
+    try:
+        body = await response.content.read(MAX_REFUSAL_BYTES)
+    except (aiohttp.ClientError, OSError):
+        body = b""  # the error has the HTTP status at least
+    return refusal(what, response.status, body, response.headers)
+
+
+def pause_seconds(attempt: int, retry_after: float | None = None) -> float:
+    """Return the back-off after the attempt-th failure, with jitter: many clients may wait for the same server."""
+    return min(max(BACKOFF.seconds(attempt), retry_after or 0.0), MAX_PAUSE_SECONDS)

@@ -1,0 +1,46 @@
+"""Selects the trials that an operator runs: by namespace, and by the value of the shard label (or its absence).
+
+Shards are disjoint by construction: a trial has one value of the label, or none. Free selectors could overlap, and two
+operators would run the same trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from multistep.api import labels
+
+LABEL_SHARD: Final = labels.SHARD
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An operator's share of the trials. name: the label's value; "": trials without the label. namespaces: empty for all."""
+
+    name: str = ""
+    namespaces: Sequence[str] = ()
+
+    @property
+    def selector(self) -> str:
+        """The label selector of the shard's trials, sweeps and pods."""
+        return f"{LABEL_SHARD}={self.name}" if self.name else f"!{LABEL_SHARD}"
+
+    def selecting(self, selector: str) -> str:
+        """Return a label selector, restricted to this shard."""
+        return f"{selector},{self.selector}"
+
+    @property
+    def places(self) -> list[str | None]:
+        """The namespaces to list; None for all."""
+        return [*self.namespaces] or [None]
+
+    def has(self, metadata: Mapping[str, Any]) -> bool:
+        """Return whether an object belongs to this shard, by its labels."""
+        value = (metadata.get("labels") or {}).get(LABEL_SHARD)
+        return bool(value == self.name if self.name else value is None)
+
+    def __str__(self) -> str:
+        which = f"trials with the label {LABEL_SHARD}={self.name}" if self.name else f"trials without a label {LABEL_SHARD}"
+        return f"{which}, in {', '.join(self.namespaces) or 'all namespaces'}"

@@ -1,0 +1,52 @@
+"""Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
+
+Kueue's webhook adds a scheduling gate to a pod with a queue; its controller removes the gate when it admits the pod. The
+operator sets no gate: in a cluster without Kueue the pod would never start. Kueue itself removes its finalizer from pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from multistep.kube.resources import GROUP
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+PRIORITY = "kueue.x-k8s.io/priority-class"
+MANAGED = "kueue.x-k8s.io/managed"  # on each pod that Kueue queued or admitted
+VERIFIER_QUEUE = f"{GROUP}/verifier-queue"
+EVICTED = "EvictedByKueue"
+_TERMINATION = "TerminationTarget"  # the condition that Kueue sets before it deletes a pod
+
+
+def labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: bool) -> dict[str, str]:
+    """Return a pod's labels for Kueue, from the labels of the trial and of its pod template. The template takes precedence.
+
+    A verifier's pod has its own queue or none: while it is queued, the agent's pod keeps its quota, so trials that need a
+    second pod from the same queue could deadlock.
+    """
+    given = {**trial, **template}
+    queue = trial.get(VERIFIER_QUEUE) if verifier else given.get(QUEUE)
+    if not queue:
+        return {}
+    return {QUEUE: queue} | ({PRIORITY: given[PRIORITY]} if given.get(PRIORITY) else {})
+
+
+def without(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a template's metadata without the labels that ``labels`` sets."""
+    kept = {name: value for name, value in (template.get("labels") or {}).items() if name not in (QUEUE, PRIORITY)}
+    return {**template, "labels": kept}
+
+
+def queue(metadata: Mapping[str, Any]) -> str | None:
+    """Return the queue of a pod that Kueue manages ("" if the pod names none); None if Kueue does not manage it."""
+    found = metadata.get("labels") or {}
+    return found.get(QUEUE, "") if found.get(MANAGED) == "true" else None
+
+
+def eviction(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return why Kueue evicts a pod (for example preemption), by the pod's conditions; None if it does not."""
+    condition = conditions.get(_TERMINATION) or {}
+    if condition.get("status") != "True":
+        return None
+    return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each) or "no reason given"

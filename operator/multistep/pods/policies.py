@@ -1,0 +1,73 @@
+"""The policies of a trial's pod: its NetworkPolicy and its PodDisruptionBudget. Pure functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.network import Network
+from multistep.pods.manifest import LABEL_POD, LABEL_TRIAL, PodRequest, label_value, owner_reference
+
+
+def network_policy(request: PodRequest) -> dict[str, Any] | None:
+    """Return the NetworkPolicy of one pod, under the pod's name; None where the cluster enforces none.
+
+    Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
+    policies admit traffic from the pod's node. Egress is limited only if the task asks for it.
+    """
+    if not request.settings.network_policy_enforced:
+        return None
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": request.name,
+            "namespace": request.trial.metadata.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: label_value(request.trial.metadata.name)},
+            "ownerReferences": [owner_reference(request.trial)],
+        },
+        "spec": {
+            "podSelector": {"matchLabels": _own_labels(request.trial, request.name)},
+            "ingress": [],
+            **_egress(request.network),
+        },
+    }
+
+
+def _egress(network: Network | None) -> dict[str, Any]:
+    if network is None:
+        return {"policyTypes": ["Ingress"]}
+    to = [{"ipBlock": {"cidr": cidr}} for cidr in network.allowed]
+    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # a rule without peers would allow all
+
+
+def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
+    """Return the budget's name. It contains the trial's uid, so that the operator can delete it without reading it first."""
+    return f"{pod_name}-{trial.metadata.uid}"
+
+
+def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
+    """Return the PodDisruptionBudget that makes a drain wait for one pod; None if drains may evict pods of trials.
+
+    It also protects a pod that is not ready (a result waits to be fetched): the default of unhealthyPodEvictionPolicy.
+    """
+    if request.settings.drain != "Wait":
+        return None
+    trial = request.trial
+    own = _own_labels(trial, request.name)
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": disruption_budget_name(trial, request.name),
+            "namespace": trial.metadata.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: own[LABEL_TRIAL]},
+            "ownerReferences": [owner_reference(trial)],
+        },
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": own}},
+    }
+
+
+def _own_labels(trial: MultiStepTrial, name: str) -> dict[str, str]:
+    """Return labels that select one pod."""
+    return {LABEL_TRIAL: label_value(trial.metadata.name), LABEL_POD: name}

@@ -1,0 +1,178 @@
+"""Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (engine.orphans decides).
+
+Each object is read again right before its deletion, and deleted by its UID. The only state that matters is in the marks on the
+volume, so a round may be interrupted anywhere and two may run at once. A round lists metadata only. It reads a pod's trial once,
+and again only after the trial changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+from multistep.api.trial import MultiStepTrial
+from multistep.engine import orphans
+from multistep.errors import MultistepError, NotFound
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import PODS, TRIALS
+from multistep.kube.shard import Shard
+from multistep.loglines import about
+from multistep.metrics import Metrics
+from multistep.pods import manifest as pods
+from multistep.reconcile.salvage import salvaged
+from multistep.settings import Settings
+from multistep.store.shipping import Shipping
+from multistep.store.volume import TrialKey, Volume
+
+T = TypeVar("T")
+FIRST_SECONDS = 15.0  # the first round starts at most this long after the operator
+
+logger = logging.getLogger(__name__)
+
+
+class Place(Protocol):
+    """A store of results: the volume or an object store."""
+
+    async def trials(self) -> dict[TrialKey, float | None]: ...
+    async def mark_gone(self, key: TrialKey, now: float) -> None: ...
+    async def unmark(self, key: TrialKey) -> None: ...
+    async def remove(self, key: TrialKey) -> None: ...
+
+
+@dataclass(frozen=True)
+class OrphanRemoval:
+    """Deletes orphans. clock: seconds since the epoch; shipping: to an object store, if one is set."""
+
+    cluster: Cluster
+    volume: Volume
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], float] = time.time
+    shipping: Shipping | None = None
+    _wanted: dict[str, str] = field(default_factory=dict)  # pods' UIDs: the versions of the trials that need them
+
+    async def run(self) -> None:
+        """Run rounds for ever; the first one soon."""
+        seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
+        while True:
+            await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
+            await self.once()
+            seconds = self.settings.orphans_seconds
+
+    async def once(self) -> None:
+        """Run one round; a failed part is retried in the next one."""
+        parts = (self._check_pods, self._check_results, self._tidy_volume)
+        await self._each(parts, lambda part: part(), "removing orphans")
+
+    async def _check_pods(self) -> None:
+        seen: set[str] = set()
+        for namespace in self._shard.places:
+            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.OURS))
+            versions = await self._trials(namespace)
+            check = partial(self._check_pod, versions)
+            await self._each(found, check, f"orphaned pods of {namespace or 'all namespaces'}")
+            seen |= {each["uid"] for each in found}
+        for gone in self._wanted.keys() - seen:
+            del self._wanted[gone]
+
+    async def _trials(self, namespace: str | None) -> dict[str, str]:
+        """Return the trials' versions by UID. A trial moved to another shard is missing: callers read a missing trial."""
+        listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
+        return {each["uid"]: each["resourceVersion"] for each in listed}
+
+    async def _check_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
+        found = {"metadata": metadata}
+        pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
+        if not pods.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
+            return  # another owner's pod, or too young
+        wanted_by = self._wanted.get(pod.uid)
+        if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
+            return
+        owner = pods.trial_of(found)
+        trial = await self._trial(*owner) if owner else None
+        if why := orphans.pod_orphaned(pod, trial, now, grace):
+            namespace = metadata["namespace"]
+            await self.cluster.delete_pod(namespace, pod.name, uid=pod.uid)
+            with about(namespace=namespace, trial=owner[1] if owner else None):
+                self._report_deleted("pod", f"{namespace}/{pod.name}", why)
+        elif trial is not None:
+            self._wanted[pod.uid] = trial.metadata.resource_version
+
+    async def _check_results(self) -> None:
+        await self._each(self._places, self._check_store, "orphaned results")
+
+    async def _check_store(self, place: Place) -> None:
+        watched = set(self.settings.namespaces)
+        found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
+        if not found:
+            return
+        alive: set[str] = set()  # listed after the results, as a trial's results are created after the trial
+        for namespace in self._shard.places:
+            alive |= (await self._trials(namespace)).keys()
+        await self._each(
+            found.items(), lambda each: self._check_trial_results(place, *each, alive=each[0].uid in alive), "orphaned results"
+        )
+
+    async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+        now, keep = self.clock(), self.settings.results_retention_seconds
+        if keep is not None:  # the trial's last reconcile may still write
+            keep = max(keep, self.settings.orphans_grace_seconds)
+        fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
+        if fate in ("MarkGone", "Remove"):
+            current = await self._trial(key.namespace, key.name)
+            if current is not None and current.metadata.uid == key.uid:
+                return  # the list was stale
+        with about(namespace=key.namespace, trial=key.name, uid=key.uid):
+            await self._apply(place, key, fate, now, keep)
+
+    async def _apply(self, place: Place, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
+        match fate:
+            case "MarkGone":
+                await place.mark_gone(key, now)
+            case "Unmark":
+                await place.unmark(key)
+            case "Remove":
+                await place.remove(key)
+                self._report_deleted("results", str(key), f"its trial was deleted more than {keep} s ago")
+
+    async def _tidy_volume(self) -> None:
+        removed = await self.volume.tidy(self.clock() - self.settings.orphans_grace_seconds)
+        if removed:
+            logger.info("deleted %d orphaned files of crashes from the results volume", removed)
+            self.metrics.orphans_deleted.labels("file").inc(removed)
+        self.metrics.results_free.set(await self.volume.free_bytes())
+
+    async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
+        """Return the current trial, with what can be parsed of it: an invalid spec must not keep its orphans."""
+        try:
+            return salvaged(await self.cluster.get_trial(namespace, name))
+        except NotFound as error:
+            if error.reason != "NotFound":  # the CRD is missing: this proves nothing about the trial
+                raise
+            return None
+
+    @property
+    def _places(self) -> list[Place]:
+        return [self.volume] if self.shipping is None else [self.volume, self.shipping]
+
+    @property
+    def _shard(self) -> Shard:
+        return Shard(self.settings.shard, self.settings.namespaces)
+
+    def _report_deleted(self, kind: str, name: str, why: str) -> None:
+        logger.info("deleted %s %s: %s", kind, name, why)
+        self.metrics.orphans_deleted.labels(kind).inc()
+
+    async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
+        """Act on each item; log a failure and continue."""
+        for item in items:
+            try:
+                await act(item)
+            except Exception as error:
+                logger.warning("%s: %s; retrying in the next round", what, error, exc_info=not isinstance(error, MultistepError))

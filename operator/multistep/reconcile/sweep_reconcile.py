@@ -1,0 +1,274 @@
+"""Reconciles sweeps, as ``Reconciler`` does trials.
+
+A reconcile reads the sweep, counts its trials, creates those that are due one after the other, and writes the status. It is
+idempotent and may be interrupted anywhere: the trials' names in the cluster show which were created.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from multistep.api import labels
+from multistep.api.conditions import is_finished
+from multistep.api.model import Metadata
+from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
+from multistep.engine import sweep_status
+from multistep.engine.sweep_status import Trouble
+from multistep.engine.sweep_trials import Plan, manifest, owner_of, plan
+from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import SWEEPS
+from multistep.kube.shard import Shard
+from multistep.loglines import also_about
+from multistep.metrics import Metrics
+from multistep.reconcile.sweep_book import Book, Page
+from multistep.reconcile.sweep_events import transitions
+from multistep.reconcile.sweep_tasks import SweepTasks
+from multistep.reconcile.turns import Key
+from multistep.reconcile.writer import emit_events
+
+logger = logging.getLogger(__name__)
+
+SOON_SECONDS: Final = 0.5
+STATUS_SECONDS: Final = 5.0  # between two status writes in which only counts changed
+TROUBLE_SECONDS: Final = 30.0  # until the creation of a rejected trial is retried
+CHANGES_AT_ONCE: Final = 16  # concurrent patches of trials' specs
+
+NAME_TAKEN: Final = "NameTaken"
+REFUSED: Final = "TrialRefused"
+
+
+@dataclass
+class Sweeps:
+    """Reconciles one sweep per call. clock: seconds since the epoch; shard: whose sweeps are reconciled."""
+
+    cluster: Cluster
+    metrics: Metrics
+    tasks: SweepTasks
+    shard: Shard = field(default_factory=Shard)
+    clock: Callable[[], float] = time.time
+    book: Book = field(default_factory=Book)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Reconcile one sweep. Return the seconds after which to requeue it; None: at the next event only."""
+        try:
+            found = await self.cluster.get_sweep(*key)
+        except NotFound:
+            self._forget(key)
+            return None
+        if not self.shard.has(found["metadata"]):  # the label assigns it to another operator
+            self._forget(key)
+            return None
+        metadata = Metadata.model_validate(found["metadata"])
+        also_about(uid=metadata.uid)
+        if metadata.deletion_timestamp is not None:
+            return None  # garbage collection deletes its trials
+        self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
+        over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
+        page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
+        try:
+            return await _SweepReconcile(self, found, page).run()
+        except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
+            return SOON_SECONDS
+        finally:
+            self.tasks.settle(key)
+
+    def _forget(self, key: Key) -> None:
+        self.metrics.sweeps.gone(key)
+        self.book.drop(key)
+
+
+class _SweepReconcile:
+    """One reconcile of one sweep."""
+
+    def __init__(self, sweeps: Sweeps, found: Object, page: Page) -> None:
+        self._s = sweeps
+        self._cluster = sweeps.cluster
+        self._object = found
+        self._page = page
+        self._sweep: TrialSweep
+
+    async def run(self) -> float | None:
+        try:
+            self._sweep = self._parsed()
+            if is_finished(self._sweep.status):
+                return await self._clean_up()
+            if sweep_status.waits_to_begin(self._sweep):
+                await self._write(sweep_status.held(self._sweep, self._s.clock()))
+                return None
+            plan, tasks = await self._planned()
+        except SourceError as error:
+            return await self._wait_for_tasks(error)
+        except InvalidSpec as error:
+            self._sweep = _salvaged(self._object)
+            if is_finished(self._sweep.status):
+                return await self._clean_up()
+            return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
+        if self._sweep.status.start_time is None:
+            await self._write(sweep_status.begun(self._sweep, plan, self._s.clock(), tasks))
+        return await self._create_and_count(plan)
+
+    def _parsed(self) -> TrialSweep:
+        """Return the sweep. Its spec is parsed once per generation, as it may have a thousand tasks."""
+        metadata, kept = Metadata.model_validate(self._object["metadata"]), self._page.plan
+        if kept is None or kept[0] != metadata.generation:
+            return parse_sweep(self._object)
+        return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(self._object))
+
+    async def _planned(self) -> tuple[Plan, SweepTasksStatus | None]:
+        generation, pinned = self._sweep.metadata.generation, self._sweep.status.tasks_from
+        begun = self._sweep.status.start_time is not None
+        if not begun or self._page.plan is None or self._page.plan[0] != generation:
+            tasks, pinned = await self._s.tasks.load(self._sweep)
+            self._page.plan = generation, plan(self._sweep, tasks)
+        assert self._page.plan is not None
+        return self._page.plan[1], pinned
+
+    async def _wait_for_tasks(self, error: SourceError) -> float | None:
+        """Wait for the tasks. A started sweep never fails here, as its source may come back."""
+        text = f"spec.tasksFrom: {error}"
+        if self._sweep.status.start_time is not None:
+            logger.warning("%s", text)
+            return error.retry_seconds if error.transient else TROUBLE_SECONDS
+        if not error.transient:
+            return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
+        await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
+        return error.retry_seconds
+
+    async def _create_and_count(self, plan: Plan) -> float | None:
+        metadata = self._sweep.metadata
+        self._page.begin()
+        if not self._page.whole:
+            selector = f"{labels.SWEEP}={metadata.name}"
+            await self._page.fill(self._cluster.each_trial(metadata.namespace, selector), metadata.uid)
+        due = self._decide(plan, None)
+        await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
+        await self._change(plan, due.resume, {"suspend": None}, None)
+        await self._change(plan, due.stop, {"stop": True})
+        trouble = await self._create(plan, due.make, due.early)
+        reached = self._decide(plan, trouble)
+        if is_finished(reached.status):
+            return await self._end(reached.status)
+        if reached.make and trouble is None:
+            await self._write(reached.status)
+            return 0.0
+        waits = await self._write_throttled(reached.status)
+        return min(
+            (each for each in (waits, reached.seconds, TROUBLE_SECONDS if trouble else None) if each is not None), default=None
+        )
+
+    def _decide(self, plan: Plan, trouble: Trouble | None) -> sweep_status.Next:
+        trials = self._page.of(plan.names)
+        made = max(self._page.made, self._sweep.status.trials.made)
+        return sweep_status.decide(self._sweep, plan, made, trials, self._s.clock(), trouble)
+
+    # -- trials
+
+    async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> Trouble | None:
+        """Create trials one after the other; the first number whose trial cannot be created stops all later ones.
+
+        early: from this number on, the trials are prepared ahead of need and wait for their turn.
+        """
+        for number in numbers:
+            try:
+                made = await self._cluster.create(manifest(self._sweep, plan, number, early=number >= early))
+                self._s.metrics.sweep_trials.inc()
+            except Conflict as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                made = await self._cluster.get_trial(self._sweep.metadata.namespace, plan.names[number])
+                if (owner := owner_of(made)) is None or owner[1] != self._sweep.metadata.uid:
+                    return Trouble(NAME_TAKEN, _name_taken(plan.names[number]))
+            except (NotFound, Unavailable):
+                raise
+            except ClusterError as error:  # a quota, a policy, or an invalid trial spec
+                return Trouble(REFUSED, str(error))
+            self._page.read(made)
+            self._page.made = max(self._page.made, number + 1)
+        return None
+
+    async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
+        """Patch active trials' specs. by: value of the annotation suspended-by; None: delete it; "": leave it."""
+        metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}
+        gate = asyncio.Semaphore(CHANGES_AT_ONCE)
+
+        async def change(name: str) -> None:
+            async with gate:
+                namespace = self._sweep.metadata.namespace
+                self._page.read(await self._cluster.patch_trial(namespace, name, {"metadata": metadata, "spec": spec}))
+
+        results = await asyncio.gather(*(change(plan.names[number]) for number in numbers), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException) and not isinstance(error, NotFound):
+                raise error
+
+    # -- the sweep
+
+    async def _clean_up(self) -> float | None:
+        """Update a finished sweep's observed generation, and delete the sweep after its TTL."""
+        sweep, now = self._sweep, self._s.clock()
+        self._page.close()
+        ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
+        left = None if ttl is None or ended is None else ended.timestamp() + ttl - now
+        if left is not None and left <= 0:
+            await self._cluster.delete_sweep(sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
+            return None
+        if sweep.status.observed_generation != sweep.metadata.generation:
+            await self._write(sweep_status.noted(sweep))
+        return left
+
+    async def _end(self, status: SweepStatus) -> float | None:
+        await self._write(status)
+        return await self._clean_up()
+
+    async def _write_throttled(self, status: SweepStatus) -> float | None:
+        """Write the status, but changed counts at most every STATUS_SECONDS. Return the seconds until counts may be written."""
+        last, now = self._page.written, self._s.clock()
+        wait = 0.0 if last is None else last + STATUS_SECONDS - now
+        if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
+            return wait if status != self._sweep.status else None
+        await self._write(status)
+        return None
+
+    async def _write(self, new: SweepStatus) -> None:
+        """Write the status if it changed; then emit Events. Raises Conflict if the sweep was changed since it was read."""
+        old, content, metadata = self._sweep.status, sweep_status.to_json(new), self._sweep.metadata
+        if content == (self._object.get("status") or {}):
+            return
+        self._object = await self._cluster.apply_status(
+            metadata.namespace,
+            metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            status=content,
+            resource=SWEEPS,
+        )
+        self._page.written, self._page.version = self._s.clock(), self._object["metadata"]["resourceVersion"]
+        fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
+        self._sweep = self._sweep.model_copy(update={"status": new, "metadata": fresh})
+        self._s.metrics.sweeps.saw((metadata.namespace, metadata.name), new.phase)
+        await emit_events(self._cluster, self._object, transitions(old, new))
+
+
+def _name_taken(name: str) -> str:
+    return f"trial {name} exists, but this sweep did not create it; delete it, so that the sweep can create its own"
+
+
+_NOTHING: Final[Mapping[str, Any]] = {
+    "tasks": [{"name": "none", "inline": {"config": {}}}],
+    "agents": [{"name": "none", "agent": {"name": "nop"}}],
+}
+
+
+def _salvaged(found: Object) -> TrialSweep:
+    """Return a sweep whose spec cannot be parsed, with an empty spec, and its status if that can be parsed."""
+    try:
+        status = parse_sweep_status(found)
+    except InvalidSpec:
+        status = SweepStatus()
+    return parse_sweep({"metadata": found["metadata"], "spec": _NOTHING}).model_copy(update={"status": status})

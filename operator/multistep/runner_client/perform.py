@@ -1,0 +1,91 @@
+"""Sends the engine's operations as requests to the runner (docs/runner-protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multistep.api.content import Content
+from multistep.api.records import DISK_FULL, Record
+from multistep.engine.operations import (
+    CAPTURE_LIMIT_BYTES,
+    OUTPUT_LIMIT_BYTES,
+    TAIL_BYTES,
+    Healthcheck,
+    Note,
+    Operation,
+    Reset,
+    Start,
+    Upload,
+)
+from multistep.errors import RunnerError
+from multistep.runner_client.session import Body, Session
+
+Contents = Callable[[Content], Body]
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of uploads that would fail again; other failed uploads are retried
+
+
+async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
+    """Perform an operation that needs only the runner. Return its record; a phase may still be running after wait_seconds.
+
+    contents: the tar stream of an upload's content.
+    """
+    match operation:
+        case Reset():
+            return await session.reset(operation.id, operation.directories)
+        case Upload():
+            return await upload(session, operation.id, operation.target, contents(operation.content), operation.user)
+        case Start():
+            return await session.start(_start(operation), wait_seconds)
+        case Healthcheck():
+            return await session.healthcheck(_healthcheck(operation), wait_seconds)
+        case Note():
+            return await session.note(operation.id, operation.data)
+    raise TypeError(f"not an operation that needs only the runner: {operation}")
+
+
+async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
+    """Upload a tar stream. A final failure (full disk, too large) is a result: it is noted as the record of the same id."""
+    try:
+        return await session.upload(id, target, chunks, user)
+    except RunnerError as error:
+        if error.code not in _FINAL:
+            raise
+        return await session.note(id, {"error": {"code": error.code, "message": str(error)[:1000]}})
+
+
+def _start(operation: Start) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "id": operation.id,
+        "argv": list(operation.argv),
+        "user": operation.user,
+        "cwd": operation.cwd,
+        "env": dict(operation.env),
+        "timeoutSeconds": operation.timeout,
+        "tailBytes": TAIL_BYTES,
+        "remove": list(operation.remove),
+        "captures": [{"path": path, "maxBytes": CAPTURE_LIMIT_BYTES} for path in operation.captures],
+        "killAtEnd": operation.kill_at_end,
+    }
+    if operation.make_executable:
+        request["makeExecutable"] = operation.make_executable
+    if operation.output:
+        request["output"] = {"path": operation.output, "maxBytes": OUTPUT_LIMIT_BYTES}
+    if operation.exit_code_file:
+        request["exitCodeFile"] = operation.exit_code_file
+    return request
+
+
+def _healthcheck(operation: Healthcheck) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "argv": list(operation.argv),
+        "user": operation.user,
+        "cwd": "",
+        "env": dict(operation.env),
+        "intervalSeconds": operation.interval,
+        "timeoutSeconds": operation.timeout,
+        "startPeriodSeconds": operation.start_period,
+        "startIntervalSeconds": operation.start_interval,
+        "retries": operation.retries,
+    }

@@ -1,0 +1,118 @@
+"""The operator's side of the fork server: starts it, and sends it one order per child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+from multistep.errors import InvalidSpec, SourceError
+from multistep.sources.reader.__main__ import STATUS
+from multistep.sources.reader.limits import CPU_SECONDS, WALL_SECONDS
+from multistep.sources.reader.order import ANSWER_BYTES, Answer, Order, parse_answer
+
+_COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
+_PASSED = ("PATH", "LANG")
+_LONGER_SECONDS = 5.0
+_STARTS = 2  # maximum starts of the server for one order: it may have been killed since the last order
+_CHUNK = 1 << 18
+
+
+class ForkServer:
+    """The single server process for all reads. It starts at the first read, and is restarted if it was killed."""
+
+    def __init__(self) -> None:
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def read(self, order: Order) -> Answer:
+        """Return the task. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child died."""
+        said, code = b"", None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
+                said, code = await self._exchange(order.to_json())
+        if code == -signal.SIGXCPU:
+            text = f"reading the task took more than {CPU_SECONDS} s of CPU time"
+            raise InvalidSpec(f"spec.task: {text}: make its patterns in .harborignore simpler, or its files and links fewer")
+        if code != 0:
+            raise ReadFailed(f"the process that read the task {_how(code)}")
+        try:
+            return parse_answer(said)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ReadFailed(f"the process that read the task gave no answer: {type(error).__name__}") from None
+
+    async def _exchange(self, order: bytes) -> tuple[bytes, int | None]:
+        """Return the child's answer and its exit status (None if unknown)."""
+        loop = asyncio.get_running_loop()
+        talk, talk_child = socket.socketpair()
+        status, status_server = socket.socketpair()
+        with talk, status:
+            with talk_child, status_server:
+                self._send(talk_child, status_server)
+            talk.setblocking(False)
+            status.setblocking(False)
+            with suppress(ConnectionError):
+                await loop.sock_sendall(talk, order)
+                talk.shutdown(socket.SHUT_WR)
+            said = bytearray()
+            with suppress(ConnectionError):
+                while len(said) <= ANSWER_BYTES and (data := await loop.sock_recv(talk, _CHUNK)):
+                    said += data
+            code = await loop.sock_recv(status, STATUS.size)
+            return bytes(said), STATUS.unpack(code)[0] if len(code) == STATUS.size else None
+
+    def _send(self, *sockets: socket.socket) -> None:
+        for _ in range(_STARTS):
+            control = self._control or self._start()
+            try:
+                socket.send_fds(control, [b"r"], [each.fileno() for each in sockets])
+                return
+            except OSError:
+                self.close()
+        raise ReadFailed("the process that reads tasks could not be started")
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        with theirs:
+            self._process = subprocess.Popen(
+                _COMMAND,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a traceback may contain secrets
+                env=environment | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"},
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        self._control = ours
+        return ours
+
+    def close(self) -> None:
+        """Kill the server and its children."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+class ReadFailed(SourceError):
+    """The process that read a task died, possibly for a reason outside of the task. The read is retried a few times."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True, retry_seconds=5.0)
+
+
+def _how(code: int | None) -> str:
+    if code == -signal.SIGALRM or code is None:
+        return f"did not end within {WALL_SECONDS:g} s"
+    if code == -signal.SIGKILL:
+        return "was killed: it took too long, or the node was short of memory"
+    return f"ended with status {code}"

@@ -1,0 +1,196 @@
+"""Loads a trial's task and plan: reads the bundle, resolves variables, validates both."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from multistep.api.model import EnvVar, KeySelector, Metadata
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import TaskSourceStatus
+from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.errors import InvalidSpec, NotFound, SourceError
+from multistep.sources import configmaps
+from multistep.sources.cache import Kept
+from multistep.sources.read_task import ReadTask, TaskReader
+from multistep.sources.reasons import DIGEST
+from multistep.sources.remote import Remote
+
+Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # namespace, name -> object; raises NotFound
+
+KEPT = 512  # maximum number of plans and of tasks in memory; evicted ones are loaded again
+KEPT_BYTES = 32 << 20  # memory of the tasks' configs and instructions; the plans have a limit of the same size
+KEPT_DISK_BYTES = 512 << 20  # disk space of the tasks' uploads
+
+TaskKey = tuple[str, ...]
+
+
+class Reading(Protocol):
+    """The concurrency limit on reads: reconcile.reads."""
+
+    async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
+        """Return the task when `read` has finished; until then raise SourceError (transient). Errors of `read` are raised."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trial's task with its plan. env: the spec's variables, with values; source: the resolved spec.task."""
+
+    task: ReadTask
+    plan: TrialPlan
+    env: TrialEnv
+    source: TaskSourceStatus | None = None
+
+
+class TrialLoader:
+    """Loads tasks and variables of trials, with an LRU cache. remote: for tasks from outside the cluster."""
+
+    def __init__(
+        self,
+        get_config_map: Get,
+        get_secret: Get,
+        remote: Remote,
+        reader: TaskReader,
+        reading: Reading,
+        *,
+        policies_enforced: bool = False,
+    ) -> None:
+        self._remote = remote
+        self._reader = reader
+        self._reading = reading
+        self._get_config_map = get_config_map
+        self._get_secret = get_secret
+        self._policies_enforced = policies_enforced
+        self._kept: OrderedDict[str, Loaded] = OrderedDict()
+        self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # by task, as many trials share one
+        self._memory = self._disk = 0  # bytes of them
+        self._plans_memory = 0
+
+    async def load(self, trial: MultiStepTrial) -> Loaded:
+        """Return the trial's task and plan. Raises InvalidSpec or InvalidTask (final) and SourceError (transient or not)."""
+        uid, pinned = trial.metadata.uid, trial.status.task_source
+        kept = self._kept.get(uid)
+        if kept is None or (pinned is not None and kept.source != pinned):
+            kept = await self._read(trial)
+            self._forget_plan(uid)
+            self._kept[uid] = kept
+            self._plans_memory += kept.task.memory
+        self._kept.move_to_end(uid)
+        while len(self._kept) > KEPT or (self._plans_memory > KEPT_BYTES and len(self._kept) > 1):
+            self._forget_plan(next(iter(self._kept)))
+        return kept
+
+    def forget(self, uid: str) -> None:
+        """Evict a finished trial."""
+        self._forget_plan(uid)
+
+    def _forget_plan(self, uid: str) -> None:
+        if (kept := self._kept.pop(uid, None)) is not None:
+            self._plans_memory -= kept.task.memory
+
+    def _keep(self, key: TaskKey, task: ReadTask) -> None:
+        self._drop(key)
+        self._tasks[key] = task
+        self._memory += task.memory
+        self._disk += task.disk
+        while len(self._tasks) > 1 and self._too_much():
+            self._drop(next(iter(self._tasks)))
+
+    def _too_much(self) -> bool:
+        return len(self._tasks) > KEPT or self._memory > KEPT_BYTES or self._disk > KEPT_DISK_BYTES
+
+    def _drop(self, key: TaskKey) -> None:
+        """Evict a task, and the plans that reference it."""
+        if (task := self._tasks.pop(key, None)) is not None:
+            self._memory -= task.memory
+            self._disk -= task.disk
+            for uid in [uid for uid, each in self._kept.items() if each.task is task]:
+                self._forget_plan(uid)
+
+    async def _read(self, trial: MultiStepTrial) -> Loaded:
+        namespace, spec = trial.metadata.namespace, trial.spec
+        task, source = await self._task(trial)
+        env = TrialEnv(
+            variables=await self._values(namespace, "spec.variables", spec.variables),
+            environment=await self._values(namespace, "spec.environment.env", spec.environment.env),
+            agent=await self._values(namespace, "spec.agent.env", spec.agent.env),
+            verifier=await self._values(namespace, "spec.verifier.env", spec.verifier.env),
+        )
+        name = spec.task.name or trial.metadata.name
+        plan = make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=self._policies_enforced)
+        return Loaded(task, plan, env, source)
+
+    async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
+        """Return the cached task, or read it. Trials share a task only if they may all read its source."""
+        verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
+        checks = (str(verification), str(oracle))
+        kept, source = None, None
+        if trial.spec.task.remote:
+            kept, source = await self._remote.load(trial)
+            key: TaskKey = ("remote", kept.digest, *checks)
+        elif (parts := trial.spec.task.bundle) is not None:
+            key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
+        else:  # attempts of a sweep have the same text
+            key = ("inline", hashlib.sha256(trial.spec.task.model_dump_json().encode()).hexdigest(), *checks)
+        if (task := self._tasks.get(key)) is not None:
+            self._tasks.move_to_end(key)
+            return task, source
+        read = partial(self._read_task, trial, kept, key, verification=verification, oracle=oracle)
+        return await self._reading.get(trial.metadata, key, read), source
+
+    async def _read_task(
+        self, trial: MultiStepTrial, kept: Kept | None, key: TaskKey, *, verification: bool, oracle: bool
+    ) -> ReadTask:
+        namespace, source, reader = trial.metadata.namespace, trial.spec.task, self._reader
+        if kept is not None:
+            task = await self._fetched(kept, verification=verification, oracle=oracle)
+        elif source.inline is not None:
+            task = await reader.inline(source.inline, verification=verification, oracle=oracle)
+        elif (parts := source.bundle) is not None:
+            with reader.spool() as path:
+                await configmaps.spool(partial(self._get_config_map, namespace), parts.config_maps, path)
+                task = await reader.file("parts", path, parts.digest, verification=verification, oracle=oracle)
+        else:
+            raise InvalidSpec("spec.task: neither bundle nor inline")
+        self._keep(key, task)
+        return task
+
+    async def _fetched(self, kept: Kept, *, verification: bool, oracle: bool) -> ReadTask:
+        try:
+            return await self._reader.file("bundle", kept.path, kept.digest, verification=verification, oracle=oracle)
+        except SourceError as error:
+            if error.reason != DIGEST:
+                raise
+            self._remote.forget(kept)  # so that it is fetched again
+            raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
+
+    async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
+        found = {each.name: await self._value(namespace, f"{field}[{each.name}]", each) for each in variables}
+        return {name: value for name, value in found.items() if value is not None}
+
+    async def _value(self, namespace: str, field: str, variable: EnvVar) -> str | None:
+        source = variable.value_from
+        if source is None:
+            return variable.value or ""
+        if source.secret_key_ref is not None:
+            return await self._selected(namespace, field, "Secret", self._get_secret, source.secret_key_ref)
+        assert source.config_map_key_ref is not None  # api.trial validates that exactly one is set
+        return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
+
+    async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
+        """Return the value of a key. A missing key may still be added, as for pods, so the error is transient."""
+        try:
+            data = (await get(namespace, selector.name)).get("data") or {}
+        except NotFound:
+            data = {}
+        if selector.key in data:
+            value = data[selector.key]
+            return base64.b64decode(value).decode() if kind == "Secret" else str(value)
+        if selector.optional:
+            return None
+        raise SourceError(f"{field}: {kind} {selector.name!r} with key {selector.key!r} does not exist yet", transient=True)

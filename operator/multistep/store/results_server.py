@@ -1,0 +1,111 @@
+"""Serves results over HTTP: a tar stream per trial, or parts of its files, to readers with the trial's token.
+
+The token is part of the address, which the trial's status contains: access logs must not contain it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from aiohttp import web
+
+from multistep.errors import StoreError
+from multistep.store.shipping import Shipping
+from multistep.store.volume import TrialKey, Volume
+
+MAX_DOWNLOADS = 8  # concurrently; further ones are queued
+WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk; a stalled reader must not hold a slot
+
+MAX_PART_BYTES = 1024 * 1024
+
+PATH = "/results/{namespace}/{name}/{uid}/{token}"
+FILE_PATH = PATH + "/files/{path:.+}"
+
+
+def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None) -> None:
+    """Add two routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
+    503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` below it returns at most limit bytes (up to
+    1 MiB) of one file; a negative offset counts from its end."""
+    results = _Results(volume, shipping)
+    app.router.add_get(PATH, results.get, allow_head=False)
+    app.router.add_get(FILE_PATH, results.get_part, allow_head=False)
+
+
+class _Results:
+    def __init__(self, volume: Volume, shipping: Shipping | None) -> None:
+        self._volume = volume
+        self._shipping = shipping
+        self._slots = asyncio.Semaphore(MAX_DOWNLOADS)
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        key = self._allowed(request)
+        place = await self._place(key)
+        response = web.StreamResponse(headers=_headers(key))
+        async with self._slots:
+            await response.prepare(request)
+            try:
+                await self._send(place, key, response)
+            except (StoreError, TimeoutError):
+                _cut(request)  # without the end of the body, so that the reader detects it
+                return response
+            await response.write_eof()
+        return response
+
+    async def get_part(self, request: web.Request) -> web.Response:
+        key = self._allowed(request)
+        place = await self._place(key)
+        try:
+            offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", str(MAX_PART_BYTES)))
+        except ValueError:
+            raise web.HTTPBadRequest(text="offset and limit must be integers (bytes)") from None
+        if not 1 <= limit <= MAX_PART_BYTES:
+            raise web.HTTPBadRequest(text=f"limit must be from 1 to {MAX_PART_BYTES} bytes")
+        try:
+            part = await place.part(key, request.match_info["path"], offset=offset, limit=limit)
+        except StoreError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+        if part is None:
+            raise web.HTTPNotFound
+        return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
+
+    def _allowed(self, request: web.Request) -> TrialKey:
+        """Return the requested trial. Raises 404 for a missing trial and a wrong token alike, so that it reveals nothing."""
+        shown = request.match_info
+        try:
+            key = TrialKey(shown["namespace"], shown["name"], shown["uid"])
+        except StoreError:
+            raise web.HTTPNotFound from None
+        if not self._volume.grants(key, shown["token"]):
+            raise web.HTTPNotFound
+        return key
+
+    async def _place(self, key: TrialKey) -> Volume | Shipping:
+        """Return the store with the complete results: the object store if it has the manifest, else the volume."""
+        try:
+            if self._shipping is not None and await self._shipping.exists(key):
+                return self._shipping
+        except StoreError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+        if not await self._volume.exists(key):
+            raise web.HTTPNotFound
+        return self._volume
+
+    async def _send(self, place: Volume | Shipping, key: TrialKey, response: web.StreamResponse) -> None:
+        async with aclosing(place.archive(key)) as chunks:
+            async for chunk in chunks:
+                await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)
+
+
+def _headers(key: TrialKey) -> dict[str, str]:
+    return {
+        "Content-Type": "application/x-tar",
+        "Content-Disposition": f'attachment; filename="{key.name}.tar"',
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()

@@ -1,0 +1,520 @@
+"""The API client against a small HTTP server: its requests, and its results for each response."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+from multistep.kube.client import MAX_EVENT_NOTE_BYTES, Client, cut_bytes
+from multistep.kube.gate import Gate
+from multistep.kube.protocols import Cluster
+from multistep.kube.requests import pause_seconds
+from multistep.kube.resources import CRDS, PODS, TRIALS
+from tests.support.api_server import ApiServer, serve
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("requests", "watch"):
+        monkeypatch.setattr(f"multistep.kube.{module}.pause_seconds", lambda *_: 0.0)
+    monkeypatch.setattr("multistep.kube.gate.MAX_PAUSE_SECONDS", 0.0)
+
+
+@asynccontextmanager
+async def client_of(*answers: Answer | Any, **options: Any) -> AsyncIterator[tuple[Client, ApiServer]]:
+    """Run a client of a server that returns these responses in order, and then the last one repeatedly."""
+    left = list(answers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if not callable(answer):
+            return web.json_response(answer)
+        response = await answer(request)
+        assert isinstance(response, web.StreamResponse)
+        return response
+
+    async with serve(handle) as server, Client(server.connection(), **options) as client:
+        yield client, server
+
+
+def status(code: int, reason: str = "", message: str = "because", **headers: str) -> Answer:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        told = {"kind": "Status", "reason": reason, "message": message}
+        return web.json_response(told, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+    return answer
+
+
+async def test_the_client_is_a_cluster() -> None:
+    async with client_of({}) as (client, _):
+        cluster: Cluster = client
+        assert cluster is client
+
+
+async def test_a_status_is_applied_with_uid_and_resource_version() -> None:
+    async with client_of({"metadata": {"resourceVersion": "8"}}) as (client, server):
+        answer = await client.apply_status("ns", "t", uid="u", resource_version="7", status={"phase": "Running"})
+    assert answer == {"metadata": {"resourceVersion": "8"}}
+    method, path, _, body = server.seen[0]
+    trials = "/apis/multistep.dev/v1alpha1/namespaces/ns/multisteptrials"
+    assert (method, path) == ("PATCH", f"{trials}/t/status?fieldManager=multistep&force=true")
+    assert json.loads(body) == {
+        "apiVersion": "multistep.dev/v1alpha1",
+        "kind": "MultiStepTrial",
+        "metadata": {"name": "t", "namespace": "ns", "uid": "u", "resourceVersion": "7"},
+        "status": {"phase": "Running"},
+    }
+
+
+REFUSALS: list[tuple[int, str, type[ClusterError]]] = [
+    (400, "BadRequest", ClusterError),
+    (403, "Forbidden", ClusterError),
+    (404, "NotFound", NotFound),
+    (409, "AlreadyExists", Conflict),
+    (409, "Conflict", Conflict),
+    (422, "Invalid", ClusterError),
+    (429, "TooManyRequests", Unavailable),
+    (500, "InternalError", Unavailable),
+    (503, "ServiceUnavailable", Unavailable),
+]
+
+
+@pytest.mark.parametrize(("code", "reason", "kind"), REFUSALS)
+async def test_a_refusal_becomes_an_error_with_the_servers_words(code: int, reason: str, kind: type[ClusterError]) -> None:
+    async with client_of(status(code, reason)) as (client, server):
+        with pytest.raises(ClusterError, match="because") as caught:
+            await client.create_pod(POD)
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.reason) == (code, reason)
+    assert len(server.seen) == (4 if code == 429 else 1)  # a write that may have succeeded is never sent again
+
+
+async def test_a_refusal_without_a_status_object_is_told_as_it_came() -> None:
+    async def page(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=403, text="<html>proxy says no</html>")
+
+    async with client_of(page) as (client, _):
+        with pytest.raises(ClusterError, match="proxy says no"):
+            await client.get_pod("ns", "p")
+
+
+async def test_retry_after_is_kept() -> None:
+    async with client_of(status(429, Retry_After="7")) as (client, _):
+        with pytest.raises(Unavailable) as caught:
+            await client.create_pod(POD)
+    assert caught.value.retry_after == 7
+
+
+async def test_a_write_that_was_refused_as_too_many_is_sent_again() -> None:
+    async with client_of(status(429), status(429), POD) as (client, server):
+        assert await client.create_pod(POD) == POD
+    assert [method for method, *_ in server.seen] == ["POST"] * 3
+
+
+async def test_a_request_that_shall_come_much_later_is_given_up_for_now() -> None:
+    async with client_of(status(429, Retry_After="3600")) as (client, server):
+        with pytest.raises(Unavailable) as caught:
+            await client.get_pod("ns", "p")
+    assert caught.value.retry_after == 3600
+    assert len(server.seen) == 1
+
+
+async def test_an_event_is_sent_once_whatever_the_server_says() -> None:
+    async with client_of(status(429)) as (client, server):
+        with pytest.raises(Unavailable):
+            await client.create_event(POD, reason="R", message="m")
+    assert len(server.seen) == 1
+
+
+async def test_requests_wait_at_the_gate_but_leases_do_not() -> None:
+    gate = Gate(1)
+    gate._closed_until = asyncio.get_running_loop().time() + 60
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l", "namespace": "ns"}}
+    async with client_of(lease, gate=gate) as (client, _):
+        assert await client.create(lease) == lease
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.get_pod("ns", "p")
+
+
+async def test_a_refused_exec_holds_all_requests_up_and_one_that_its_node_does_not_answer_does_not() -> None:
+    for code, allowed in ((429, 8), (502, 64)):
+        gate = Gate()
+        async with client_of(status(code), gate=gate) as (client, _):
+            with pytest.raises(Unavailable):
+                await client.open_exec("ns", "p", "main", ["true"])
+        assert gate.allowed == allowed
+
+
+async def test_a_read_is_tried_again_while_the_server_is_unavailable() -> None:
+    async with client_of(status(503), status(429), POD) as (client, server):
+        assert await client.get_pod("ns", "p") == POD
+    assert len(server.seen) == 3
+
+
+async def test_a_read_is_given_up_after_a_while() -> None:
+    async with client_of(status(503)) as (client, server):
+        with pytest.raises(Unavailable):
+            await client.get_pod("ns", "p")
+    assert len(server.seen) == 4
+
+
+async def test_a_server_that_hangs_is_unavailable() -> None:
+    async def hang(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(5)
+        return web.Response()
+
+    async with client_of(hang, timeout_seconds=0.05) as (client, _):
+        with pytest.raises(Unavailable, match="no answer"):
+            await client.create_pod(POD)
+
+
+async def test_an_answer_that_is_no_json_is_no_answer() -> None:
+    async def page(_request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>")
+
+    async with client_of(page) as (client, _):
+        with pytest.raises(Unavailable):
+            await client.create_pod(POD)
+
+
+async def test_requests_are_counted() -> None:
+    seen: list[tuple[str, str, int]] = []
+    observe = lambda verb, plural, code, seconds: seen.append((verb, plural, code))  # noqa: E731
+    async with client_of(POD, status(404), POD, observe=observe) as (client, _):
+        await client.get_pod("ns", "p")
+        assert not await client.delete_pod("ns", "p")
+        await client.create_pod(POD)
+    assert seen == [("get", "pods", 200), ("delete", "pods", 404), ("create", "pods", 200)]
+
+
+async def test_a_delete_names_the_uid_it_means() -> None:
+    async with client_of({}) as (client, server):
+        assert await client.delete_pod("ns", "p", uid="u", grace_period_seconds=0)
+        await client.delete_trial("ns", "t", propagation="Foreground")
+    assert json.loads(server.seen[0][3]) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u"},
+        "gracePeriodSeconds": 0,
+    }
+    assert json.loads(server.seen[1][3])["propagationPolicy"] == "Foreground"
+
+
+def page(names: list[str], more: str = "") -> dict[str, Any]:
+    items = [{"metadata": {"name": name, "uid": name, "resourceVersion": "1"}} for name in names]
+    return {"metadata": {"resourceVersion": "9", "continue": more}, "items": items}
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    async with client_of(page(["a"], "next"), page(["b"])) as (client, server):
+        trials = await client.list_trials(label_selector="x=y")
+    assert [each["metadata"]["name"] for each in trials] == ["a", "b"]
+    assert trials[0]["kind"] == "MultiStepTrial"
+    assert server.seen[0][1] == "/apis/multistep.dev/v1alpha1/multisteptrials?labelSelector=x%3Dy&limit=500"
+    assert server.seen[1][1].endswith("&continue=next")
+
+
+async def test_a_list_whose_next_page_expired_begins_again() -> None:
+    async with client_of(page(["a"], "next"), status(410, "Expired"), page(["a"], "new"), page(["b"])) as (client, _):
+        assert len(await client.list_pods("ns")) == 2
+
+
+async def test_an_event_is_bounded_and_refers_to_its_object() -> None:
+    trial = {"apiVersion": TRIALS.api_version, "kind": TRIALS.kind}
+    async with client_of({}) as (client, server):
+        await client.create_event(
+            {**trial, "metadata": {"name": "t", "namespace": "ns", "uid": "u", "resourceVersion": "5"}},
+            reason="StepFinished",
+            message="é" * 2000,
+        )
+        await client.create_event({**trial, "name": "t", "namespace": "ns", "uid": "u"}, reason="R", message="m", type="Warning")
+    first, second = (json.loads(body) for *_, body in server.seen)
+    assert server.seen[0][:2] == ("POST", "/apis/events.k8s.io/v1/namespaces/ns/events?fieldManager=multistep")
+    assert first["regarding"] == second["regarding"] == {**trial, "name": "t", "namespace": "ns", "uid": "u"}
+    assert len(first["note"].encode()) <= MAX_EVENT_NOTE_BYTES
+    assert first["metadata"]["name"].startswith("t.")
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert (second["type"], second["note"]) == ("Warning", "m")
+
+
+@pytest.mark.parametrize(("text", "limit", "cut"), [("abc", 3, "abc"), ("abcd", 3, "…"), ("ééé", 5, "é…")])
+def test_texts_are_cut_by_bytes(text: str, limit: int, cut: str) -> None:
+    assert cut_bytes(text, limit) == cut
+
+
+async def test_any_kind_is_applied_once_its_plural_is_known() -> None:
+    kinds = {
+        "resources": [
+            {"name": "widgets", "kind": "Widget", "namespaced": False},
+            {"name": "widgets/status", "kind": "Widget", "namespaced": False},
+        ]
+    }
+    widget = {"apiVersion": "x.io/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    async with client_of(kinds, widget) as (client, server):
+        await client.apply(widget)
+        await client.apply(widget, dry_run=True)
+    assert [path for _, path, *_ in server.seen] == [
+        "/apis/x.io/v1",
+        "/apis/x.io/v1/widgets/w?fieldManager=multistep-cli&force=true",
+        "/apis/x.io/v1/widgets/w?fieldManager=multistep-cli&force=true&dryRun=All",
+    ]
+
+
+async def test_a_kind_the_cluster_does_not_serve_is_named() -> None:
+    async with client_of(status(404)) as (client, _):
+        with pytest.raises(NotFound, match=r"no Widget of x.io/v1: is its CRD installed"):
+            await client.apply({"apiVersion": "x.io/v1", "kind": "Widget", "metadata": {"name": "w"}})
+
+
+async def test_an_object_without_a_namespace_goes_to_the_clients() -> None:
+    async with client_of(POD) as (client, server):
+        await client.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}})
+        await client.apply({"apiVersion": CRDS.api_version, "kind": CRDS.kind, "metadata": {"name": "c"}})
+    assert server.seen[0][1].startswith("/api/v1/namespaces/default/pods")
+    assert server.seen[1][1].startswith("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/c")
+
+
+def stream(*events: tuple[str, dict[str, Any]], cut: bool = False) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for type, object in events:
+            await response.write(json.dumps({"type": type, "object": object}).encode() + b"\n")
+        if cut and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+def pod(name: str, version: str, **more: str) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"name": name, "uid": name, "resourceVersion": version}, **more}
+
+
+async def follow(client: Client, count: int) -> list[tuple[str, str, str]]:
+    seen: list[tuple[str, str, str]] = []
+    async for event in client.watch(PODS, "ns"):
+        metadata = event.object["metadata"]
+        seen.append((event.type, metadata["name"], metadata["resourceVersion"]))
+        if len(seen) == count:
+            return seen
+    raise AssertionError("a watch never ends by itself")
+
+
+async def test_a_watch_lists_then_follows_and_goes_on_where_it_was() -> None:
+    first = stream(("MODIFIED", pod("a", "10")), ("BOOKMARK", pod("", "15")))
+    second = stream(("ADDED", pod("b", "16")), ("DELETED", pod("a", "17")))
+    async with client_of(page(["a"]), first, second) as (client, server):
+        assert await follow(client, 4) == [
+            ("ADDED", "a", "1"),
+            ("MODIFIED", "a", "10"),
+            ("ADDED", "b", "16"),
+            ("DELETED", "a", "17"),
+        ]
+    assert "resourceVersion=9&" in server.seen[1][1]
+    assert "resourceVersion=15&" in server.seen[2][1]
+
+
+@pytest.mark.parametrize("gone", [stream(("ERROR", {"code": 410, "reason": "Expired"})), status(410, "Expired")])
+async def test_after_a_gap_only_differences_are_told(gone: Answer) -> None:
+    later = {"metadata": {"resourceVersion": "20"}, "items": [pod("a", "1"), pod("c", "18"), pod("d", "19")]}
+    async with client_of(page(["a", "b", "c"]), gone, later, stream()) as (client, _):
+        seen = await follow(client, 6)
+    assert seen[3:] == [("DELETED", "b", "1"), ("MODIFIED", "c", "18"), ("ADDED", "d", "19")]
+
+
+async def test_a_watch_survives_cuts_and_large_objects() -> None:
+    large = stream(("ADDED", pod("a", "10", filler="x" * 2_000_000)), cut=True)
+    async with client_of(page([]), status(503), large, stream(("DELETED", pod("a", "11")))) as (client, _):
+        assert [type for type, *_ in await follow(client, 2)] == ["ADDED", "DELETED"]
+
+
+def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the attempts for which a watch asked for a back-off."""
+    pauses: list[int] = []
+
+    def pause(attempt: int) -> float:
+        pauses.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr("multistep.kube.watch.pause_seconds", pause)
+    return pauses
+
+
+@pytest.mark.parametrize("answers", [[stream()], [stream(("ERROR", {"code": 410})), page([])]])
+async def test_watches_that_end_at_once_and_a_repeated_410_are_retried_with_back_off(
+    answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = recorded_pauses(monkeypatch)
+    async with client_of(page([]), *answers * 10, stream(("ADDED", pod("a", "10")))) as (client, _):
+        await follow(client, 1)
+    assert pauses == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+
+
+async def test_after_a_watch_that_lasted_the_next_one_starts_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = recorded_pauses(monkeypatch)
+    monkeypatch.setattr("multistep.kube.watch.SHORT_SECONDS", 0.0)
+    async with client_of(page([]), stream(), stream(), stream(("ADDED", pod("a", "10")))) as (client, _):
+        await follow(client, 1)
+    assert pauses == []
+
+
+async def test_a_watch_of_a_server_that_stays_away_ends() -> None:
+    async with client_of(page([]), status(503)) as (client, _):
+        with pytest.raises(Unavailable):
+            await follow(client, 1)
+
+
+async def test_a_forbidden_watch_ends_at_once() -> None:
+    async with client_of(page([]), status(403, "Forbidden")) as (client, server):
+        with pytest.raises(ClusterError, match="because"):
+            await follow(client, 1)
+    assert len(server.seen) == 2
+
+
+async def test_a_body_is_streamed_and_a_cut_one_is_no_whole_one() -> None:
+    async def body(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "300000"})
+        await response.prepare(request)
+        whole = len(server.seen) == 1
+        await response.write(b"x" * (300_000 if whole else 200_000))
+        if not whole and request.transport is not None:
+            request.transport.close()
+        return response
+
+    async with client_of(body) as (client, server):
+        assert sum([len(chunk) async for chunk in client.raw_stream("/api/v1/x:80/proxy/f", params={"a": "b c"})]) == 300_000
+        assert server.seen[0][1] == "/api/v1/x:80/proxy/f?a=b+c"
+        with pytest.raises(Unavailable):
+            async for _ in client.raw_stream("/api/v1/x:80/proxy/f"):
+                pass
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u, namespace: team}}}}]
+clusters: [{{name: k, cluster: {{server: "{server}"}}}}]
+users: [{{name: u, user: {user}}}]
+"""
+
+
+@asynccontextmanager
+async def connected(tmp_path: Path, server: ApiServer, user: object) -> AsyncIterator[Client]:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG.format(server=server.url, user=json.dumps(user)))
+    async with await Client.connect(kubeconfig=str(path)) as client:
+        yield client
+
+
+def only(token: str) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != f"Bearer {token}":
+            return web.json_response({"message": "who are you", "reason": "Unauthorized"}, status=401)
+        return web.json_response(POD)
+
+    return answer
+
+
+async def test_a_kubeconfig_tells_server_token_and_namespace(tmp_path: Path) -> None:
+    async with serve(only("t0")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
+        assert client.namespace == "team"
+        await client.create_pod(POD)
+
+
+async def test_a_token_that_was_refused_is_asked_for_again(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "sh",
+        "args": ["-c", f"printf '{credential}' \"$(cat {token})\""],
+        "interactiveMode": "Never",
+    }
+    async with serve(only("new")) as server, connected(tmp_path, server, {"exec": plugin}) as client:
+        token.write_text("new")
+        await asyncio.gather(*(client.create_pod(POD) for _ in range(3)))
+        await client.create_pod(POD)
+    asked = [authorization for _, _, authorization, _ in server.seen]
+    assert asked.count("Bearer old") == 3
+    assert asked[-1] == "Bearer new"
+
+
+async def test_a_token_that_stays_refused_is_an_error(tmp_path: Path) -> None:
+    async with serve(only("none")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
+        with pytest.raises(ClusterError, match="who are you") as caught:
+            await client.create_pod(POD)
+    assert caught.value.status == 401
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "current-context: x", "{"])
+async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(Unavailable, match="no usable cluster configuration"):
+        await Client.connect(kubeconfig=str(path))
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "proxy"),
+    [("", "http://proxy:1"), ("10.0.0.0/8", None), ("10.1.2.3", None), ("example.org", "http://proxy:1")],
+)
+def test_the_environments_proxy_is_used_unless_it_is_excepted(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, proxy: str | None
+) -> None:
+    from multistep.kube.connection import _proxy_of_environment
+
+    monkeypatch.setenv("https_proxy", "http://proxy:1")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert _proxy_of_environment("https://10.1.2.3:6443") == proxy
+
+
+def test_pauses_grow_and_stay_bounded() -> None:
+    assert 0.1 < pause_seconds(1) < 1
+    assert pause_seconds(1, 3.0) == 3.0
+    assert pause_seconds(50) == pause_seconds(1, 3600.0) == 10.0
+
+
+async def test_an_empty_list_of_metadata_is_empty_though_it_has_no_items() -> None:
+    async with client_of({"metadata": {"resourceVersion": "9"}, "items": None}) as (client, _):
+        assert await client.list_metadata(TRIALS) == []
+
+
+async def test_metadata_is_asked_for_alone() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers["Accept"])
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "p"}}]})
+
+    async with client_of(answer) as (client, _):
+        assert await client.list_metadata(PODS, "ns", label_selector="a") == [{"name": "p"}]
+    assert asked == ["application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
+
+
+async def test_an_object_is_replaced_as_a_whole_over_its_version() -> None:
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "l", "namespace": "ns", "resourceVersion": "7"},
+    }
+    async with client_of(lease) as (client, server):
+        await client.replace(lease)
+    method, path, _, body = server.seen[0]
+    assert (method, path) == ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l")
+    assert json.loads(body) == lease

@@ -1,0 +1,106 @@
+"""Facts read from a pod's status as kubelets write it, and the manifest of a trial's pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.api.task_toml import EnvironmentConfig
+from multistep.api.trial import parse_trial
+from multistep.kube.protocols import Object
+from multistep.pods.manifest import PodRequest, facts, manifest
+from multistep.settings import Settings
+from tests.support import world
+
+
+def pod(spec: Object | None = None, **status: Any) -> Object:
+    metadata = {"name": "t-1", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": metadata, "spec": spec or {}, "status": status}
+
+
+def main(state: Object, **more: Any) -> list[Object]:
+    return [{"name": "sidecar", "restartCount": 3, "state": {"running": {}}}, {"name": "main", "state": state, **more}]
+
+
+def test_how_a_container_ended_and_what_it_said_last() -> None:
+    said = {"exitCode": 128, "reason": "StartError", "message": "x" * 600 + "no such file\n"}
+    found = facts(pod(containerStatuses=main({"terminated": said})))
+    assert (found.terminated, found.restarted, found.exit_code, found.exit_reason) == (True, False, 128, "StartError")
+    assert found.exit_message.endswith("xno such file") and len(found.exit_message) < 501
+
+
+@pytest.mark.parametrize(
+    ("last", "wanted"),
+    [
+        ({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, (137, "OOMKilled")),
+        ({}, (None, "Restarted")),
+    ],
+)
+def test_a_container_started_again_has_ended(last: Object, wanted: tuple[int | None, str]) -> None:
+    found = facts(pod(containerStatuses=main({"running": {}}, restartCount=1, lastState=last)))
+    assert (found.running, found.terminated, found.restarted) == (True, True, True)
+    assert (found.exit_code, found.exit_reason) == wanted
+
+
+def test_a_failed_init_container_is_told_from_the_trials_own() -> None:
+    ended = {"exitCode": 3, "reason": "Error"}
+    found = facts(pod(phase="Failed", initContainerStatuses=[{"name": "install-runner", "state": {"terminated": ended}}]))
+    assert (found.init_failed, found.terminated, found.exit_code) == (True, True, 3)
+
+
+def test_a_pod_that_its_node_refused_has_no_containers() -> None:
+    found = facts(pod(phase="Failed", reason="OutOfcpu", message="no room"))
+    assert (found.reason, found.message, found.init_failed, found.exit_code) == ("OutOfcpu", "no room", False, None)
+
+
+def test_the_containers_limit_is_as_the_manifest_has_it() -> None:
+    limited = {"containers": [{"name": "main", "resources": {"limits": {"memory": "64Mi"}}}]}
+    assert facts(pod(limited)).memory_limit == "64Mi"
+    assert facts(pod({"containers": [{"name": "main"}]})).memory_limit == ""
+
+
+def test_the_image_is_the_one_that_the_kubelet_resolved() -> None:
+    resolved = "docker.io/library/debian@sha256:" + "12" * 32
+    assert facts(pod(containerStatuses=main({"running": {}}, imageID=resolved))).image_id == resolved
+    assert facts(pod(containerStatuses=main({"waiting": {}}, imageID=""))).image_id == ""
+
+
+def created(environment: Object) -> Object:
+    """Return the pod of a trial's third attempt."""
+    trial = world.manifest({"environment": environment})
+    status = {"attempt": 3, "podName": "t-3"}
+    request = PodRequest(
+        parse_trial({**trial, "status": status}), EnvironmentConfig(), "img:1", "task", Settings(operator_image="op:1")
+    )
+    return manifest(request)
+
+
+@pytest.mark.parametrize(
+    ("environment", "installs"),
+    [
+        ({}, {"image": "op:1", "imagePullPolicy": "IfNotPresent"}),
+        ({"runnerInImage": True}, {"image": "img:1"}),
+        ({"runnerInImage": True, "imagePullPolicy": "Never"}, {"image": "img:1", "imagePullPolicy": "Never"}),
+    ],
+)
+def test_the_runner_is_executed_from_a_mount_that_the_container_cannot_write(environment: Object, installs: Object) -> None:
+    spec = created(environment)["spec"]
+    (container,), (init,) = spec["containers"], spec["initContainers"]
+    (mount,) = container["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/multistep", True) and container["command"][0] == "/multistep/runner"
+    assert {name: init.get(name) for name in installs} == installs and ("imagePullPolicy" in init) == (
+        "imagePullPolicy" in installs
+    )
+    assert [each["name"] for each in spec["volumes"]] == [mount["name"]] == [init["volumeMounts"][0]["name"]]
+
+
+def test_the_container_is_not_told_which_trial_or_attempt_it_is() -> None:
+    spec = created({})["spec"]
+    (container,) = spec["containers"]
+    assert spec["hostname"] == "multistep" and "t-3" not in str(spec)
+    assert container["env"] == [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+
+
+def test_a_pod_template_may_choose_the_host_name() -> None:
+    assert created({"podTemplate": {"spec": {"hostname": "box"}}})["spec"]["hostname"] == "box"
