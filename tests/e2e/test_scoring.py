@@ -57,7 +57,7 @@ async def test_an_agent_that_breaks_its_verifier_or_a_later_setup_does_not_beat_
     status = found["status"]
     wanted = {name: {"name": name, "counted": 2, "finished": 2, "mean": 0.75} for name in ("honest", "dropper", "saboteur")}
     assert {each["name"]: each for each in status["agents"]} == wanted
-    assert (status["scoredFailures"], status.get("notCounted", {})) == ({"Task": 1, "Verifier": 1}, {})
+    assert (status["scoredFailures"], status.get("excluded", {})) == ({"Task": 1, "Verifier": 1}, {})
     code, out, err = await multistep("sweep", "report", NAME, "-n", given.namespace, "-o", "json")
     assert code == 0, err
     report = json.loads(out)

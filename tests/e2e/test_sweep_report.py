@@ -98,7 +98,7 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
     following = asyncio.create_task(multistep("sweep", "status", "nightly", "-n", given.namespace, "--follow", "-o", "json"))
     await until_done(given, 10)
     kubectl("-n", SYSTEM, "delete", "pod", "-l", "app.kubernetes.io/name=multistep", "--force", "--grace-period=0", "--wait=false")
-    assert (await trials_of(given))["done"] < 60
+    assert (await trials_of(given))["finished"] < 60
     code, out, err = await following
     told = json.loads(out)
     assert (code, told["outcome"], told["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err
@@ -124,13 +124,13 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
 async def trials_of(given: Given) -> dict[str, int]:
     """Return the trial counts of the sweep's status."""
     found = await given.client.get(SWEEPS, given.namespace, "nightly")
-    return {"done": 0, **((found.get("status") or {}).get("trials") or {})}
+    return {"finished": 0, **((found.get("status") or {}).get("trials") or {})}
 
 
 async def until_done(given: Given, least: int) -> None:
 
     async def done() -> bool:
-        return (await trials_of(given))["done"] >= least
+        return (await trials_of(given))["finished"] >= least
 
     await given.when(done)
 
@@ -175,9 +175,13 @@ def assert_standings(report: Mapping[str, Any], rewards: Mapping[str, Mapping[st
             shares = [share_of_draws_with_a_pass(those, k) for those in by_task.values() if len(those) >= k]
             assert standing["passes"][str(k)]["value"] == pytest.approx(float(sum(shares) / len(shares)))
             assert standing["passes"][str(k)]["tasks"] == len(shares)
-    assert [each["lost"] for each in report["agents"]] == [{}, {LOST: 4}, {}]
+    assert [each["excluded"] for each in report["agents"]] == [{}, {LOST: 4}, {}]
     assert [each["scored_failures"] for each in report["agents"]] == [{"Verifier": 1}, {"Agent": 1}, {}]
-    assert [(each["trials"], each["counted"], each["live"]) for each in report["agents"]] == [(20, 20, 0), (20, 16, 0), (20, 20, 0)]
+    assert [(each["trials"], each["counted"], each["active"]) for each in report["agents"]] == [
+        (20, 20, 0),
+        (20, 16, 0),
+        (20, 20, 0),
+    ]
 
 
 def share_of_draws_with_a_pass(rewards: Sequence[Fraction], k: int) -> Fraction:
@@ -192,9 +196,9 @@ def assert_status_says_the_same(status: Mapping[str, Any], report: Mapping[str, 
         counted, mean = means[each["agent"]]
         assert counted == each["counted"]
         assert mean == pytest.approx(each["mean"]["value"])
-    assert (status["notCounted"], status["scoredFailures"]) == ({LOST: 4}, {"Agent": 1, "Verifier": 1})
-    assert {key: status["trials"].get(key, 0) for key in ("total", "made", "done", "counted", "deleted", "live")} == {
-        "total": 60, "made": 60, "done": 60, "counted": 56, "deleted": 0, "live": 0,
+    assert (status["excluded"], status["scoredFailures"]) == ({LOST: 4}, {"Agent": 1, "Verifier": 1})
+    assert {key: status["trials"].get(key, 0) for key in ("total", "created", "finished", "counted", "deleted", "active")} == {
+        "total": 60, "created": 60, "finished": 60, "counted": 56, "deleted": 0, "active": 0,
     }  # fmt: skip
 
 

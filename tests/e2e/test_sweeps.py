@@ -98,9 +98,9 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
         {"name": "solver", "counted": 2, "finished": 4, "mean": 0.5},
         {"name": "idler", "counted": 4, "finished": 4, "mean": 0.125},
     ]
-    assert status["notCounted"] == {"Infrastructure": 2}
+    assert status["excluded"] == {"Infrastructure": 2}
     counts = status["trials"]
-    assert [counts[each] for each in ("total", "made", "complete", "failed", "deleted", "live")] == [8, 8, 6, 2, 0, 0]
+    assert [counts[each] for each in ("total", "created", "complete", "failed", "deleted", "active")] == [8, 8, 6, 2, 0, 0]
     assert status["podHours"] > 0
     found = await trials(given)
     assert len(found) == 8 and "suspend" not in found["held solver 1"]["spec"]
@@ -144,10 +144,10 @@ async def test_the_next_trial_of_a_sweep_is_ready_before_its_turn_and_begins_in_
     second = await made(given, "held idler 1")
     ready = (await given.until(second, is_ready))["status"]
     assert ready.get("steps", []) == []
-    await until(given, lambda found: found["status"]["trials"]["live"] == 2)
+    await until(given, lambda found: found["status"]["trials"]["active"] == 2)
     await lose_when_at_work(given, "held solver 1")
     done = (await given.until(second, finished))["status"]
     assert (done["rewards"], done["podUID"], done.get("attempts", [])) == ({"reward": 0.25}, ready["podUID"], [])
     assert (await given.get(first))["status"]["failure"]["reason"] == "PodDeleted"
     counts = (await until(given, finished))["status"]["trials"]
-    assert (counts["done"], counts["counted"], counts["failed"]) == (2, 1, 1)
+    assert (counts["finished"], counts["counted"], counts["failed"]) == (2, 1, 1)

@@ -213,9 +213,9 @@ class SweepTrials(Model):
 
     total: int = 0
     """Trials that the sweep will create in total."""
-    made: int = 0
+    created: int = 0
     """Trials created so far."""
-    live: int = 0
+    active: int = 0
     """Active trials: pending, running or suspended."""
     pending: int = 0
     """Trials that wait for a pod or for its start."""
@@ -223,7 +223,7 @@ class SweepTrials(Model):
     """Running trials."""
     suspended: int = 0
     """Suspended trials."""
-    done: int = 0
+    finished: int = 0
     """Finished trials: complete or failed."""
     complete: int = 0
     """Complete trials, whatever their reward."""
@@ -280,7 +280,7 @@ class SweepStatus(Model):
     """What spec.tasksFrom was resolved to."""
     trials: SweepTrials = SweepTrials()
     """Number of trials by state."""
-    not_counted: dict[FailureClass, int] = {}
+    excluded: dict[FailureClass, int] = {}
     """Excluded trials, by failure class."""
     scored_failures: dict[FailureClass, int] = {}
     """Trials that are scored although a failure ended them, as their agent may have caused it, by failure class."""

@@ -15,7 +15,7 @@ from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, Journal
 from multistep.engine.plan import TrialPlan
 from multistep.engine.rewards import Rewards, StepException, gate_failure, trial_rewards
 
-State = Literal["Live", "Complete", "Failed"]
+State = Literal["Active", "Complete", "Failed"]
 REWARD: Final = "reward"  # the key whose mean is reported
 MOST_REWARD: Final = 1e100
 
@@ -48,7 +48,7 @@ class Ended(Protocol):
 
 def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
     """Return the value with which a trial enters its agent's mean; None if it is unfinished or excluded."""
-    if trial.state == "Live":
+    if trial.state == "Active":
         return None
     if trial.agent_error and scoring.agent_errors == "Exclude":
         return None
@@ -60,7 +60,7 @@ def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
 
 def blamed(trial: Ended) -> FailureClass | None:
     """Return the class of what kept a finished trial from its reward, or None if nothing did."""
-    if trial.state == "Live" or trial.blame is not None:
+    if trial.state == "Active" or trial.blame is not None:
         return trial.blame
     if is_too_large(trial.reward):
         return "Verifier"
@@ -68,7 +68,7 @@ def blamed(trial: Ended) -> FailureClass | None:
 
 
 def is_too_large(reward: float | None) -> bool:
-    """Whether a sum cannot hold the reward. It then counts 0: a verifier that divides by what an agent made may return it."""
+    """Whether a sum cannot hold the reward. It then counts 0: a verifier that divides by an agent's output may return it."""
     return reward is not None and abs(reward) > MOST_REWARD
 
 

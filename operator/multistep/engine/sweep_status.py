@@ -11,9 +11,9 @@ from multistep.engine.lifecycle import suspended_seconds
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded
 from multistep.engine.sweep_trials import Plan
-from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_make
+from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 
-BUDGET_LOOK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
+BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 MAX_COLUMN_CHARACTERS: Final = 60
 
 
@@ -33,7 +33,7 @@ class Next:
     for watch events.
     """
 
-    make: range
+    create: range
     early: int
     suspend: Collection[int]
     resume: Collection[int]
@@ -43,23 +43,23 @@ class Next:
 
 
 def decide(
-    sweep: TrialSweep, plan: Plan, made: int, trials: Collection[TrialFacts], now: float, trouble: Trouble | None = None
+    sweep: TrialSweep, plan: Plan, created: int, trials: Collection[TrialFacts], now: float, trouble: Trouble | None = None
 ) -> Next:
     """Return the next actions of an active sweep."""
-    counts = tally(plan.grid, made, trials, now, plan.spec.scoring)
+    counts = tally(plan.grid, created, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now)
     halted = halt(counts, limits, now)
     held = halted is not None or sweep.spec.suspend
-    live = [each for each in trials if each.state == "Live"]
-    waiting = sorted(each.number for each in live if each.suspend and each.by_sweep)
-    room = 0 if sweep.spec.suspend else max(0, limits.parallelism - (len(live) - len(waiting)))
-    make = range(0) if held else to_make(counts, limits)
+    active = [each for each in trials if each.state == "Active"]
+    waiting = sorted(each.number for each in active if each.suspend and each.by_sweep)
+    room = 0 if sweep.spec.suspend else max(0, limits.parallelism - (len(active) - len(waiting)))
+    create = range(0) if held else to_create(counts, limits)
     return Next(
-        make=make,
-        early=make.start + max(0, room - len(waiting)),
-        suspend=[each.number for each in live if sweep.spec.suspend and not each.suspend],
+        create=create,
+        early=create.start + max(0, room - len(waiting)),
+        suspend=[each.number for each in active if sweep.spec.suspend and not each.suspend],
         resume=waiting[:room],
-        stop=[each.number for each in live if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
+        stop=[each.number for each in active if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
         status=_reached(sweep, plan, counts, halted, trouble, now),
         seconds=_due(sweep, counts, limits, now),
     )
@@ -122,8 +122,8 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
 def _due(sweep: TrialSweep, counts: Tally, limits: Limits, now: float) -> float | None:
     running = limits.deadline is not None and not sweep.spec.suspend  # a suspension moves the deadline
     times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
-    if limits.pod_hours is not None and counts.live:
-        times.append(BUDGET_LOOK_SECONDS)
+    if limits.pod_hours is not None and counts.active:
+        times.append(BUDGET_CHECK_SECONDS)
     return min(times, default=None)
 
 
@@ -140,7 +140,7 @@ def _reached(sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, 
         sweep, phase, reason, message, now,
         stalled=trouble is not None and phase == "Running",
         trials=_trials(counts),
-        not_counted=dict(sorted(counts.excluded.items())),
+        excluded=dict(sorted(counts.excluded.items())),
         scored_failures=dict(sorted(counts.scored.items())),
         agents=agents,
         reward=_column(agents),
@@ -152,26 +152,26 @@ def _reached(sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, 
 def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None) -> tuple[Phase, str, str]:
     """Return phase, reason and message. A sweep whose trials were stopped at its deadline is Failed, not Complete."""
     cut_off = halted is not None and halted.reason == "DeadlineExceeded" and counts.stopped
-    if counts.over and not cut_off:
+    if counts.all_finished and not cut_off:
         return "Complete", "SweepComplete", f"{_counted(counts)} of {counts.total} trials count"
-    if halted is not None and not counts.live:
-        return "Failed", halted.reason, f"{halted.message}; {counts.made} of {counts.total} trials were created"
+    if halted is not None and not counts.active:
+        return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
     if halted is not None:
-        return "Halting", halted.reason, f"{halted.message}; {counts.live} trials are still active"
+        return "Halting", halted.reason, f"{halted.message}; {counts.active} trials are still active"
     if sweep.spec.suspend:
         return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials are finishing their step"
-    return "Running", "Running", f"{counts.made} of {counts.total} trials were created"
+    return "Running", "Running", f"{counts.created} of {counts.total} trials were created"
 
 
 def _trials(counts: Tally) -> SweepTrials:
     return SweepTrials(
         total=counts.total,
-        made=counts.made,
-        live=counts.live,
+        created=counts.created,
+        active=counts.active,
         pending=counts.phases.get("Pending", 0),
         running=counts.phases.get("Running", 0),
         suspended=counts.phases.get("Suspended", 0),
-        done=counts.complete + counts.failed,
+        finished=counts.complete + counts.failed,
         complete=counts.complete,
         failed=counts.failed,
         deleted=counts.deleted,

@@ -13,11 +13,11 @@ from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, T
 from multistep.api.trial import KIND
 from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
-from multistep.engine.sweeps import Grid, LivePhase, TrialFacts
+from multistep.engine.sweeps import ActivePhase, Grid, TrialFacts
 from multistep.errors import InvalidSpec
 
 Object = Mapping[str, Any]
-_LIVE_PHASES: Final[Mapping[str, LivePhase]] = {"Running": "Running", "Suspended": "Suspended"}
+_ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspended": "Suspended"}
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def facts(trial: Object) -> TrialFacts:
     state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
     since = _first_step(status.get("steps"))
     worked = sum(_worked(each) for each in status.get("attempts") or [])
-    if state != "Live" and since is not None:
+    if state != "Active" and since is not None:
         worked, since = worked + _seconds(since, status.get("completionTime")), None
     return TrialFacts(
         number=int(number) if number.isdecimal() else -1,
@@ -140,7 +140,7 @@ def facts(trial: Object) -> TrialFacts:
         agent_error=any(map(_is_agent_error, status.get("steps") or [])),
         pod_seconds=worked,
         since=since,
-        phase=_LIVE_PHASES.get(status.get("phase") or "", "Pending"),
+        phase=_ACTIVE_PHASES.get(status.get("phase") or "", "Pending"),
         suspend=bool(spec.get("suspend")),
         by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
         stop=bool(spec.get("stop")),
@@ -154,7 +154,7 @@ def _is_agent_error(step: Object) -> bool:
 
 def _state(status: Object) -> State:
     holding = {each["type"] for each in status.get("conditions") or [] if each["status"] == "True"}
-    return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Live"
+    return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Active"
 
 
 def _worked(attempt: Object) -> float:

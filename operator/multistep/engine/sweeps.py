@@ -21,8 +21,8 @@ from multistep.api.trial_status import FailureClass
 from multistep.engine.scoring import State, blamed, counted_reward
 
 Order = Literal["Attempts", "Tasks"]
-LivePhase = Literal["Pending", "Running", "Suspended"]
-MAKE_AT_ONCE = 100  # trials created between two writes of the status
+ActivePhase = Literal["Pending", "Running", "Suspended"]
+CREATE_AT_ONCE = 100  # trials created between two writes of the status
 
 _NAME_CHARACTERS = 63  # the limit of a label's value
 _NO_NAME = re.compile(r"[^a-z0-9]+")
@@ -87,7 +87,7 @@ class TrialFacts:
     blame: FailureClass | None = None
     pod_seconds: float = 0.0
     since: float | None = None
-    phase: LivePhase = "Pending"
+    phase: ActivePhase = "Pending"
     suspend: bool = False
     by_sweep: bool = False
     stop: bool = False
@@ -127,8 +127,8 @@ class Tally:
     """
 
     total: int
-    made: int
-    phases: Mapping[LivePhase, int]
+    created: int
+    phases: Mapping[ActivePhase, int]
     complete: int
     failed: int
     deleted: int
@@ -139,7 +139,7 @@ class Tally:
     stopped: bool
 
     @property
-    def live(self) -> int:
+    def active(self) -> int:
         """Return the number of active trials."""
         return sum(self.phases.values())
 
@@ -148,9 +148,9 @@ class Tally:
         return self.excluded.get(blame, 0) + self.scored.get(blame, 0)
 
     @property
-    def over(self) -> bool:
+    def all_finished(self) -> bool:
         """Whether all trials were created and none is active."""
-        return self.made == self.total and not self.live
+        return self.created == self.total and not self.active
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ class Halt:
     message: str
 
 
-def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count the trials. made: created trials by the status; trials: those that exist; now: seconds since the epoch."""
+def tally(grid: Grid, created: int, trials: Iterable[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
+    """Count the trials. created: created trials by the status; trials: those that exist; now: seconds since the epoch."""
     scoring = scoring or Scoring()
-    states, phases = Counter[State](), Counter[LivePhase]()
+    states, phases = Counter[State](), Counter[ActivePhase]()
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
     rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # by task
     finished = [0 for _ in grid.agents]
@@ -174,7 +174,7 @@ def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float, scori
         states[each.state] += 1
         stopped = stopped or each.stop
         pod_seconds += each.pod_seconds + (max(0.0, now - each.since) if each.since is not None else 0.0)
-        if each.state == "Live":
+        if each.state == "Active":
             phases[each.phase] += 1
             continue
         cell, reward = grid.cell(each.number), counted_reward(each, scoring)
@@ -185,14 +185,14 @@ def tally(grid: Grid, made: int, trials: Iterable[TrialFacts], now: float, scori
         rewards[cell.agent][cell.task].append(reward)
         if (blame := blamed(each)) is not None:
             scored[blame] += 1
-    made = max(made, highest + 1)
+    created = max(created, highest + 1)
     return Tally(
         total=len(grid),
-        made=made,
+        created=created,
         phases=phases,
         complete=states["Complete"],
         failed=states["Failed"],
-        deleted=made - there,
+        deleted=created - there,
         excluded=excluded,
         scored=scored,
         pod_hours=pod_seconds / 3600,
@@ -219,7 +219,7 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     return None
 
 
-def to_make(counts: Tally, limits: Limits) -> range:
+def to_create(counts: Tally, limits: Limits) -> range:
     """Return the numbers of the trials to create now."""
-    room = max(limits.parallelism + limits.prestart - counts.live, 0)
-    return range(counts.made, min(counts.made + room, counts.made + MAKE_AT_ONCE, counts.total))
+    room = max(limits.parallelism + limits.prestart - counts.active, 0)
+    return range(counts.created, min(counts.created + room, counts.created + CREATE_AT_ONCE, counts.total))

@@ -20,7 +20,7 @@ from multistep.reconcile.versions import is_older
 class Page:
     """The cached trials of one sweep.
 
-    trials: by name. made: how many numbers are known to be created. whole: all trials were listed. observed: names in watch events
+    trials: by name. created: number of trials known to be created. whole: all trials were listed. observed: names in watch events
     since the current reconcile started. over: the sweep has finished, so the page records nothing more. plan: with the spec's
     generation. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of
     the sweep.
@@ -28,7 +28,7 @@ class Page:
 
     key: Key
     trials: dict[str, TrialFacts] = field(default_factory=dict)
-    made: int = 0
+    created: int = 0
     whole: bool = False
     observed: set[str] = field(default_factory=set)
     over: bool = False
@@ -76,7 +76,7 @@ class Page:
         """Return the facts of the trials whose number label matches their name: users can change labels."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
-        self.made = max(self.made, max((each.number for each in found), default=-1) + 1)
+        self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
         return found
 
 

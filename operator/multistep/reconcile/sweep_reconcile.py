@@ -150,11 +150,11 @@ class _SweepReconcile:
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
         await self._change(plan, due.resume, {"suspend": None}, None)
         await self._change(plan, due.stop, {"stop": True})
-        trouble = await self._create(plan, due.make, due.early)
+        trouble = await self._create(plan, due.create, due.early)
         reached = self._decide(plan, trouble)
         if is_finished(reached.status):
             return await self._end(reached.status)
-        if reached.make and trouble is None:
+        if reached.create and trouble is None:
             await self._write(reached.status)
             return 0.0
         waits = await self._write_throttled(reached.status)
@@ -164,8 +164,8 @@ class _SweepReconcile:
 
     def _decide(self, plan: Plan, trouble: Trouble | None) -> sweep_status.Next:
         trials = self._page.of(plan.names)
-        made = max(self._page.made, self._sweep.status.trials.made)
-        return sweep_status.decide(self._sweep, plan, made, trials, self._s.clock(), trouble)
+        created = max(self._page.created, self._sweep.status.trials.created)
+        return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), trouble)
 
     # -- trials
 
@@ -189,7 +189,7 @@ class _SweepReconcile:
             except ClusterError as error:  # a quota, a policy, or an invalid trial spec
                 return Trouble(REFUSED, str(error))
             self._page.read(made)
-            self._page.made = max(self._page.made, number + 1)
+            self._page.created = max(self._page.created, number + 1)
         return None
 
     async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:

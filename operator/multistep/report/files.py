@@ -37,7 +37,7 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "tasks": [asdict(each) for each in summary.tasks],
         "durations": [asdict(each) for each in summary.durations],
         "failures": [
-            {"blame": each.blame, "reason": each.reason, "trials": [row.trial for row in each.trials]} for each in summary.losses
+            {"blame": each.blame, "reason": each.reason, "trials": [row.trial for row in each.trials]} for each in summary.failures
         ],
         "trials": list(map(_cells, summary.rows)),
     }
@@ -84,7 +84,7 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
         "exception": text,
         "seconds": pa.struct(dict.fromkeys(PHASES, number)),
     }
-    kinds = {"attempt": whole, "lost_attempts": whole, "reward": number, "counts": number, "seconds": number}
+    kinds = {"attempt": whole, "failed_attempts": whole, "reward": number, "counts": number, "seconds": number}
     schema = pa.schema({**{name: kinds.get(name, text) for name in _COLUMNS}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:

@@ -33,8 +33,8 @@ def page(about: About, summary: Summary) -> str:
         columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
         tasks=[(task, list(found)) for task, found in groupby(summary.rows, key=lambda row: row.task)],
-        live=sum(each.live for each in summary.standings),
-        lost=sum(sum(each.lost.values()) for each in summary.standings),
+        active=sum(each.active for each in summary.standings),
+        excluded=sum(sum(each.excluded.values()) for each in summary.standings),
         fewest=FEWEST,
     )
 

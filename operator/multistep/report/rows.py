@@ -34,7 +34,7 @@ class Row:
     """A trial. counts: the reward that the mean includes; None: the trial is excluded or has not finished. blame, reason: class and
     reason of its failure; program: name of the agent's program, e.g. oracle.
 
-    seconds: duration, None if it has not finished; lost_attempts: number of failed attempts before the last one;
+    seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
     content: digest of the task, if known; results: URL of its files in an object store.
     """
 
@@ -44,21 +44,21 @@ class Row:
     agent: str
     program: str
     attempt: int
-    state: Literal["Live", "Complete", "Failed"]
+    state: Literal["Active", "Complete", "Failed"]
     reward: float | None
     counts: float | None
     blame: str
     reason: str
     seconds: float | None
-    lost_attempts: int
+    failed_attempts: int
     content: str
     results: str
     steps: tuple[StepRow, ...]
 
     @property
-    def lost(self) -> bool:
+    def excluded(self) -> bool:
         """Whether the trial is excluded: it has finished and is not scored."""
-        return self.state != "Live" and self.counts is None
+        return self.state != "Active" and self.counts is None
 
     @property
     def scored_failure(self) -> bool:
@@ -73,7 +73,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     task = (trial.get("spec") or {}).get("task") or {}
     known, reward = facts(trial), _float((status.rewards or {}).get(REWARD))
     counts = counted_reward(known, scoring or Scoring())
-    blame = blamed(known) or ("Agent" if counts is None and known.state != "Live" else "")
+    blame = blamed(known) or ("Agent" if counts is None and known.state != "Active" else "")
     program = ((trial.get("spec") or {}).get("agent") or {}).get("name") or "oracle"
     return Row(
         namespace=metadata.get("namespace", ""),
@@ -88,7 +88,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         blame=blame,
         reason=_reason(status, reward) if blame else "",
         seconds=_between(status.start_time, status.completion_time),
-        lost_attempts=len(status.attempts),
+        failed_attempts=len(status.attempts),
         content=status.task_source.digest if status.task_source else (task.get("bundle") or {}).get("digest") or "",
         results=status.results_store or "",
         steps=tuple(map(_step, status.steps)),

@@ -36,21 +36,21 @@ class About:
 class Standing:
     """An agent. passes: pass@k by k.
 
-    trials: all; live: active trials; counted: scored trials; lost: excluded trials by failure class.
+    trials: all; active: active trials; counted: scored trials; excluded: excluded trials by failure class.
     scored_failures: trials scored although a failure ended them, by class; tasks: number of its tasks;
-    were_lost_zero: the mean if every excluded trial had scored 0.
+    mean_if_excluded_zero: the mean if every excluded trial had scored 0.
     """
 
     agent: str
     mean: Estimate | None
     passes: Mapping[int, Estimate]
     trials: int
-    live: int
+    active: int
     counted: int
-    lost: Mapping[str, int]
+    excluded: Mapping[str, int]
     scored_failures: Mapping[str, int]
     tasks: int
-    were_lost_zero: float | None
+    mean_if_excluded_zero: float | None
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Durations:
 
 
 @dataclass(frozen=True)
-class Loss:
+class FailedTrials:
     """Trials that failed for one reason. blame: the failure class."""
 
     blame: str
@@ -124,7 +124,7 @@ class Summary:
     pairs: Sequence[Pair]
     tasks: Sequence[TaskSteps]
     durations: Sequence[Durations]
-    losses: Sequence[Loss]
+    failures: Sequence[FailedTrials]
     warnings: Sequence[str]
     broken: Sequence[Broken]
     rows: Sequence[Row]
@@ -144,7 +144,7 @@ def summarize(found: Iterable[Row]) -> Summary:
         pairs(ranked),
         list(_tasks(ordered)),
         list(_durations(ranked)),
-        list(_losses(ordered)),
+        list(_failures(ordered)),
         list(warnings(ranked)),
         broken_tasks(ordered),
         ordered,
@@ -173,7 +173,7 @@ def _counts(row: Row) -> float | None:
 
 
 def _counts_or_zero(row: Row) -> float | None:
-    return 0.0 if row.lost else row.counts
+    return 0.0 if row.excluded else row.counts
 
 
 def _by_task(found: Iterable[Row], number: Callable[[Row], float | None]) -> dict[str, list[float]]:
@@ -188,18 +188,18 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
     rewards = _by_task(found, _counts)
     passed = {task: [each >= PASS for each in those] for task, those in rewards.items()}
     passes = {k: pass_at(k, passed) for k in ks(max(map(len, passed.values()), default=0))}
-    with_lost = mean_reward(_by_task(found, _counts_or_zero))
+    with_excluded = mean_reward(_by_task(found, _counts_or_zero))
     return Standing(
         agent=agent,
         mean=mean_reward(rewards),
         passes={k: each for k, each in passes.items() if each is not None},
         trials=len(found),
-        live=sum(row.state == "Live" for row in found),
+        active=sum(row.state == "Active" for row in found),
         counted=sum(map(len, rewards.values())),
-        lost=dict(Counter(row.blame for row in found if row.lost)),
+        excluded=dict(Counter(row.blame for row in found if row.excluded)),
         scored_failures=dict(Counter(row.blame for row in found if row.scored_failure)),
         tasks=len({row.task for row in found}),
-        were_lost_zero=with_lost.value if with_lost and any(row.lost for row in found) else None,
+        mean_if_excluded_zero=with_excluded.value if with_excluded and any(row.excluded for row in found) else None,
     )
 
 
@@ -253,7 +253,7 @@ def _duration(agent: str, what: str, seconds: Sequence[float]) -> Iterable[Durat
         yield Durations(agent, what, len(seconds), median(seconds), p90, max(seconds))
 
 
-def _losses(found: Sequence[Row]) -> Iterable[Loss]:
+def _failures(found: Sequence[Row]) -> Iterable[FailedTrials]:
     groups = _grouped((row for row in found if row.blame), lambda row: (row.blame, row.reason))
     for (blame, reason), members in sorted(groups, key=lambda group: -len(group[1])):
-        yield Loss(blame, reason, members)
+        yield FailedTrials(blame, reason, members)

@@ -34,7 +34,7 @@ def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
     """Return the tasks that failed for the oracle by a failure of class Verifier or Task."""
     found: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        if row.program == _ORACLE and row.state != "Live" and row.blame in _BROKEN:
+        if row.program == _ORACLE and row.state != "Active" and row.blame in _BROKEN:
             found[row.task].append(row.reason)
     return [Broken(task, sorted(set(reasons)), len(reasons)) for task, reasons in sorted(found.items())]
 
@@ -59,5 +59,5 @@ def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
-    finished = [row for row in rows if row.state != "Live"]
-    return sum(row.lost for row in finished) / len(finished) if finished else None
+    finished = [row for row in rows if row.state != "Active"]
+    return sum(row.excluded for row in finished) / len(finished) if finished else None

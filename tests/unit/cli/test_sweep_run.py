@@ -32,13 +32,20 @@ def told(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **field
         {"type": type_, "status": str(value), "lastTransitionTime": START, "reason": "Because", "message": "so it is"}
         for type_, value in holds.items()
     ]
-    trials = {"total": total, "made": total, "done": done, "live": total - done, "running": total - done, "counted": counted}
+    trials = {
+        "total": total,
+        "created": total,
+        "finished": done,
+        "active": total - done,
+        "running": total - done,
+        "counted": counted,
+    }
     return {"phase": phase, "conditions": conditions, "startTime": START, "trials": trials, **fields}
 
 
 RUNNING = told("Running", done=1, counted=1)
 GOOD = told("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "finished": 6, "mean": 0.75}], podHours=0.5)
-LOSSY = told("Complete", done=4, counted=3, notCounted={"Infrastructure": 1})
+LOSSY = told("Complete", done=4, counted=3, excluded={"Infrastructure": 1})
 HALTED = told("Failed", done=2, counted=2)
 
 
@@ -278,7 +285,7 @@ def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke
     cluster.put(
         "TrialSweep",
         "s",
-        status={**GOOD, "notCounted": {"Task": 2}, "scoredFailures": {"Verifier": 3}, "trials": {**GOOD["trials"], "deleted": 1}},
+        status={**GOOD, "excluded": {"Task": 2}, "scoredFailures": {"Verifier": 3}, "trials": {**GOOD["trials"], "deleted": 1}},
     )
     result = invoke("sweep", "status", "s")
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [

@@ -213,8 +213,8 @@ def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(blam
 def test_a_trial_counts_when_it_has_finished() -> None:
     assert counted_reward(TrialFacts(0, "Complete", reward=0.5), Scoring()) == 0.5
     assert counted_reward(TrialFacts(0, "Complete"), Scoring()) is None and blamed(TrialFacts(0, "Complete")) == "Task"
-    assert blamed(TrialFacts(0, "Complete", reward=0.5)) is None and blamed(TrialFacts(0, "Live")) is None
-    assert counted_reward(TrialFacts(0, "Live", reward=0.5), Scoring()) is None
+    assert blamed(TrialFacts(0, "Complete", reward=0.5)) is None and blamed(TrialFacts(0, "Active")) is None
+    assert counted_reward(TrialFacts(0, "Active", reward=0.5), Scoring()) is None
 
 
 def test_a_deadline_counts_against_an_agent_that_used_half_of_it_and_against_nobody_else() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep
 from multistep.engine import sweep_status
-from multistep.engine.sweep_status import BUDGET_LOOK_SECONDS, Next, Trouble, decide, headline, to_json
+from multistep.engine.sweep_status import BUDGET_CHECK_SECONDS, Next, Trouble, decide, headline, to_json
 from multistep.engine.sweep_trials import Plan, plan
 from multistep.engine.sweeps import TrialFacts
 
@@ -38,7 +38,7 @@ def begun(**spec: Any) -> TrialSweep:
 
 
 def next_of(found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, trouble: Trouble | None = None) -> Next:
-    return decide(found, plan_of(found), found.status.trials.made, trials, NOW + at, trouble)
+    return decide(found, plan_of(found), found.status.trials.created, trials, NOW + at, trouble)
 
 
 def holding(status: SweepStatus) -> set[str]:
@@ -70,11 +70,11 @@ def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_beg
 
 
 def test_it_makes_trials_while_there_is_room() -> None:
-    assert next_of(begun()).make == range(3)
-    found = next_of(begun(), [*done(0), TrialFacts(1, "Live", phase="Running"), TrialFacts(2, "Live")])
-    assert found.make == range(3, 4)
+    assert next_of(begun()).create == range(3)
+    found = next_of(begun(), [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active")])
+    assert found.create == range(3, 4)
     trials = found.status.trials
-    assert (trials.made, trials.live, trials.running, trials.pending, trials.done, trials.counted) == (3, 2, 1, 1, 1, 1)
+    assert (trials.created, trials.active, trials.running, trials.pending, trials.finished, trials.counted) == (3, 2, 1, 1, 1, 1)
     assert why(found.status) == ("Running", "Running", "3 of 4 trials were created")
     assert found.seconds is None
 
@@ -85,7 +85,7 @@ def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
     assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
     assert holding(status) == {"Complete", "Ready"}
     assert [(each.name, each.counted, each.mean) for each in status.agents] == [("a", 1, 1.0), ("b", 2, 0.375)]
-    assert (status.reward, status.not_counted, status.pod_hours) == ("a 1 (1 of 2), b 0.375", {"Infrastructure": 1}, 2.0)
+    assert (status.reward, status.excluded, status.pod_hours) == ("a 1 (1 of 2), b 0.375", {"Infrastructure": 1}, 2.0)
     assert status.completion_time is not None and is_finished(status)
 
 
@@ -99,34 +99,34 @@ def test_of_a_single_agent_the_column_shows_the_mean_alone_and_never_too_much() 
 
 
 def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
-    trials = [*done(0), TrialFacts(1, "Live", phase="Running"), TrialFacts(2, "Live", suspend=True)]
+    trials = [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active", suspend=True)]
     found = next_of(begun(suspend=True), trials)
-    assert (found.make, found.suspend, found.resume) == (range(0), [1], [])
+    assert (found.create, found.suspend, found.resume) == (range(0), [1], [])
     assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials are finishing their step")
     assert holding(found.status) == {"Suspended", "Reconciling"}
 
 
 def test_a_resumed_sweep_resumes_what_it_suspended_and_nothing_that_somebody_else_did() -> None:
-    trials = [TrialFacts(0, "Live", suspend=True, by_sweep=True), TrialFacts(1, "Live", suspend=True)]
+    trials = [TrialFacts(0, "Active", suspend=True, by_sweep=True), TrialFacts(1, "Active", suspend=True)]
     found = next_of(begun(), trials)
-    assert (found.suspend, found.resume, found.make) == ([], [0], range(2, 3))
+    assert (found.suspend, found.resume, found.create) == ([], [0], range(2, 3))
 
 
 def test_beyond_its_parallelism_it_makes_trials_that_wait_for_their_turn() -> None:
     found = next_of(begun(prestart=2, attempts=2))
-    assert (found.make, found.early, found.resume) == (range(5), 3, [])
-    ready = [TrialFacts(number, "Live", suspend=True, by_sweep=True) for number in (4, 3)]
-    found = next_of(begun(prestart=2, attempts=2), [*done(0), TrialFacts(1, "Live"), TrialFacts(2, "Live"), *ready])
-    assert (found.resume, found.make, found.early) == ([3], range(5, 6), 5)
-    found = next_of(begun(prestart=1, attempts=2), [*done(0, 1), TrialFacts(2, "Live"), *ready[:1]])
-    assert (found.resume, found.make, found.early) == ([4], range(5, 7), 6)
+    assert (found.create, found.early, found.resume) == (range(5), 3, [])
+    ready = [TrialFacts(number, "Active", suspend=True, by_sweep=True) for number in (4, 3)]
+    found = next_of(begun(prestart=2, attempts=2), [*done(0), TrialFacts(1, "Active"), TrialFacts(2, "Active"), *ready])
+    assert (found.resume, found.create, found.early) == ([3], range(5, 6), 5)
+    found = next_of(begun(prestart=1, attempts=2), [*done(0, 1), TrialFacts(2, "Active"), *ready[:1]])
+    assert (found.resume, found.create, found.early) == ([4], range(5, 7), 6)
 
 
 def test_a_spent_budget_lets_what_is_live_end() -> None:
     busy = begun(stopWhen={"podHours": 1})
-    live = [*done(0), TrialFacts(1, "Live", since=NOW)]
-    found = next_of(busy, live)
-    assert (found.make, found.stop, found.seconds) == (range(0), [], BUDGET_LOOK_SECONDS)
+    active = [*done(0), TrialFacts(1, "Active", since=NOW)]
+    found = next_of(busy, active)
+    assert (found.create, found.stop, found.seconds) == (range(0), [], BUDGET_CHECK_SECONDS)
     assert why(found.status)[:2] == ("Halting", "BudgetSpent")
     assert "1 trials are still active" in why(found.status)[2]
     ended = next_of(busy, done(0, 1)).status
@@ -135,9 +135,9 @@ def test_a_spent_budget_lets_what_is_live_end() -> None:
 
 
 def test_pods_that_go_on_working_are_counted_now_and_then_where_there_is_a_budget() -> None:
-    live = [TrialFacts(0, "Live", since=NOW, phase="Running")]
-    assert next_of(begun(stopWhen={"podHours": 1}), live, at=60).seconds == BUDGET_LOOK_SECONDS
-    assert why(next_of(begun(stopWhen={"podHours": 1}), live, at=3600).status)[0] == "Halting"
+    active = [TrialFacts(0, "Active", since=NOW, phase="Running")]
+    assert next_of(begun(stopWhen={"podHours": 1}), active, at=60).seconds == BUDGET_CHECK_SECONDS
+    assert why(next_of(begun(stopWhen={"podHours": 1}), active, at=3600).status)[0] == "Halting"
     assert next_of(begun(stopWhen={"podHours": 1})).seconds is None
 
 
@@ -149,10 +149,10 @@ def test_too_many_failures_of_a_class_end_it() -> None:
 
 def test_at_the_deadline_what_is_live_is_stopped() -> None:
     found = begun(activeDeadlineSeconds=60)
-    live = [TrialFacts(0, "Live"), TrialFacts(1, "Live", stop=True)]
-    assert next_of(found, live, at=59).seconds == 1
-    due = next_of(found, live, at=60)
-    assert (due.stop, due.make, due.seconds) == ([0], range(0), None)
+    active = [TrialFacts(0, "Active"), TrialFacts(1, "Active", stop=True)]
+    assert next_of(found, active, at=59).seconds == 1
+    due = next_of(found, active, at=60)
+    assert (due.stop, due.create, due.seconds) == ([0], range(0), None)
     assert why(due.status)[:2] == ("Halting", "DeadlineExceeded")
     stopped = [TrialFacts(number, "Failed", blame="User", stop=True) for number in range(2)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
@@ -216,7 +216,7 @@ def test_a_status_stays_small_however_many_trials_there_are(attempts: int) -> No
 FACTS = st.builds(
     TrialFacts,
     st.integers(0, 11),
-    st.sampled_from(["Live", "Complete", "Failed"]),
+    st.sampled_from(["Active", "Complete", "Failed"]),
     st.none() | st.floats(0, 1),
     st.none() | st.sampled_from(["Agent", "Verifier", "Task", "Infrastructure", "User"]),
     st.floats(0, 1e5),
@@ -242,16 +242,16 @@ def test_whatever_there_is_no_trial_is_made_twice_nor_one_too_many_and_what_ende
 ) -> None:
     found = begun(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)
     due = decide(found, plan_of(found), made, trials, NOW + at)
-    live = {each.number for each in trials if each.state == "Live"}
-    assert not {each.number for each in trials} & set(due.make) and min(due.make, default=made) >= made
-    assert len(live) + len(due.make) <= max(3 + prestart, len(live))
-    ready = {each.number for each in trials if each.state == "Live" and each.suspend and each.by_sweep}
-    begin = {*due.resume, *(number for number in due.make if number < due.early)}
-    assert len(live - ready) + len(begin) <= max(3, len(live - ready))
-    assert {*due.suspend, *due.resume, *due.stop} <= live
-    assert not (suspend and (due.make or due.resume))
-    assert not (is_finished(due.status) and (live or due.make))
+    active = {each.number for each in trials if each.state == "Active"}
+    assert not {each.number for each in trials} & set(due.create) and min(due.create, default=made) >= made
+    assert len(active) + len(due.create) <= max(3 + prestart, len(active))
+    ready = {each.number for each in trials if each.state == "Active" and each.suspend and each.by_sweep}
+    begin = {*due.resume, *(number for number in due.create if number < due.early)}
+    assert len(active - ready) + len(begin) <= max(3, len(active - ready))
+    assert {*due.suspend, *due.resume, *due.stop} <= active
+    assert not (suspend and (due.create or due.resume))
+    assert not (is_finished(due.status) and (active or due.create))
     counts = due.status.trials
-    assert counts.made == counts.live + counts.done + counts.deleted
-    assert counts.done == counts.counted + sum(due.status.not_counted.values())
+    assert counts.created == counts.active + counts.finished + counts.deleted
+    assert counts.finished == counts.counted + sum(due.status.excluded.values())
     assert len(holding(due.status) & {"Complete", "Failed", "Reconciling"}) == 1

@@ -183,7 +183,7 @@ SECONDS = 1767225600.0
 
 
 def test_a_trial_that_nobody_has_looked_at_is_live() -> None:
-    assert facts(trial()) == TrialFacts(3, "Live")
+    assert facts(trial()) == TrialFacts(3, "Active")
 
 
 def test_a_number_that_is_none_is_told_apart() -> None:
@@ -192,7 +192,7 @@ def test_a_number_that_is_none_is_told_apart() -> None:
 
 def test_a_live_trial_tells_since_when_its_pod_works() -> None:
     status = {"phase": "Running", "steps": [{"startTime": FIRST}, {"startTime": LATER}], "rewards": None}
-    assert facts(trial(status)) == TrialFacts(3, "Live", since=SECONDS, phase="Running")
+    assert facts(trial(status)) == TrialFacts(3, "Active", since=SECONDS, phase="Running")
     assert facts(trial({"phase": "Suspended", "steps": [{}]})).phase == "Suspended"
 
 
@@ -233,4 +233,4 @@ STATUSES = st.fixed_dictionaries(
 def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
     found = facts(trial(status))
     assert found.pod_seconds >= 0
-    assert found.since is None or found.state == "Live"
+    assert found.since is None or found.state == "Active"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, halt, tally, to_make
+from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, halt, tally, to_create
 
 NOW = 1_700_000_000.0
 GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)
@@ -60,16 +60,16 @@ def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
         TrialFacts(1, "Failed", blame="Infrastructure"),
         TrialFacts(2, "Failed", blame="Agent", score=0.0),
         TrialFacts(5, "Complete"),
-        TrialFacts(4, "Live", pod_seconds=1800, since=NOW - 1800, phase="Running", stop=True),
+        TrialFacts(4, "Active", pod_seconds=1800, since=NOW - 1800, phase="Running", stop=True),
     ]
     found = tally(GRID, 8, trials, NOW)
-    assert (found.total, found.made, found.live, found.complete, found.failed, found.deleted) == (12, 8, 1, 3, 2, 2)
+    assert (found.total, found.created, found.active, found.complete, found.failed, found.deleted) == (12, 8, 1, 3, 2, 2)
     assert found.phases == {"Running": 1} and found.stopped
     assert (found.excluded, found.scored) == ({"Infrastructure": 1, "Task": 1}, {"Agent": 1})
     assert [found.failures(each) for each in ("Infrastructure", "Agent", "Verifier")] == [1, 1, 0]
     assert found.pod_hours == 2
     assert [(each.counted, each.finished, each.mean) for each in found.agents] == [(2, 2, 0.5), (0, 1, None), (1, 2, 0.0)]
-    assert not found.over
+    assert not found.all_finished
 
 
 def test_in_an_agents_mean_every_task_weighs_the_same_however_many_of_its_trials_count() -> None:
@@ -81,15 +81,15 @@ def test_in_an_agents_mean_every_task_weighs_the_same_however_many_of_its_trials
 
 def test_a_sweep_is_over_when_all_were_made_and_none_is_at_work() -> None:
     done = [TrialFacts(number, "Complete", reward=1.0) for number in range(12)]
-    assert tally(GRID, 12, done, NOW).over
-    assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Live")], NOW).over
-    assert tally(GRID, 12, done[1:], NOW).over
+    assert tally(GRID, 12, done, NOW).all_finished
+    assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Active")], NOW).all_finished
+    assert tally(GRID, 12, done[1:], NOW).all_finished
 
 
 def test_trials_that_are_there_were_made_whatever_the_status_says() -> None:
-    counts = tally(GRID, 0, [TrialFacts(0, "Live"), TrialFacts(2, "Live")], NOW)
-    assert (counts.made, counts.deleted) == (3, 1)
-    assert to_make(counts, Limits(4)) == range(3, 5)
+    counts = tally(GRID, 0, [TrialFacts(0, "Active"), TrialFacts(2, "Active")], NOW)
+    assert (counts.created, counts.deleted) == (3, 1)
+    assert to_create(counts, Limits(4)) == range(3, 5)
 
 
 def test_each_limit_halts_the_sweep_with_its_reason() -> None:
@@ -114,18 +114,18 @@ def test_a_sweep_that_dies_anywhere_makes_each_trial_once_and_never_too_many_at_
     creations, made = 0, 0
     for _ in range(200):
         counts = tally(grid, made, list(cluster.values()), NOW)
-        if counts.over:
+        if counts.all_finished:
             break
-        for number in to_make(counts, Limits(parallelism)):
+        for number in to_create(counts, Limits(parallelism)):
             name = grid.trial_name("s", number)
             if name not in cluster:  # else the API server rejects it
-                cluster[name], creations = TrialFacts(number, "Live"), creations + 1
-            assert sum(each.state == "Live" for each in cluster.values()) <= parallelism
+                cluster[name], creations = TrialFacts(number, "Active"), creations + 1
+            assert sum(each.state == "Active" for each in cluster.values()) <= parallelism
             if data.draw(st.booleans(), label="dies"):
                 break
         else:
-            made = to_make(counts, Limits(parallelism)).stop
-        live = [name for name, each in cluster.items() if each.state == "Live"]
-        for name in data.draw(st.lists(st.sampled_from(live), unique=True) if live else st.just([]), label="end"):
+            made = to_create(counts, Limits(parallelism)).stop
+        active = [name for name, each in cluster.items() if each.state == "Active"]
+        for name in data.draw(st.lists(st.sampled_from(active), unique=True) if active else st.just([]), label="end"):
             cluster[name] = replace(cluster[name], state="Complete", reward=1.0)
     assert creations <= len(grid)

@@ -110,7 +110,7 @@ async def test_wherever_a_trial_is_deleted_it_is_never_made_again() -> None:
         await world.run()
         assert_each_once(world)
         assert world.why == ("Complete", "SweepComplete")
-        assert world.status.trials.made == 8 and world.status.trials.deleted == 8 - len(world.trials)
+        assert world.status.trials.created == 8 and world.status.trials.deleted == 8 - len(world.trials)
 
 
 class Jittery(Wrapped):

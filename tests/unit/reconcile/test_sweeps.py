@@ -17,9 +17,9 @@ async def test_a_sweep_makes_all_of_its_trials_and_ends_with_what_they_came_to()
     assert world.why == ("Complete", "SweepComplete")
     assert [(each.name, each.counted) for each in world.status.agents] == [("a", 3), ("b", 4)]
     assert [each.mean for each in world.status.agents] == pytest.approx([0.2, 0.4])
-    assert world.status.not_counted == {"Infrastructure": 1}
+    assert world.status.excluded == {"Infrastructure": 1}
     assert world.status.trials.model_dump(exclude_defaults=True) == {
-        "total": 8, "made": 8, "done": 8, "complete": 7, "failed": 1, "counted": 7,
+        "total": 8, "created": 8, "finished": 8, "complete": 7, "failed": 1, "counted": 7,
     }  # fmt: skip
     assert world.status.pod_hours == 0.8
     assert len(world.trials) == 8 and world.most == 3
@@ -48,7 +48,7 @@ async def test_numbers_that_change_often_are_written_now_and_then() -> None:
     assert world.cluster.writes.count("apply_status default/s") == writes
     world.now += STATUS_SECONDS
     assert await world.look() is None
-    assert world.status.trials.done == 4
+    assert world.status.trials.finished == 4
 
 
 async def test_suspended_it_suspends_its_trials_and_resumes_them_but_none_that_somebody_else_suspended() -> None:
@@ -81,7 +81,7 @@ async def test_the_next_trials_have_their_pods_ready_and_begin_in_turn() -> None
     while await world.look() == 0:
         pass
     assert [each["spec"].get("suspend") for each in world.live] == [None, None, None, True, True]
-    assert world.status.trials.live == 5
+    assert world.status.trials.active == 5
     await world.run()
     assert world.why == ("Complete", "SweepComplete") and (world.most, world.most_at_work) == (5, 3)
     assert_each_once(world)
@@ -90,7 +90,7 @@ async def test_the_next_trials_have_their_pods_ready_and_begin_in_turn() -> None
 async def test_a_budget_that_is_spent_lets_those_that_are_ready_have_their_turn() -> None:
     world = SweepWorld(sweep(prestart=2, stopWhen={"podHours": 0.05}))
     await world.run()
-    assert world.why == ("Failed", "BudgetSpent") and world.status.trials.made == 5
+    assert world.why == ("Failed", "BudgetSpent") and world.status.trials.created == 5
     assert not world.live and world.most_at_work == 3
 
 
@@ -100,7 +100,7 @@ async def test_at_its_deadline_its_trials_are_stopped_and_it_is_failed() -> None
     assert world.why == ("Failed", "DeadlineExceeded")
     stopped = [each for each in world.trials if each["spec"].get("stop")]
     assert len(world.trials) == 5 and len(stopped) == 3
-    assert world.status.not_counted == {"User": 3}
+    assert world.status.excluded == {"User": 3}
     assert [(each["reason"], each["type"]) for each in world.cluster.events][1:] == [("DeadlineExceeded", "Warning")] * 2
 
 
@@ -120,7 +120,7 @@ async def test_a_budget_that_is_raised_in_time_lets_it_go_on() -> None:
 async def test_one_failure_too_many_of_a_class_ends_it() -> None:
     world = SweepWorld(sweep(stopWhen={"failures": {"Infrastructure": 0}}))
     await world.run()
-    assert world.why == ("Failed", "TooManyFailures") and world.status.trials.made < 8
+    assert world.why == ("Failed", "TooManyFailures") and world.status.trials.created < 8
 
 
 async def test_a_trial_that_somebody_deletes_is_told_and_not_made_again() -> None:
@@ -130,7 +130,7 @@ async def test_a_trial_that_somebody_deletes_is_told_and_not_made_again() -> Non
     world = SweepWorld(happens={2: delete, 3: delete})
     await world.run()
     assert world.why == ("Complete", "SweepComplete")
-    assert (world.status.trials.deleted, world.status.trials.done, len(world.trials)) == (2, 6, 6)
+    assert (world.status.trials.deleted, world.status.trials.finished, len(world.trials)) == (2, 6, 6)
     assert_each_once(world)
 
 
@@ -266,7 +266,7 @@ async def test_trials_of_a_former_sweep_of_the_same_name_are_not_counted_and_hol
     for each in former.trials:
         world.cluster.put(each)
     assert await world.look() == TROUBLE_SECONDS
-    assert (world.why, world.status.trials.made) == (("Running", "NameTaken"), 0)
+    assert (world.why, world.status.trials.created) == (("Running", "NameTaken"), 0)
 
 
 async def test_a_number_that_somebody_changed_is_no_trial_of_the_sweep() -> None:
@@ -309,13 +309,13 @@ async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lo
         world.end(trial)
         world.now += STATUS_SECONDS
         await world.look()
-    assert world.status.trials.made == 6
+    assert world.status.trials.created == 6
     world.cluster.restore_backup(copy)
     world.ended = 0
     await world.run()
     assert world.why == ("Complete", "SweepComplete")
-    assert world.status.trials.model_dump(exclude_defaults=True)["done"] == len(world.trials) == 8
-    assert world.status.not_counted == {"Infrastructure": 1}
+    assert world.status.trials.model_dump(exclude_defaults=True)["finished"] == len(world.trials) == 8
+    assert world.status.excluded == {"Infrastructure": 1}
 
 
 async def test_a_finished_sweep_whose_store_is_restored_from_an_older_copy_runs_its_trials_to_their_end_again() -> None:
@@ -327,5 +327,5 @@ async def test_a_finished_sweep_whose_store_is_restored_from_an_older_copy_runs_
     world.ended = 0
     await world.run()
     assert world.why == ("Complete", "SweepComplete")
-    assert world.status.trials.model_dump(exclude_defaults=True)["done"] == len(world.trials) == 8
-    assert world.status.not_counted == {"Infrastructure": 1}
+    assert world.status.trials.model_dump(exclude_defaults=True)["finished"] == len(world.trials) == 8
+    assert world.status.excluded == {"Infrastructure": 1}

@@ -30,7 +30,7 @@ def test_json_holds_all_of_the_report() -> None:
     assert (found["sweep"], found["namespace"], found["planned"], found["read"]) == (
         "nightly", "evals", 4, "2026-01-02T00:00:00+00:00",
     )  # fmt: skip
-    assert [(each["agent"], each["mean"]["value"], each["lost"]) for each in found["agents"]] == [
+    assert [(each["agent"], each["mean"]["value"], each["excluded"]) for each in found["agents"]] == [
         ("x", 1.0, {"Infrastructure": 1}),
         ("y", 0.0, {}),
     ]
@@ -46,7 +46,7 @@ def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> N
         {"name": "a", "reward": 0.25, "passed": False, "exception": "", "seconds": {"agent": 1.5}}
     ]
     assert (second["state"], second["reward"], second["counts"], second["blame"]) == ("Failed", "", "", "Infrastructure")
-    assert (third["state"], third["seconds"]) == ("Live", "")
+    assert (third["state"], third["seconds"]) == ("Active", "")
 
 
 @pytest.mark.parametrize("name", ['=HYPERLINK("http://evil/")', "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])

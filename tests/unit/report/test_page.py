@@ -60,7 +60,7 @@ def test_the_page_shows_means_intervals_losses_and_failures() -> None:
     assert "good 0.750 -2.427 to 3.927 3 of 4 trials 2 of 2 tasks 1 Infrastructure mean if 0: 0.583 0" in text
     assert "poor 0.125 -1.463 to 1.713 3 of 4 trials 2 of 2 tasks 1 not finished 0 1 Agent" in text
     assert "Infrastructure: InfrastructureReason – 1 trial" in text
-    assert "8 of 8 trials 1 not over yet 1 excluded as of 2026-01-02 00:00 UTC" in text
+    assert "8 of 8 trials 1 not finished 1 excluded as of 2026-01-02 00:00 UTC" in text
     assert "25% of the finished trials of good are excluded, but 0% of poor's" in text
     assert "multistep logs -n evals s-a-good-3" in text
 
@@ -100,7 +100,7 @@ def test_names_are_text_whatever_is_in_them(hostile: str) -> None:
 
 def test_a_sweep_without_trials_has_a_page() -> None:
     text = made([], planned=None).text
-    assert "0 trials" in text and "There is no trial." in text
+    assert "0 trials" in text and "The sweep has no trials." in text
 
 
 def test_rewards_beyond_nought_and_one_widen_the_axis() -> None:

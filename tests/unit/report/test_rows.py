@@ -14,14 +14,14 @@ def test_a_row_says_what_the_sweep_noted_on_its_trial() -> None:
     found = row(trial("a/task", "an agent", 3, reward=0.5, resultsStore="s3://bucket/x"))
     assert (found.task, found.agent, found.attempt, found.namespace) == ("a/task", "an agent", 3, "evals")
     assert (found.state, found.reward, found.counts, found.seconds) == ("Complete", 0.5, 0.5, 60)
-    assert (found.blame, found.reason, found.lost, found.results) == ("", "", False, "s3://bucket/x")
+    assert (found.blame, found.reason, found.excluded, found.results) == ("", "", False, "s3://bucket/x")
     assert found.content == "sha256:" + "1" * 64
 
 
 def test_a_trial_of_no_sweep_is_a_row_too() -> None:
     bare = {"metadata": {"name": "t"}, "spec": {"task": {"name": "hello"}}}
     found = row(bare)
-    assert (found.task, found.agent, found.attempt, found.state) == ("hello", "oracle", 1, "Live")
+    assert (found.task, found.agent, found.attempt, found.state) == ("hello", "oracle", 1, "Active")
 
 
 @pytest.mark.parametrize("noted", ["", "x", "-1", "²", "9" * 5000])
@@ -34,28 +34,34 @@ def test_an_annotation_that_is_no_number_harms_nothing(noted: str) -> None:
 @pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
 def test_what_others_broke_is_lost_and_not_nought(blame: str) -> None:
     found = row(trial(ended="Failed", failure=(blame, "Why")))
-    assert (found.counts, found.lost, found.blame, found.reason) == (None, True, blame, "Why")
+    assert (found.counts, found.excluded, found.blame, found.reason) == (None, True, blame, "Why")
 
 
 def test_what_an_agent_broke_is_nought_and_not_lost() -> None:
     found = row(trial(failure=("Agent", "AgentTimeoutError")))
-    assert (found.reward, found.counts, found.lost, found.reason) == (None, 0.0, False, "AgentTimeoutError")
+    assert (found.reward, found.counts, found.excluded, found.reason) == (None, 0.0, False, "AgentTimeoutError")
 
 
 def test_a_trial_at_work_is_neither() -> None:
     found = row(trial(ended=None, reward=1.0))
-    assert (found.state, found.counts, found.lost, found.seconds) == ("Live", None, False, None)
+    assert (found.state, found.counts, found.excluded, found.seconds) == ("Active", None, False, None)
 
 
 def test_a_complete_trial_without_a_reward_is_excluded_and_says_so() -> None:
     found = row(trial())
-    assert (found.counts, found.lost, found.scored_failure, found.blame, found.reason) == (None, True, False, "Task", "NoReward")
+    assert (found.counts, found.excluded, found.scored_failure, found.blame, found.reason) == (
+        None,
+        True,
+        False,
+        "Task",
+        "NoReward",
+    )
 
 
 @pytest.mark.parametrize("reward", [1e200, -1e200, 10**400])
 def test_a_reward_that_no_sum_can_hold_counts_0_and_says_so(reward: float) -> None:
     found = row(trial(reward=reward))
-    assert (found.counts, found.lost, found.scored_failure, found.blame, found.reason) == (
+    assert (found.counts, found.excluded, found.scored_failure, found.blame, found.reason) == (
         0.0, False, True, "Verifier", "RewardTooLarge",
     )  # fmt: skip
 
@@ -65,16 +71,16 @@ def test_a_row_counts_what_its_sweep_chose() -> None:
     made = trial(reward=1.0, steps=[crashed, step("b", 1.0)])
     assert row(made).counts == 1.0 and row(made).blame == ""
     found = row(made, Scoring(agent_errors="Exclude"))
-    assert (found.counts, found.lost, found.blame, found.reason) == (None, True, "Agent", "AgentError")
+    assert (found.counts, found.excluded, found.blame, found.reason) == (None, True, "Agent", "AgentError")
 
 
 def test_a_failure_that_an_agent_may_have_caused_counts_as_the_operator_scored_it() -> None:
     made = trial(reward=1.0, failure=("Verifier", "VerifierTimeoutError"))
-    assert row(made).lost
+    assert row(made).excluded
     made["status"]["failure"]["score"] = 0.5
     found = row(made)
-    assert (found.counts, found.lost, found.scored_failure, found.blame) == (0.5, False, True, "Verifier")
-    assert row(made, Scoring(environment_errors="Exclude")).lost
+    assert (found.counts, found.excluded, found.scored_failure, found.blame) == (0.5, False, True, "Verifier")
+    assert row(made, Scoring(environment_errors="Exclude")).excluded
 
 
 def test_a_step_is_passed_by_its_gate_and_without_one_by_a_full_reward() -> None:
@@ -94,7 +100,7 @@ def test_a_steps_reward_that_no_mean_can_be_made_of_is_none() -> None:
 
 
 def test_pods_that_were_lost_on_the_way_are_counted() -> None:
-    assert row(trial(reward=1.0, attempts=[{"number": 1, "reason": "PodDeleted"}])).lost_attempts == 1
+    assert row(trial(reward=1.0, attempts=[{"number": 1, "reason": "PodDeleted"}])).failed_attempts == 1
 
 
 def test_the_content_of_a_task_from_elsewhere_is_what_it_was_resolved_to() -> None:

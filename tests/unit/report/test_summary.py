@@ -19,8 +19,8 @@ def test_standings_are_by_mean_with_agents_without_one_last() -> None:
 def test_a_standing_tells_what_counts_and_what_was_lost_by_class() -> None:
     outcomes: list[float | str | None] = [1.0, 0.0, "Agent", "Infrastructure", "Infrastructure", "Verifier", None]
     (found,) = summarize(sweep({("a", "mine"): outcomes, ("b", "mine"): ["Task"]})).standings
-    assert (found.trials, found.counted, found.live, found.tasks) == (8, 3, 1, 2)
-    assert found.lost == {"Infrastructure": 2, "Verifier": 1, "Task": 1}
+    assert (found.trials, found.counted, found.active, found.tasks) == (8, 3, 1, 2)
+    assert found.excluded == {"Infrastructure": 2, "Verifier": 1, "Task": 1}
     assert found.mean is not None
     assert found.mean.value == pytest.approx(1 / 3)
     assert (found.mean.tasks, found.mean.trials) == (1, 3)
@@ -29,9 +29,9 @@ def test_a_standing_tells_what_counts_and_what_was_lost_by_class() -> None:
 def test_what_was_lost_is_never_nought_but_what_the_mean_would_be_then_is_told() -> None:
     (found,) = summarize(sweep({("a", "mine"): [1.0, "Infrastructure"], ("b", "mine"): [1.0, 1.0]})).standings
     assert found.mean is not None
-    assert (found.mean.value, found.were_lost_zero) == (1.0, 0.75)
+    assert (found.mean.value, found.mean_if_excluded_zero) == (1.0, 0.75)
     (fine,) = summarize(sweep({("a", "mine"): [1.0, None]})).standings
-    assert fine.were_lost_zero is None
+    assert fine.mean_if_excluded_zero is None
 
 
 def test_passes_are_of_few_ks_and_of_trials_that_count() -> None:
@@ -92,7 +92,7 @@ def test_durations_are_by_agent_of_trials_and_of_phases() -> None:
 
 
 def test_failures_are_by_class_and_reason_with_the_most_first() -> None:
-    found = summarize(sweep({("a", "x"): ["Task", "Infrastructure", "Infrastructure", 1.0, None]})).losses
+    found = summarize(sweep({("a", "x"): ["Task", "Infrastructure", "Infrastructure", 1.0, None]})).failures
     assert [(each.blame, each.reason, len(each.trials)) for each in found] == [
         ("Infrastructure", "InfrastructureReason", 2),
         ("Task", "TaskReason", 1),
@@ -101,4 +101,4 @@ def test_failures_are_by_class_and_reason_with_the_most_first() -> None:
 
 def test_no_trial_at_all_is_a_summary_too() -> None:
     found = summarize([])
-    assert (found.standings, found.pairs, found.tasks, found.durations, found.losses, found.rows) == ([], [], [], [], [], [])
+    assert (found.standings, found.pairs, found.tasks, found.durations, found.failures, found.rows) == ([], [], [], [], [], [])

@@ -141,10 +141,10 @@ def _warnings(contest: Contest) -> Iterator[str]:
     """Yield the limits of the comparison's validity."""
     names = (contest.first, contest.second)
     for name, rows in zip(names, (contest.first_rows, contest.second_rows), strict=True):
-        if live := sum(row.state == "Live" for row in rows):
-            yield f"{name}: {live} of {len(rows)} trials have not finished"
-        if lost := sum(row.lost for row in rows):
-            yield f"{name}: {lost} of {len(rows)} trials are excluded"
+        if active := sum(row.state == "Active" for row in rows):
+            yield f"{name}: {active} of {len(rows)} trials have not finished"
+        if excluded := sum(row.excluded for row in rows):
+            yield f"{name}: {excluded} of {len(rows)} trials are excluded"
     yield from (clean(each) for each in warnings(dict(zip(names, (contest.first_rows, contest.second_rows), strict=True))))
     first, second = _contents(contest.first_rows), _contents(contest.second_rows)
     if apart := len(first.keys() ^ second.keys()):

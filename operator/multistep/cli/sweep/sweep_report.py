@@ -101,9 +101,9 @@ def standings_table(summary: Summary) -> Table:
 
 
 def _excluded(standing: Standing) -> Text:
-    live = f"{standing.live} not finished" if standing.live else ""
-    excluded = _by_class(standing.lost) if standing.lost else ""
-    return Text(", ".join(filter(None, (excluded, live))) or "-", style="red" if excluded else "")
+    active = f"{standing.active} not finished" if standing.active else ""
+    excluded = _by_class(standing.excluded) if standing.excluded else ""
+    return Text(", ".join(filter(None, (excluded, active))) or "-", style="red" if excluded else "")
 
 
 def _by_class(counts: Mapping[str, int]) -> str:

@@ -20,9 +20,9 @@ def outcome_of_sweep(status: SweepStatus) -> Outcome:
     if failed := holds(status, "Failed"):
         return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
     if complete := holds(status, "Complete"):
-        lost = status.trials.total - status.trials.counted
-        faults = (f"{lost} of {status.trials.total} trials are excluded",) if lost else ()
-        return Outcome(Exit.FAULT if lost else Exit.OK, "Complete", complete.message, faults)
+        excluded = status.trials.total - status.trials.counted
+        faults = (f"{excluded} of {status.trials.total} trials are excluded",) if excluded else ()
+        return Outcome(Exit.FAULT if excluded else Exit.OK, "Complete", complete.message, faults)
     now = holds(status, "Reconciling")
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
 
@@ -30,10 +30,10 @@ def outcome_of_sweep(status: SweepStatus) -> Outcome:
 def seconds_left(status: SweepStatus, now: datetime) -> float | None:
     """Estimate the seconds until the sweep finishes from its rate so far. None: no estimate, or it is not running."""
     trials = status.trials
-    if status.phase != "Running" or status.start_time is None or not trials.done:
+    if status.phase != "Running" or status.start_time is None or not trials.finished:
         return None
     worked = (now - status.start_time).total_seconds() - (status.suspended_seconds or 0)
-    return max(0.0, worked * (trials.total - trials.done) / trials.done)
+    return max(0.0, worked * (trials.total - trials.finished) / trials.finished)
 
 
 def progress_text(status: SweepStatus, now: datetime) -> str:
@@ -41,13 +41,17 @@ def progress_text(status: SweepStatus, now: datetime) -> str:
     trials, found = status.trials, outcome_of_sweep(status)
     if not trials.total:
         return f"{found.phase}: {found.why}" if found.why and not is_finished(status) else found.phase
-    live = ", ".join(
+    active = ", ".join(
         f"{count} {what}"
         for count, what in ((trials.running, "running"), (trials.pending, "pending"), (trials.suspended, "suspended"))
         if count
     )
     left = seconds_left(status, now)
-    parts = [f"{trials.done} of {trials.total} trials finished", live, f"about {seconds_text(round(left))} left" if left else ""]
+    parts = [
+        f"{trials.finished} of {trials.total} trials finished",
+        active,
+        f"about {seconds_text(round(left))} left" if left else "",
+    ]
     return f"{found.phase}: {', '.join(filter(None, parts))}"
 
 
@@ -61,9 +65,9 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
             mean = "-" if each.mean is None else f"{each.mean:.3f}"
             agents.add_row(Text(clean(each.name)), mean, f"{each.counted} of {each.finished}")
         lines.append(agents)
-    if status.not_counted:
-        lost = ", ".join(f"{count} {blame}" for blame, count in sorted(status.not_counted.items()))
-        lines.append(Text(f"excluded: {lost}", style="red"))
+    if status.excluded:
+        excluded = ", ".join(f"{count} {blame}" for blame, count in sorted(status.excluded.items()))
+        lines.append(Text(f"excluded: {excluded}", style="red"))
     if status.scored_failures:
         scored = ", ".join(f"{count} {blame}" for blame, count in sorted(status.scored_failures.items()))
         lines.append(Text(f"scored although a failure ended them: {scored}"))
