@@ -26,9 +26,9 @@ from . import crds
 PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/sweeps.md", "docs/failures.md")
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_FAILURES = {"lost": failures.LOST, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
+_FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
-_FIRST = {"lost": "reason", "failed": "reason", "exceptions": "type"}
+_FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # definitions that trials and sweeps share
 MODULES = (task, sweep, trial, trial_spec, trial_status, task_source, model)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, genera
 from prometheus_client.process_collector import ProcessCollector
 
 from multistep import __version__, errors
-from multistep.api.failures import LOST
+from multistep.api.failures import ATTEMPTS
 from multistep.errors import MultistepError
 from multistep.instruments import Choice, Row, bounded_counter, bounded_histogram, by_phase, counter, gauge, histogram
 from multistep.settings import Settings
@@ -53,11 +53,11 @@ class Metrics:
     startup_seconds = bounded_histogram(
         "pod_startup_duration_seconds", "Time from a pod's scheduling until it runs.", _SECONDS, choices=_BY_AGENT
     )
-    attempts_lost = counter(
-        "attempts_lost",
+    attempts_failed = counter(
+        "attempts_failed",
         "Attempts ended by an infrastructure failure or a suspension.",
         "reason",
-        known=[*(row.reason for row in LOST), "Other"],
+        known=[*(row.reason for row in ATTEMPTS), "Other"],
     )
     steps_finished = bounded_counter("steps_finished", "Finished steps, including failed attempts'.", "outcome", choices=_BY_AGENT)
     phase_seconds = bounded_histogram(
@@ -69,11 +69,13 @@ class Metrics:
     )
 
     # exec sessions
-    execs = counter("execs", "Exec sessions opened.")
-    execs_open = gauge("execs_open", "Exec sessions that are open.")
-    exec_failures = counter("exec_failures", "Exec sessions that ended with an error.", "cause", known=("stream", "runner", "pod"))
+    exec_sessions = counter("exec_sessions", "Exec sessions opened.")
+    exec_sessions_open = gauge("exec_sessions_open", "Exec sessions that are open.")
+    exec_session_failures = counter(
+        "exec_session_failures", "Exec sessions that ended with an error.", "cause", known=("stream", "runner", "pod")
+    )
     exec_seconds = histogram(
-        "exec_handshake_duration_seconds", "Time from opening an exec session to the runner's first answer.", _MILLISECONDS
+        "exec_session_handshake_duration_seconds", "Time from opening an exec session to the runner's first answer.", _MILLISECONDS
     )
     transferred_bytes = counter(
         "transferred_bytes", "Bytes sent to and received from pods by exec sessions.", "direction", known=("up", "down")

@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     """Maximum number of trials reconciled concurrently."""
     starting_pods: int = Field(default=500, ge=1)
     """Maximum number of pods that start concurrently; further trials are queued. The default is the Job controller's."""
-    open_execs: int = Field(default=48, ge=2)
+    exec_sessions: int = Field(default=48, ge=2)
     """Maximum number of open exec sessions."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
     """Timeout of one exec session; it must exceed resultsCollectSeconds. The trial continues in the next session."""

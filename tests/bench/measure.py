@@ -48,7 +48,7 @@ async def counters(client: Client) -> Counters:
         name = sample.split("{")[0]
         totals[name] = totals.get(name, 0.0) + value
     return Counters(
-        execs=totals["multistep_execs_total"],
+        execs=totals["multistep_exec_sessions_total"],
         requests=totals["multistep_api_requests_total"],
         status_writes=totals["multistep_status_writes_total"],
         cpu_seconds=totals["process_cpu_seconds_total"],

@@ -243,7 +243,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
         writes=sum(spent(f"multistep_api_requests_total/{verb}") for verb in _WRITES) - events,
         events=events,
         requests=spent("multistep_api_requests_total"),
-        execs=spent("multistep_execs_total"),
+        execs=spent("multistep_exec_sessions_total"),
         open_execs=open_execs,
         lags=list(simulation.lags),
     )

@@ -62,7 +62,7 @@ def _losses(found: Object, evidence: Evidence) -> Iterator[str]:
     """
     for lost in found["status"].get("attempts") or []:
         name, number = found["metadata"]["name"], lost["number"]
-        said = f"attempt {number} was lost: {lost['reason']} ({lost['message']})"
+        said = f"attempt {number} failed: {lost['reason']} ({lost['message']})"
         match lost["reason"]:
             case "PodDeleted" if Taken(name, number) not in evidence.taken:
                 yield f"{said}, but nobody deleted a pod of it"

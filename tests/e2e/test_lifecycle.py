@@ -98,7 +98,7 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
         await given.until(name, in_agent)
 
     async def none_open() -> bool:
-        return not (await samples(given.client))["multistep_execs_open"]
+        return not (await samples(given.client))["multistep_exec_sessions_open"]
 
     await eventually(none_open)
     assert all([in_agent(await given.get(name)) for name in names])

@@ -212,7 +212,7 @@ async def times_failures_and_attempts_are_counted(seen: Seen) -> None:
     }
     for name, count in {"trial_queue_duration_seconds": 4, "pod_startup_duration_seconds": 5, "trial_duration_seconds": 4}.items():
         assert await seen.prometheus.query(f"sum(multistep_{name}_count{{{own}}})") == {(): count}, name
-    assert (await seen.prometheus.query('sum(multistep_attempts_lost_total{reason="PodDeleted"})'))[()] >= 1
+    assert (await seen.prometheus.query('sum(multistep_attempts_failed_total{reason="PodDeleted"})'))[()] >= 1
     phases = await seen.prometheus.query(f"sum by (phase) (multistep_step_phase_duration_seconds_count{{{own}}})")
     assert {key for (key,) in phases} == {"agent", "verifier", "artifacts"}
 

@@ -112,7 +112,7 @@ def test_labels_whose_values_are_known_have_series_from_the_start() -> None:
     for row in rows:
         for value in row.known:
             assert metrics.registry.get_sample_value(row.name, {row.labels[0]: value}) == 0, (row.name, value)
-    assert metrics.registry.get_sample_value("multistep_attempts_lost_total", {"reason": "PodDeleted"}) == 0
+    assert metrics.registry.get_sample_value("multistep_attempts_failed_total", {"reason": "PodDeleted"}) == 0
 
 
 def test_a_reconcile_that_fails_is_counted_under_its_error() -> None:

@@ -111,7 +111,7 @@ WAITING = (
 """Condition reasons of a waiting trial. Other waiting reasons that a kubelet reports for a container are shown unchanged."""
 
 
-LOST = (
+ATTEMPTS = (
     Failure("Suspended", "User", "the trial was suspended with a policy that releases its pod; no retry is used", "nothing"),
     Failure("PodDeleted", "Infrastructure", "a user or another controller deleted the pod", "check its namespace's audit log"),
     Failure(
@@ -265,7 +265,7 @@ FAILED = (
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),
 )  # fmt: skip
-"""Reasons of the condition Failed that are never retried. (Reasons in LOST become reasons of Failed when no retry is left.)"""
+"""Reasons of the condition Failed that are never retried. (Reasons in ATTEMPTS become reasons of Failed when no retry is left.)"""
 
 _LIMITS = "raise the timeout if it is too low for the task"
 

@@ -87,7 +87,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Begin:
+class StartAttempt:
     """Write the attempt and the pod's name to the status before the pod is created."""
 
     attempt: int
@@ -123,17 +123,17 @@ class Drive:
 class Wait:
     """Wait for a watch event, at most some seconds. reason, message: for the conditions.
 
-    held: by a scheduling gate; the time does not count toward the trial's deadline.
+    gated: by a scheduling gate; the time does not count toward the trial's deadline.
     """
 
     reason: str
     message: str = ""
     seconds: float | None = None
-    held: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True)
-class Hold:
+class Suspend:
     """Report the suspension in the status, delete the pod unless the trial is paused, and wait."""
 
 
@@ -143,7 +143,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class LoseAttempt:
+class FailAttempt:
     """Record an attempt that an infrastructure failure or a suspension ended. Restart the trial if a retry is left; a suspension
     uses none."""
 
@@ -187,16 +187,16 @@ class CleanUp:
 
 
 Decision: TypeAlias = (
-    Begin
+    StartAttempt
     | CreatePod
     | Adopt
     | CreateVerifierPod
     | AdoptVerifierPod
     | Drive
     | Wait
-    | Hold
+    | Suspend
     | Resume
-    | LoseAttempt
+    | FailAttempt
     | PhaseDied
     | Fail
     | CleanUp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.api.failures import EXCEPTIONS, FAILED, LOST
+from multistep.api.failures import ATTEMPTS, EXCEPTIONS, FAILED
 from multistep.api.trial_status import FailureClass
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Journal
 
@@ -16,7 +16,7 @@ _BY_PHASE: dict[str, FailureClass] = {
     VERIFIER: "Verifier",
     ARTIFACTS: "Agent",  # only processes that the agent left run in this phase
 }
-_OF_TRIALS = {row.reason: row for row in (*LOST, *FAILED)}
+_OF_TRIALS = {row.reason: row for row in (*ATTEMPTS, *FAILED)}
 _OF_STEPS = {row.reason: row for row in EXCEPTIONS}
 
 

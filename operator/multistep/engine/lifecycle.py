@@ -18,19 +18,19 @@ from multistep.backoff import Backoff
 from multistep.engine.decisions import (
     Adopt,
     AdoptVerifierPod,
-    Begin,
     CleanUp,
     CreatePod,
     CreateVerifierPod,
     Decision,
     Drive,
     Fail,
-    Hold,
-    LoseAttempt,
+    FailAttempt,
     PhaseDied,
     PodFacts,
     Resume,
     Situation,
+    StartAttempt,
+    Suspend,
     ViolationReason,
     Wait,
 )
@@ -94,7 +94,7 @@ def _cut_short(s: Situation) -> Decision | None:
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
     """Keep a suspended trial without a pod. A pod that was created before a crash is adopted first, then paused or released."""
-    return Hold() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
+    return Suspend() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
 
 
 def _resumed_without_pod(s: Situation) -> Decision | None:
@@ -105,7 +105,7 @@ def _resumed_without_pod(s: Situation) -> Decision | None:
 
 def _not_started(s: Situation) -> Decision | None:
     if s.trial.status.attempt is None:
-        return Begin(1, s.pod_name)
+        return StartAttempt(1, s.pod_name)
     return None
 
 
@@ -129,9 +129,9 @@ def _pod_not_created(s: Situation) -> Decision | None:
 def _pod_gone(s: Situation) -> Decision | None:
     name, uid = s.trial.status.pod_name, s.trial.status.pod_uid
     if s.pod is None:
-        return LoseAttempt("PodDeleted", f"pod {name} was deleted by another client")
+        return FailAttempt("PodDeleted", f"pod {name} was deleted by another client")
     if uid is not None and s.pod.uid != uid:
-        return LoseAttempt(
+        return FailAttempt(
             "PodReplaced", f"pod {name} with UID {uid} was deleted by another client, and another pod of that name was created"
         )
     return None
@@ -174,11 +174,11 @@ def _pod_taken(s: Situation) -> Decision | None:
     if s.pod is None:
         return None
     if s.pod.disruption:
-        return LoseAttempt(s.pod.disruption, s.pod.message or f"pod {s.pod.name} was disrupted: {s.pod.disruption}")
+        return FailAttempt(s.pod.disruption, s.pod.message or f"pod {s.pod.name} was disrupted: {s.pod.disruption}")
     if s.pod.reason:
-        return LoseAttempt(s.pod.reason, s.pod.message or f"pod {s.pod.name} failed: {s.pod.reason}")
+        return FailAttempt(s.pod.reason, s.pod.message or f"pod {s.pod.name} failed: {s.pod.reason}")
     if s.pod.deleting:
-        return LoseAttempt("PodDeleted", f"pod {s.pod.name} was deleted by another client")
+        return FailAttempt("PodDeleted", f"pod {s.pod.name} was deleted by another client")
     return None
 
 
@@ -188,15 +188,15 @@ def _container_ended(s: Situation) -> Decision | None:
     details = f": {s.pod.exit_message}" if s.pod.exit_message else ""
     how = f"ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'}){details}"
     if s.pod.init_failed:
-        return LoseAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
+        return FailAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
     if s.trial.status.current_step is None:
-        return LoseAttempt("ContainerEnded", f"{ended} before the first step")
+        return FailAttempt("ContainerEnded", f"{ended} before the first step")
     if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
         return PhaseDied("ContainerKilledError", f"{ended}: a process in it stopped process 1", _charged_phase(s))
-    return LoseAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
+    return FailAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
 
 
 def _container_replaced(s: Situation) -> Decision | None:
@@ -204,7 +204,7 @@ def _container_replaced(s: Situation) -> Decision | None:
     known = s.trial.status.container_id
     if s.pod is None or not known or not s.pod.container_id or s.pod.container_id == known:
         return None
-    return LoseAttempt("ContainerRestarted", f"pod {s.pod.name} runs container {s.pod.container_id}, not {known}")
+    return FailAttempt("ContainerRestarted", f"pod {s.pod.name} runs container {s.pod.container_id}, not {known}")
 
 
 def _limit_and_phase(s: Situation) -> str:
@@ -222,7 +222,7 @@ def _released(s: Situation) -> Decision | None:
         return None
     policy, unused = s.trial.spec.suspend_policy, not s.pod.running and not started
     if unused or policy == "Release" or (policy == "ReleaseAfterStep" and is_suspended(s.trial)):
-        return LoseAttempt(SUSPENDED, "its pod was released, as spec.suspend is true")
+        return FailAttempt(SUSPENDED, "its pod was released, as spec.suspend is true")
     return None
 
 
@@ -232,11 +232,11 @@ def _gated(s: Situation) -> Decision | None:
         return None
     if s.pod.queue is None:
         message = f"pod {s.pod.name} waits for the removal of its scheduling gates: {', '.join(s.pod.gates)}"
-        return Wait(SCHEDULING_GATED, message, held=True)
+        return Wait(SCHEDULING_GATED, message, gated=True)
     if not s.pod.queue:
         message = f"pod {s.pod.name} is gated by Kueue but names no queue; give the trial the label kueue.x-k8s.io/queue-name"
-        return Wait(QUEUED_BY_KUEUE, message, held=True)
-    return Wait(QUEUED_BY_KUEUE, f"pod {s.pod.name} waits in the queue {s.pod.queue} until Kueue admits it", held=True)
+        return Wait(QUEUED_BY_KUEUE, message, gated=True)
+    return Wait(QUEUED_BY_KUEUE, f"pod {s.pod.name} waits in the queue {s.pod.queue} until Kueue admits it", gated=True)
 
 
 def _cannot_start(s: Situation) -> Decision | None:
@@ -287,14 +287,14 @@ def _verifier(s: Situation) -> Decision | None:
             return CreateVerifierPod()
         case Adopt():
             return AdoptVerifierPod()
-        case LoseAttempt() | PhaseDied() | Fail():
+        case FailAttempt() | PhaseDied() | Fail():
             return replace(found, message=f"the verifier of step {s.trial.status.current_step}: {found.message}")
     return found
 
 
 def _paused(s: Situation) -> Decision | None:
     """Keep a trial that is paused between steps while spec.suspend is true."""
-    return Hold() if s.trial.spec.suspend and is_suspended(s.trial) else None
+    return Suspend() if s.trial.spec.suspend and is_suspended(s.trial) else None
 
 
 def _runner_broken(s: Situation) -> Decision | None:

@@ -29,12 +29,12 @@ from multistep.engine.status_size import bounded, bounded_rewards, reward_text, 
 MAX_INCOMPLETE = 4  # sources of one step
 
 
-def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False) -> TrialStatus:
-    """Return the status of a waiting trial. held: as in Wait; the trial is reported as Suspended, as a Job queued by Kueue is."""
-    return _with(trial, phase, reason, message, now, held=held)
+def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
+    """Return the status of a waiting trial. gated: as in Wait; the trial is reported as Suspended, as a Job queued by Kueue is."""
+    return _with(trial, phase, reason, message, now, gated=gated)
 
 
-def begun(
+def attempt_started(
     trial: MultiStepTrial,
     attempt: int,
     pod_name: str,
@@ -70,10 +70,10 @@ def begun(
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
     """Return the status of a trial whose script is running. changes: further fields of the status."""
     current = journal.steps[-1].name if journal.steps else None
-    return retold(_changed(trial, steps=[step_status(run) for run in journal.steps], current_step=current, **changes), now)
+    return at_current_step(_changed(trial, steps=[step_status(run) for run in journal.steps], current_step=current, **changes), now)
 
 
-def retold(trial: MultiStepTrial, now: float) -> TrialStatus:
+def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
     """Return the status of a running trial at its current step, updated for a changed spec.suspend."""
     current, count = trial.status.current_step, len(trial.status.steps)
     total = f"step {count}: {current}" if current else "preparing the environment"
@@ -108,7 +108,7 @@ def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: 
     return _with(trial, "Complete", "TrialComplete", message, now, **_ended(journal, results, now))
 
 
-def noted(trial: MultiStepTrial) -> TrialStatus:
+def observed(trial: MultiStepTrial) -> TrialStatus:
     """Return the status of a finished trial with a later generation. A changed spec does not change its result."""
     generation = trial.metadata.generation
     conditions = [each.model_copy(update={"observed_generation": generation}) for each in trial.status.conditions]
@@ -140,7 +140,7 @@ def failed(
     return _with(trial, "Failed", reason, message, now, **ended)
 
 
-def lost(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialStatus:
+def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialStatus:
     """Return the status with the current attempt moved to the failed attempts, before the next one starts or the trial fails."""
     status = trial.status
     attempt = AttemptStatus(
@@ -262,15 +262,15 @@ def _failure(journal: Journal) -> TrialFailure | None:
 
 
 def _with(
-    trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, held: bool = False, **changes: Any
+    trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False, **changes: Any
 ) -> TrialStatus:
-    generation, stands = trial.metadata.generation, held or phase == "Suspended"
+    generation, waits = trial.metadata.generation, gated or phase == "Suspended"
     fields: dict[str, Any] = {
         "observed_generation": generation,
         "phase": phase,
-        "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), generation, now, suspended=stands),
+        "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), generation, now, suspended=waits),
     }
-    if not stands:
+    if not waits:
         fields["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
     return trial.status.model_copy(update={**fields, **changes})
 

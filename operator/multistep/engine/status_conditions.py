@@ -49,9 +49,9 @@ def conditions(
     }
     since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
     found = []
-    for type_, held in holds.items():
-        state: Literal["True", "False"] = "True" if held else "False"
-        own_reason, own_message = (reason, message) if held or type_ == "Ready" else _WHEN_FALSE[type_]
+    for type_, is_true in holds.items():
+        state: Literal["True", "False"] = "True" if is_true else "False"
+        own_reason, own_message = (reason, message) if is_true or type_ == "Ready" else _WHEN_FALSE[type_]
         transition = since.get((type_, state), time(now))
         found.append(
             Condition(

@@ -18,7 +18,7 @@ MAX_COLUMN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True)
-class Trouble:
+class CreationError:
     """The reason why the next trial could not be created."""
 
     reason: str
@@ -43,29 +43,29 @@ class Next:
 
 
 def decide(
-    sweep: TrialSweep, plan: Plan, created: int, trials: Collection[TrialFacts], now: float, trouble: Trouble | None = None
+    sweep: TrialSweep, plan: Plan, created: int, trials: Collection[TrialFacts], now: float, error: CreationError | None = None
 ) -> Next:
     """Return the next actions of an active sweep."""
     counts = tally(plan.grid, created, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now)
     halted = halt(counts, limits, now)
-    held = halted is not None or sweep.spec.suspend
+    stopped = halted is not None or sweep.spec.suspend
     active = [each for each in trials if each.state == "Active"]
     waiting = sorted(each.number for each in active if each.suspend and each.by_sweep)
     room = 0 if sweep.spec.suspend else max(0, limits.parallelism - (len(active) - len(waiting)))
-    create = range(0) if held else to_create(counts, limits)
+    create = range(0) if stopped else to_create(counts, limits)
     return Next(
         create=create,
         early=create.start + max(0, room - len(waiting)),
         suspend=[each.number for each in active if sweep.spec.suspend and not each.suspend],
         resume=waiting[:room],
         stop=[each.number for each in active if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
-        status=_reached(sweep, plan, counts, halted, trouble, now),
+        status=_reached(sweep, plan, counts, halted, error, now),
         seconds=_due(sweep, counts, limits, now),
     )
 
 
-def begun(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
+def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
     """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
     total = len(plan.grid)
     message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
@@ -73,12 +73,12 @@ def begun(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | N
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 
-def waits_to_begin(sweep: TrialSweep) -> bool:
+def is_suspended_before_start(sweep: TrialSweep) -> bool:
     """Whether the sweep is suspended before its start. Its spec.tasksFrom is resolved only at the start."""
     return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
 
 
-def held(sweep: TrialSweep, now: float) -> SweepStatus:
+def suspended_before_start(sweep: TrialSweep, now: float) -> SweepStatus:
     """Return the status of a sweep that is suspended before its start."""
     return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to start", now)
 
@@ -93,7 +93,7 @@ def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepSta
     return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
 
 
-def noted(sweep: TrialSweep) -> SweepStatus:
+def observed(sweep: TrialSweep) -> SweepStatus:
     """Return the status of a finished sweep with a later generation. A changed spec does not change its result."""
     generation = sweep.metadata.generation
     seen = [each.model_copy(update={"observed_generation": generation}) for each in sweep.status.conditions]
@@ -112,10 +112,10 @@ def headline(status: SweepStatus) -> object:
 
 
 def _limits(sweep: TrialSweep, now: float) -> Limits:
-    spec, started = sweep.spec, sweep.status.start_time
+    spec, start = sweep.spec, sweep.status.start_time
     deadline = None
-    if spec.active_deadline_seconds is not None and started is not None:
-        deadline = started.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
+    if spec.active_deadline_seconds is not None and start is not None:
+        deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
     return Limits(spec.parallelism, spec.stop_when.pod_hours, spec.stop_when.failures, deadline, spec.prestart)
 
 
@@ -127,10 +127,12 @@ def _due(sweep: TrialSweep, counts: Tally, limits: Limits, now: float) -> float 
     return min(times, default=None)
 
 
-def _reached(sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, trouble: Trouble | None, now: float) -> SweepStatus:
+def _reached(
+    sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, error: CreationError | None, now: float
+) -> SweepStatus:
     phase, reason, message = _where(sweep, counts, halted)
-    if trouble is not None and phase == "Running":
-        reason, message = trouble.reason, trouble.message
+    if error is not None and phase == "Running":
+        reason, message = error.reason, error.message
     ended: dict[str, Any] = {"completion_time": time(now)} if phase in ("Complete", "Failed") else {}
     agents = [
         SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, mean=each.mean)
@@ -138,7 +140,7 @@ def _reached(sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, 
     ]
     return _with(
         sweep, phase, reason, message, now,
-        stalled=trouble is not None and phase == "Running",
+        stalled=error is not None and phase == "Running",
         trials=_trials(counts),
         excluded=dict(sorted(counts.excluded.items())),
         scored_failures=dict(sorted(counts.scored.items())),

@@ -157,10 +157,10 @@ class Driver:
 
     @asynccontextmanager
     async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[tuple[Session, Hello]]:
-        self._metrics.execs.inc()
+        self._metrics.exec_sessions.inc()
         started = time.monotonic()
         stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, pods.CONTAINER, pods.RUNNER_CALL)
-        with self._metrics.execs_open.track_inprogress():
+        with self._metrics.exec_sessions_open.track_inprogress():
             limit = self._settings.answer_timeout_seconds
             async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
                 hello = await session.hello()

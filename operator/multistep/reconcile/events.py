@@ -43,11 +43,11 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     return found + _suspension(old, new)
 
 
-def _attempt_ended(lost: AttemptStatus) -> list[Transition]:
+def _attempt_ended(failed: AttemptStatus) -> list[Transition]:
     """Return the Event of a failed attempt; ``_suspension`` reports an attempt that a suspension ended."""
-    if lost.reason == SUSPENDED:
+    if failed.reason == SUSPENDED:
         return []
-    return [Transition(lost.reason or "AttemptLost", f"attempt {lost.number} was lost: {lost.message}", "Warning")]
+    return [Transition(failed.reason or "AttemptFailed", f"attempt {failed.number} failed: {failed.message}", "Warning")]
 
 
 def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:

@@ -87,17 +87,17 @@ class Fetches:
         self._wake_sweep = wake
         return SweepFetches(self)
 
-    def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
+    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
         """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed."""
-        return self.ask_for((asker.namespace, asker.name), asker.uid, request, begun=begun)
+        return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
-    def ask_for(self, key: Key, uid: str, request: Request, *, begun: bool) -> Fetched:
+    def ask_for(self, key: Key, uid: str, request: Request, *, started: bool) -> Fetched:
         """As ask, for a trial or sweep. key: of the concurrency limit."""
         about, outcome = self._outcomes.pop(uid, (None, None))
         if about == request.id and isinstance(outcome, Fetched):
             return outcome
         if about == request.id and isinstance(outcome, SourceError):
-            raise _tolerated(outcome) if begun else outcome
+            raise _tolerated(outcome) if started else outcome
         self._join_or_start(uid, key, request)
         text = f"the task is being fetched from {request.location.partition('?')[0]}"
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
@@ -179,9 +179,9 @@ class SweepFetches:
         """The cache of all fetches."""
         return self.fetches.cache
 
-    def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
+    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
         """Return a sweep's fetched tasks. Raises SourceError while the fetch runs, and if it failed."""
-        return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, begun=begun)
+        return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, started=started)
 
     def settle(self, key: Key) -> None:
         """Release an unused slot at the end of a sweep's reconcile."""

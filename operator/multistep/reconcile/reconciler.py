@@ -59,7 +59,7 @@ class Reconciler:
         self.hints = PodHints()
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
         self.quotas = Quotas(self.wake, self.clock)
-        self.execs = Bound(self.settings.open_execs, self.wake)
+        self.execs = Bound(self.settings.exec_sessions, self.wake)
         self.fetches = Fetches(self.settings, self.wake)
         remote = Remote(self.fetches, self.cluster.get_secret, self.settings.task_sources)
         self.reads = Reads(self.wake)
@@ -128,7 +128,7 @@ class Reconciler:
             return SOON_SECONDS
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
-            self.metrics.exec_failures.labels(cause).inc()
+            self.metrics.exec_session_failures.labels(cause).inc()
             raise
 
     def _forget(self, key: Key) -> None:

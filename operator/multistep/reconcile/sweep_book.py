@@ -36,7 +36,7 @@ class Page:
     written: float | None = None
     version: str = ""
 
-    def begin(self) -> None:
+    def start_reconcile(self) -> None:
         """Start a reconcile: from now on, watch events are newer than responses to its requests."""
         self.observed.clear()
 

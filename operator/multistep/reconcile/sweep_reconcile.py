@@ -18,7 +18,7 @@ from multistep.api.conditions import is_finished
 from multistep.api.model import Metadata
 from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from multistep.engine import sweep_status
-from multistep.engine.sweep_status import Trouble
+from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import Plan, manifest, owner_of, plan
 from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
 from multistep.kube.protocols import Cluster, Object
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 SOON_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 5.0  # between two status writes in which only counts changed
-TROUBLE_SECONDS: Final = 30.0  # until the creation of a rejected trial is retried
+REJECTED_RETRY_SECONDS: Final = 30.0  # until the creation of a rejected trial is retried
 CHANGES_AT_ONCE: Final = 16  # concurrent patches of trials' specs
 
 NAME_TAKEN: Final = "NameTaken"
@@ -98,8 +98,8 @@ class _SweepReconcile:
             self._sweep = self._parsed()
             if is_finished(self._sweep.status):
                 return await self._clean_up()
-            if sweep_status.waits_to_begin(self._sweep):
-                await self._write(sweep_status.held(self._sweep, self._s.clock()))
+            if sweep_status.is_suspended_before_start(self._sweep):
+                await self._write(sweep_status.suspended_before_start(self._sweep, self._s.clock()))
                 return None
             plan, tasks = await self._planned()
         except SourceError as error:
@@ -110,7 +110,7 @@ class _SweepReconcile:
                 return await self._clean_up()
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
         if self._sweep.status.start_time is None:
-            await self._write(sweep_status.begun(self._sweep, plan, self._s.clock(), tasks))
+            await self._write(sweep_status.started(self._sweep, plan, self._s.clock(), tasks))
         return await self._create_and_count(plan)
 
     def _parsed(self) -> TrialSweep:
@@ -122,8 +122,8 @@ class _SweepReconcile:
 
     async def _planned(self) -> tuple[Plan, SweepTasksStatus | None]:
         generation, pinned = self._sweep.metadata.generation, self._sweep.status.tasks_from
-        begun = self._sweep.status.start_time is not None
-        if not begun or self._page.plan is None or self._page.plan[0] != generation:
+        started = self._sweep.status.start_time is not None
+        if not started or self._page.plan is None or self._page.plan[0] != generation:
             tasks, pinned = await self._s.tasks.load(self._sweep)
             self._page.plan = generation, plan(self._sweep, tasks)
         assert self._page.plan is not None
@@ -134,7 +134,7 @@ class _SweepReconcile:
         text = f"spec.tasksFrom: {error}"
         if self._sweep.status.start_time is not None:
             logger.warning("%s", text)
-            return error.retry_seconds if error.transient else TROUBLE_SECONDS
+            return error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS
         if not error.transient:
             return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
         await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
@@ -142,7 +142,7 @@ class _SweepReconcile:
 
     async def _create_and_count(self, plan: Plan) -> float | None:
         metadata = self._sweep.metadata
-        self._page.begin()
+        self._page.start_reconcile()
         if not self._page.whole:
             selector = f"{labels.SWEEP}={metadata.name}"
             await self._page.fill(self._cluster.each_trial(metadata.namespace, selector), metadata.uid)
@@ -150,26 +150,27 @@ class _SweepReconcile:
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
         await self._change(plan, due.resume, {"suspend": None}, None)
         await self._change(plan, due.stop, {"stop": True})
-        trouble = await self._create(plan, due.create, due.early)
-        reached = self._decide(plan, trouble)
+        failure = await self._create(plan, due.create, due.early)
+        reached = self._decide(plan, failure)
         if is_finished(reached.status):
             return await self._end(reached.status)
-        if reached.create and trouble is None:
+        if reached.create and failure is None:
             await self._write(reached.status)
             return 0.0
         waits = await self._write_throttled(reached.status)
         return min(
-            (each for each in (waits, reached.seconds, TROUBLE_SECONDS if trouble else None) if each is not None), default=None
+            (each for each in (waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None) if each is not None),
+            default=None,
         )
 
-    def _decide(self, plan: Plan, trouble: Trouble | None) -> sweep_status.Next:
+    def _decide(self, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
         trials = self._page.of(plan.names)
         created = max(self._page.created, self._sweep.status.trials.created)
-        return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), trouble)
+        return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure)
 
     # -- trials
 
-    async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> Trouble | None:
+    async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> CreationError | None:
         """Create trials one after the other; the first number whose trial cannot be created stops all later ones.
 
         early: from this number on, the trials are prepared ahead of need and wait for their turn.
@@ -183,11 +184,11 @@ class _SweepReconcile:
                     raise
                 made = await self._cluster.get_trial(self._sweep.metadata.namespace, plan.names[number])
                 if (owner := owner_of(made)) is None or owner[1] != self._sweep.metadata.uid:
-                    return Trouble(NAME_TAKEN, _name_taken(plan.names[number]))
+                    return CreationError(NAME_TAKEN, _name_taken(plan.names[number]))
             except (NotFound, Unavailable):
                 raise
             except ClusterError as error:  # a quota, a policy, or an invalid trial spec
-                return Trouble(REFUSED, str(error))
+                return CreationError(REFUSED, str(error))
             self._page.read(made)
             self._page.created = max(self._page.created, number + 1)
         return None
@@ -219,7 +220,7 @@ class _SweepReconcile:
             await self._cluster.delete_sweep(sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
             return None
         if sweep.status.observed_generation != sweep.metadata.generation:
-            await self._write(sweep_status.noted(sweep))
+            await self._write(sweep_status.observed(sweep))
         return left
 
     async def _end(self, status: SweepStatus) -> float | None:

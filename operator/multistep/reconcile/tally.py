@@ -24,14 +24,15 @@ RECENT_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Mark:
-    """The counted part of a trial. uid: the trial's; lost: failed attempts; attempt: the current one; steps: finished ones in it;
-    over: whether the trial has finished."""
+    """The counted part of a trial. uid: the trial's; failed_attempts, steps: numbers of failed attempts, and
+    of finished steps in the current attempt;
+    finished: whether the trial has finished."""
 
     uid: str
-    lost: int
+    failed_attempts: int
     attempt: int
     steps: int
-    over: bool
+    finished: bool
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
@@ -65,11 +66,11 @@ class Tally:
         mark, now = self._marks.get(key), Mark.of(trial)
         self._marks[key] = now
         if mark is None or mark.uid != now.uid:
-            if now.over and self._is_recent(trial):
+            if now.finished and self._is_recent(trial):
                 self._ended(trial)
-        elif not mark.over:
+        elif not mark.finished:
             self._count(trial, mark)
-            if now.over:
+            if now.finished:
                 self._ended(trial)
 
     def gone(self, key: Key) -> None:
@@ -93,8 +94,8 @@ class Tally:
 
     def _count(self, trial: MultiStepTrial, mark: Mark) -> None:
         status, names = trial.status, _names(trial)
-        for lost in status.attempts[mark.lost :]:
-            self._metrics.attempts_lost.labels(failures.label(lost.reason)).inc()
+        for attempt in status.attempts[mark.failed_attempts :]:
+            self._metrics.attempts_failed.labels(failures.label(attempt.reason)).inc()
         for step in _new_steps(status, mark):
             self._count_step(step, names)
         if is_finished(status):

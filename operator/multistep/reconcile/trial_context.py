@@ -70,15 +70,15 @@ class TrialContext(ABC):
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
         loaded, now = self._loaded_now, self._t.clock()
-        new = status.begun(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
+        new = status.attempt_started(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
         await self._write(new)
         self._just_named = attempt == 1 and image_user is None
         return 0
 
-    async def _wait(self, reason: str, message: str, *, seconds: float | None, held: bool = False) -> float | None:
+    async def _wait(self, reason: str, message: str, *, seconds: float | None, gated: bool = False) -> float | None:
         phase = self._trial.status.phase
         shown: Phase = "Running" if phase == "Running" else "Pending"
-        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), held=held))
+        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), gated=gated))
         return self._until_deadline(seconds)
 
     def _until_deadline(self, seconds: float | None) -> float | None:

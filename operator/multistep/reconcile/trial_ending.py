@@ -15,20 +15,22 @@ from multistep.reconcile.trial_pods import named_verifiers
 class TrialEnding(TrialContext):
     """Finishes, fails and cleans up a trial."""
 
-    async def _end_failed_attempt(self, loss: decisions.LoseAttempt) -> float | None:
+    async def _end_failed_attempt(self, failure: decisions.FailAttempt) -> float | None:
         """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
         trial, now = self._trial, self._t.clock()
         self._forget_pod()
-        lost = status.lost(trial, loss.reason, loss.message, now)
+        failed = status.attempt_failed(trial, failure.reason, failure.message, now)
         number = (trial.status.attempt or 1) + 1
-        retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(lost.attempts)
+        retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(failed.attempts)
         if counted <= retries:
-            again = trial.model_copy(update={"status": lost})
-            name = pods.pod_name(trial.metadata.name, number, as_root=lost.image_user is not None)
-            await self._write(status.begun(again, number, name, self._plan.task_name, lost.image_user, now))
+            again = trial.model_copy(update={"status": failed})
+            name = pods.pod_name(trial.metadata.name, number, as_root=failed.image_user is not None)
+            await self._write(status.attempt_started(again, number, name, self._plan.task_name, failed.image_user, now))
             return 0
-        self._writer.trial = trial.model_copy(update={"status": lost})
-        return await self._fail(loss.reason, f"{loss.message}; this was attempt {counted} of {retries + 1}", before=trial.status)
+        self._writer.trial = trial.model_copy(update={"status": failed})
+        return await self._fail(
+            failure.reason, f"{failure.message}; this was attempt {counted} of {retries + 1}", before=trial.status
+        )
 
     async def _finish_killed_phase(self, death: decisions.PhaseDied) -> float | None:
         """Finish a trial whose container a phase ended. The runner's records are lost, so the status is the source."""
@@ -87,5 +89,5 @@ class TrialEnding(TrialContext):
             await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
         if self._fully_parsed and trial.status.observed_generation != trial.metadata.generation:
-            await self._write(status.noted(trial))  # kstatus waits for this generation
+            await self._write(status.observed(trial))  # kstatus waits for this generation
         return due.next

@@ -128,7 +128,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
 
     async def _act(self, decision: decisions.Decision) -> float | None:
         match decision:
-            case decisions.Begin():
+            case decisions.StartAttempt():
                 seconds = await self._start_attempt(decision.attempt, decision.pod_name, image_user=None)
                 await self._writer.emit(task_warnings(self._loaded_now.task, self._trial.spec))
                 return seconds
@@ -141,13 +141,13 @@ class TrialReconcile(TrialCreation, TrialEnding):
             case decisions.AdoptVerifierPod():
                 return await self._adopt_verifier()
             case decisions.Wait():
-                return await self._wait(decision.reason, decision.message, seconds=decision.seconds, held=decision.held)
-            case decisions.Hold():
+                return await self._wait(decision.reason, decision.message, seconds=decision.seconds, gated=decision.gated)
+            case decisions.Suspend():
                 await self._suspend()
                 return None
             case decisions.Resume():
                 return await self._resume()
-            case decisions.LoseAttempt():
+            case decisions.FailAttempt():
                 return await self._end_failed_attempt(decision)
             case decisions.PhaseDied():
                 return await self._finish_killed_phase(decision)
@@ -177,7 +177,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
         paused = quiet if ready else min(quiet, hint.unready_until - self._t.clock())
         if paused > 0:
-            await self._write(status.retold(self._trial, self._t.clock()))
+            await self._write(status.at_current_step(self._trial, self._t.clock()))
             return self._until_deadline(paused)
         agent, both_pods = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_progress, self._release_verifier)

@@ -69,7 +69,7 @@ class Row:
 def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     """Return the row of a MultiStepTrial. scoring: the sweep's. InvalidSpec: its status cannot be parsed."""
     status, metadata = parse_status(trial), trial["metadata"]
-    noted = metadata.get("annotations") or {}
+    annotations = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
     known, reward = facts(trial), _float((status.rewards or {}).get(REWARD))
     counts = counted_reward(known, scoring or Scoring())
@@ -78,10 +78,10 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     return Row(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],
-        task=noted.get(TASK) or task.get("name") or status.task or metadata["name"],
-        agent=noted.get(AGENT) or program,
+        task=annotations.get(TASK) or task.get("name") or status.task or metadata["name"],
+        agent=annotations.get(AGENT) or program,
         program=program,
-        attempt=_whole(noted.get(ATTEMPT)),
+        attempt=_whole(annotations.get(ATTEMPT)),
         state=known.state,
         reward=reward,
         counts=counts,

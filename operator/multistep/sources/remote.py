@@ -28,10 +28,10 @@ class Fetching(Protocol):
     @property
     def cache(self) -> Cache: ...
 
-    def ask(self, asker: Metadata, request: Request, *, begun: bool) -> Fetched:
+    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
         """Return the fetched task of a trial or sweep, which is in the cache. Raises SourceError, transient while the fetch runs.
 
-        begun: the task was fetched before, so a denied request is retried.
+        started: the task was fetched before, so a denied request is retried.
         """
 
 
@@ -50,7 +50,7 @@ class Remote:
         request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
         if request.revision and (found := self._cached(request, request.revision)):
             return self._checked(found, request.revision, pinned)
-        fetched = self._fetching.ask(trial.metadata, request, begun=pinned is not None)
+        fetched = self._fetching.ask(trial.metadata, request, started=pinned is not None)
         if (found := self._cached(request, fetched.revision)) is None:
             raise SourceError("the fetched task was displaced from the cache before it was read", transient=True, retry_seconds=1.0)
         return self._checked(found, fetched.revision, pinned)
@@ -62,7 +62,7 @@ class Remote:
         source = TaskSource(oci=place.oci, git=place.git, url=place.url)
         revision = pinned.revision if pinned else ""
         request = await self._request(sweep.metadata.namespace, source, revision, "spec.tasksFrom")
-        fetched = self._fetching.ask(sweep.metadata, replace(request, many=True), begun=pinned is not None)
+        fetched = self._fetching.ask(sweep.metadata, replace(request, many=True), started=pinned is not None)
         return fetched.revision, [each.name for each in fetched.tasks]
 
     async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> Request:

@@ -99,7 +99,7 @@ class TrialDirectory:
                 target.rename(aside / "old")
             made.rename(target)
 
-    def begin(self, attempt: int) -> None:
+    def start_attempt(self, attempt: int) -> None:
         """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent."""
         current = self.attempt()
         if attempt < current:
@@ -143,7 +143,7 @@ class TrialDirectory:
         finally:
             os.close(fd)
 
-    def noted(self, name: str) -> bytes:
+    def notes(self, name: str) -> bytes:
         """Return the contents of a hidden file, without an incomplete last line."""
         try:
             return (self.path / f".{name}").read_bytes().rpartition(b"\n")[0]

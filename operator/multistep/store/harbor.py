@@ -332,7 +332,7 @@ def _trial_events(
         yield start.timestamp(), f"trial {trial.metadata.name} started: task {plan.task_name}, agent {plan.agent_name}"
     for attempt in trial.status.attempts:
         if attempt.end_time:
-            yield attempt.end_time.timestamp(), f"attempt {attempt.number} was lost: {attempt.reason}: {attempt.message}"
+            yield attempt.end_time.timestamp(), f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
     if journal.started_at is not None:
         yield journal.started_at, "the environment is running"
     if exception := journal.exception or failure:

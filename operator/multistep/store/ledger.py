@@ -126,7 +126,7 @@ def no_limits(_volume_bytes: int) -> Limits:
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
     """Append a collection to the trial's note. The last line of a collection counts."""
     line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
-    former = [each for each in to.noted(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
+    former = [each for each in to.notes(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
     if former[-1:] != [line.strip()]:
         to.note(NOTE, line.encode())
 
@@ -137,12 +137,12 @@ def usage_on_disk(top: Path) -> dict[str, Usage]:
 
 
 def _usage(trial: TrialDirectory) -> Usage:
-    lines = [line.split() for line in trial.noted(NOTE).decode(errors="replace").splitlines()]
+    lines = [line.split() for line in trial.notes(NOTE).decode(errors="replace").splitlines()]
     try:
-        noted: dict[Collection | None, Amount] = {_collection(line): Amount(int(line[3]), int(line[4])) for line in lines}
+        recorded: dict[Collection | None, Amount] = {_collection(line): Amount(int(line[3]), int(line[4])) for line in lines}
     except (ValueError, IndexError):
-        noted = {}
-    return noted or {None: _measured(trial.path)}
+        recorded = {}
+    return recorded or {None: _measured(trial.path)}
 
 
 def _collection(line: list[str]) -> Collection:

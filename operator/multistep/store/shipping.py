@@ -57,7 +57,7 @@ class Shipping:
         Raises StoreError if the store is unavailable, or has results that this volume did not upload: those are not replaced.
         """
         former = await self._bucket.head(_manifest(key))
-        sent = frozenset((await self._volume.noted(key, _SENT)).splitlines())
+        sent = frozenset((await self._volume.notes(key, _SENT)).splitlines())
         if former is not None and not sent:
             raise StoreError(
                 f"{self.url(key)} already has results of this trial that this volume did not upload; they are not replaced"

@@ -45,7 +45,7 @@ def keep_step(
     received: Received,
 ) -> Kept:
     """Unpack a download into its place. fd: of the spooled file."""
-    to.begin(attempt)
+    to.start_attempt(attempt)
     with to.work() as work:
         kept = keep(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
         if kept.pointers or to.kept(_POINTERS, attempt):

@@ -144,7 +144,7 @@ class Volume:
 
     async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
         """Move an earlier attempt's results to ``attempts/N/``. Idempotent. Raises StoreError if a later attempt has started."""
-        await self._run(key, f"starting attempt {attempt}", lambda to: to.begin(attempt))
+        await self._run(key, f"starting attempt {attempt}", lambda to: to.start_attempt(attempt))
 
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
         """Write result.json and the trial's other files (store.harbor.files), then flush everything to the disk.
@@ -239,9 +239,9 @@ class Volume:
         """Append to a hidden file of the trial, which is deleted with it."""
         await self._run(key, "writing notes", lambda to: to.note(name, data))
 
-    async def noted(self, key: TrialKey, name: str) -> bytes:
+    async def notes(self, key: TrialKey, name: str) -> bytes:
         """Return the contents of a hidden file; b"" if it does not exist."""
-        return await self._run(key, "reading notes", lambda to: to.noted(name))
+        return await self._run(key, "reading notes", lambda to: to.notes(name))
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
         """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""

@@ -34,7 +34,7 @@ class Case:
 
 def lost(reason: str, values: str, started: str) -> Series:
     return {
-        f'multistep_attempts_lost_total{{reason="{reason}"}}': values,
+        f'multistep_attempts_failed_total{{reason="{reason}"}}': values,
         'multistep_pod_startup_duration_seconds_count{agent="oracle"}': started,
     }
 
@@ -57,7 +57,7 @@ def pending(trials: str, started: str) -> Series:
 
 
 def execs(failures: str, all_: str) -> Series:
-    return {'multistep_exec_failures_total{cause="stream"}': failures, "multistep_execs_total": all_}
+    return {'multistep_exec_session_failures_total{cause="stream"}': failures, "multistep_exec_sessions_total": all_}
 
 
 def requests(failures: str, all_: str) -> Series:
@@ -97,8 +97,8 @@ CASES = {
     ),
     "MultistepExecFailures": Case(execs("0+1x120", "0+5x120"), execs("0+1x120", "0+50x120")),
     "MultistepExecSlow": Case(
-        buckets("exec_handshake_duration_seconds", "0+8x120", "0+10x120"),
-        buckets("exec_handshake_duration_seconds", "0+95x120", "0+100x120"),
+        buckets("exec_session_handshake_duration_seconds", "0+8x120", "0+10x120"),
+        buckets("exec_session_handshake_duration_seconds", "0+95x120", "0+100x120"),
     ),
     "MultistepAPIThrottled": Case(
         {"multistep_api_throttled_seconds_total": "0+120x120"}, {"multistep_api_throttled_seconds_total": "0+30x120"}

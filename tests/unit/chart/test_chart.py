@@ -150,9 +150,9 @@ def test_the_named_ports_are_those_that_the_operator_listens_on(render: Render) 
 
 
 def test_other_settings_become_variables(render: Render) -> None:
-    variables = variables_of(render({"settings": {"pollSeconds": 2.5, "logLevel": "DEBUG", "openExecs": 3000000}}))
+    variables = variables_of(render({"settings": {"pollSeconds": 2.5, "logLevel": "DEBUG", "execSessions": 3000000}}))
     assert (variables["MULTISTEP_POLL_SECONDS"], variables["MULTISTEP_LOG_LEVEL"]) == ("2.5", "DEBUG")
-    assert variables["MULTISTEP_OPEN_EXECS"] == "3000000"  # not 3e+06
+    assert variables["MULTISTEP_EXEC_SESSIONS"] == "3000000"  # not 3e+06
 
 
 def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def chunked(data: bytes, size: int) -> Iterator[bytes]:
 def on_terminal(data: bytes, size: int = 1 << 20) -> str:
     out: list[bytes] = []
     form = Escaped(out.append, titles=False)
-    form.begin(AGENT)
+    form.start(AGENT)
     for chunk in chunked(data, size):
         form.show(chunk)
     form.close()
@@ -263,7 +263,7 @@ def test_a_giant_line_is_cut_and_the_next_one_is_whole() -> None:
 def test_a_pipe_gets_the_bytes(data: bytes, size: int) -> None:
     out: list[bytes] = []
     form = Raw(out.append, titles=False)
-    form.begin(AGENT)
+    form.start(AGENT)
     for chunk in chunked(data, size):
         form.show(chunk)
     form.close()
@@ -275,7 +275,7 @@ def test_json_does_not_depend_on_how_the_bytes_come(data: bytes, size: int) -> N
     def shown(by: int) -> list[bytes]:
         out: list[bytes] = []
         form = Json(out.append)
-        form.begin(AGENT)
+        form.start(AGENT)
         for chunk in chunked(data, by):
             form.show(chunk)
         form.end()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.failures import EXCEPTIONS, FAILED, LOST, WAITING, Failure
+from multistep.api.failures import ATTEMPTS, EXCEPTIONS, FAILED, WAITING, Failure
 from multistep.engine import failure_class as failures
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.lifecycle import SUSPENDED
@@ -32,7 +32,7 @@ def names(*tables: tuple[Failure, ...]) -> set[str]:
 
 
 def test_every_reason_that_the_operator_gives_has_its_row() -> None:
-    assert set(made("LoseAttempt")) and set(made("LoseAttempt")) <= names(LOST)
+    assert set(made("FailAttempt")) and set(made("FailAttempt")) <= names(ATTEMPTS)
     assert set(made("Fail", "fail")) <= names(FAILED) | names(EXCEPTIONS)
     assert set(made("Wait", "wait")) <= {row.reason for row in WAITING}
     assert set(made("StepException", "RewardError")) <= names(EXCEPTIONS)
@@ -41,14 +41,14 @@ def test_every_reason_that_the_operator_gives_has_its_row() -> None:
 
 
 def test_a_reason_has_one_row_in_its_table() -> None:
-    for table in (WAITING, LOST, FAILED, EXCEPTIONS):
+    for table in (WAITING, ATTEMPTS, FAILED, EXCEPTIONS):
         found = [row.reason for row in table]
         assert len(found) == len(set(found))
-    assert not names(LOST) & names(FAILED)
+    assert not names(ATTEMPTS) & names(FAILED)
 
 
 def test_only_outside_causes_are_tried_again() -> None:
-    assert {row.blame for row in LOST if row.reason != SUSPENDED} == {"Infrastructure"}
+    assert {row.blame for row in ATTEMPTS if row.reason != SUSPENDED} == {"Infrastructure"}
 
 
 @pytest.mark.parametrize(

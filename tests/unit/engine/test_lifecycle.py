@@ -23,20 +23,20 @@ from multistep.engine import lifecycle
 from multistep.engine.decisions import (
     Adopt,
     AdoptVerifierPod,
-    Begin,
     CleanUp,
     CreatePod,
     CreateVerifierPod,
     Decision,
     Drive,
     Fail,
-    Hold,
-    LoseAttempt,
+    FailAttempt,
     PhaseDied,
     PodFacts,
     ProtocolViolation,
     Resume,
     Situation,
+    StartAttempt,
+    Suspend,
     Wait,
 )
 from multistep.engine.lifecycle import decide, next_deadline
@@ -121,13 +121,13 @@ PRESTART = {"suspend": True, "prestart": True, "suspendPolicy": "Release"}
 RELEASE_AFTER_STEP = {"suspend": True, "suspendPolicy": "ReleaseAfterStep"}
 QUEUED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="QueuedByKueue")]
 PAUSED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW - 10), reason="Paused")]
-RELEASED = LoseAttempt("Suspended", "its pod was released, as spec.suspend is true")
+RELEASED = FailAttempt("Suspended", "its pod was released, as spec.suspend is true")
 STOPPED = Fail("Stopped", "the trial was stopped: spec.stop is true")
 AGAIN: dict[str, Any] = {"attempt": 2, "pod_name": "t-2", "pod_uid": None}
 LOST = [AttemptStatus(number=1, reason="Evicted", end_time=at(NOW - 0.4))]
 WITH_DEADLINE = {"activeDeadlineSeconds": 100}
 DEADLINE = Fail("DeadlineExceeded", "the trial was active for longer than spec.activeDeadlineSeconds = 100")
-GONE = LoseAttempt("PodDeleted", "pod t-1 was deleted by another client")
+GONE = FailAttempt("PodDeleted", "pod t-1 was deleted by another client")
 FULL_DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
 LOW_NODE = "The node was low on resource: memory. "
 FILLED_NODE = (
@@ -141,17 +141,17 @@ Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
     # not started yet
-    "new": (trial(), None, Begin(1, "t-1")),
+    "new": (trial(), None, StartAttempt(1, "t-1")),
     # suspended
-    "suspended": (trial(SUSPEND), None, Hold()),
-    "suspended, waiting to begin again": (began(SUSPEND, **AGAIN, attempts=LOST), None, Hold()),
+    "suspended": (trial(SUSPEND), None, Suspend()),
+    "suspended, waiting to begin again": (began(SUSPEND, **AGAIN, attempts=LOST), None, Suspend()),
     "suspended while the pod was made": (began(SUSPEND, pod_uid=None), pod(), Adopt()),
-    "suspended, with another's pod": (began(SUSPEND, pod_uid=None), pod(owner_uid="x"), Hold()),
+    "suspended, with another's pod": (began(SUSPEND, pod_uid=None), pod(owner_uid="x"), Suspend()),
     "suspended while it runs": (in_step(SUSPEND), pod(), Drive()),
     "suspended while it is prepared": (began(SUSPEND), pod(), Drive()),
     "suspended while the pod starts": (began(SUSPEND), starting(), RELEASED),
     "suspended, and the pod cannot start": (began(SUSPEND), starting(waiting_reason="InvalidImageName"), RELEASED),
-    "paused": (in_step(SUSPEND, conditions=PAUSED), pod(), Hold()),
+    "paused": (in_step(SUSPEND, conditions=PAUSED), pod(), Suspend()),
     "paused, pod deleted": (in_step(SUSPEND, conditions=PAUSED), None, GONE),
     "paused and resumed": (in_step(conditions=PAUSED), pod(), Drive()),
     "to be released": (in_step(RELEASE), pod(), RELEASED),
@@ -167,16 +167,16 @@ ROWS: dict[str, Row] = {
     "to be released, after the step": (in_step(RELEASE_AFTER_STEP, conditions=PAUSED), pod(), RELEASED),
     "released and resumed": (began(**AGAIN, attempts=LOST, conditions=PAUSED), None, Resume()),
     "released and begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"reason": "Suspended"})]), None, CreatePod()),
-    "suspended and resumed before it began": (trial(conditions=PAUSED), None, Begin(1, "t-1")),
+    "suspended and resumed before it began": (trial(conditions=PAUSED), None, StartAttempt(1, "t-1")),
     # prestarted
-    "prestarted, new": (trial(PRESTART), None, Begin(1, "t-1")),
+    "prestarted, new": (trial(PRESTART), None, StartAttempt(1, "t-1")),
     "prestarted, begun": (began(PRESTART, pod_uid=None), None, CreatePod()),
     "prestarted while the pod starts": (began(PRESTART), starting(), Wait("PodStarting", ON_ITS_WAY, 30.0)),
     "prestarted while it is prepared": (began(PRESTART), pod(), Drive()),
-    "prestarted and ready": (began(PRESTART, conditions=PAUSED), pod(), Hold()),
+    "prestarted and ready": (began(PRESTART, conditions=PAUSED), pod(), Suspend()),
     "prestarted, in its first step": (in_step(PRESTART), pod(), RELEASED),
     "prestarted, in its first step's verification": (in_step({**PRESTART, "suspendPolicy": "Pause"}), pod(), Drive()),
-    "prestarted, and the pod was lost": (began(PRESTART, **AGAIN, attempts=LOST), None, Hold()),
+    "prestarted, and the pod was lost": (began(PRESTART, **AGAIN, attempts=LOST), None, Suspend()),
     "prestarted, and not wanted any more": (began({**PRESTART, "prestart": False}, conditions=PAUSED), pod(), RELEASED),
     "prestarted, stopped": (trial({**PRESTART, "stop": True}), None, STOPPED),
     # stopped
@@ -199,7 +199,7 @@ ROWS: dict[str, Row] = {
     "replaced": (
         began(),
         pod(uid="other"),
-        LoseAttempt("PodReplaced", "pod t-1 with UID p was deleted by another client, and another pod of that name was created"),
+        FailAttempt("PodReplaced", "pod t-1 with UID p was deleted by another client, and another pod of that name was created"),
     ),
     "being deleted": (began(), pod(deleting=True), GONE),
     "somebody else's": (
@@ -223,46 +223,46 @@ ROWS: dict[str, Row] = {
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
     # infrastructure failures
-    "preempted": (IN_STEP, pod(disruption="PreemptionByScheduler", message="by q"), LoseAttempt("PreemptionByScheduler", "by q")),
+    "preempted": (IN_STEP, pod(disruption="PreemptionByScheduler", message="by q"), FailAttempt("PreemptionByScheduler", "by q")),
     "disrupted without a word": (
         IN_STEP,
         pod(disruption="DeletionByTaintManager"),
-        LoseAttempt("DeletionByTaintManager", "pod t-1 was disrupted: DeletionByTaintManager"),
+        FailAttempt("DeletionByTaintManager", "pod t-1 was disrupted: DeletionByTaintManager"),
     ),
     "evicted for the node's sake": (
         IN_STEP,
         ended(137, "Error", reason="Evicted", message=LOW_NODE),
-        LoseAttempt("Evicted", LOW_NODE),
+        FailAttempt("Evicted", LOW_NODE),
     ),
     "evicted for the node's sake, by condition": (
         IN_STEP,
         ended(137, "Error", reason="Evicted", message=FULL_DISK, disruption="TerminationByKubelet"),
-        LoseAttempt("TerminationByKubelet", FULL_DISK),
+        FailAttempt("TerminationByKubelet", FULL_DISK),
     ),
     "node shut down": (
         IN_STEP,
         ended(None, "", reason="NodeShutdown"),
-        LoseAttempt("NodeShutdown", "pod t-1 failed: NodeShutdown"),
+        FailAttempt("NodeShutdown", "pod t-1 failed: NodeShutdown"),
     ),
     "container lost with its node": (
         IN_STEP,
         ended(255, "Unknown"),
-        LoseAttempt("ContainerEnded", "the trial's container ended with status 255 (Unknown)"),
+        FailAttempt("ContainerEnded", "the trial's container ended with status 255 (Unknown)"),
     ),
     "refused by the kubelet": (
         began(),
         starting(phase="Failed", terminated=True, reason="OutOfcpu", message="Node didn't have enough resource: cpu"),
-        LoseAttempt("OutOfcpu", "Node didn't have enough resource: cpu"),
+        FailAttempt("OutOfcpu", "Node didn't have enough resource: cpu"),
     ),
     "killed from outside": (
         IN_STEP,
         ended(137, "Error"),
-        LoseAttempt("ContainerEnded", "the trial's container ended with status 137 (Error)"),
+        FailAttempt("ContainerEnded", "the trial's container ended with status 137 (Error)"),
     ),
     "ended before the first step": (
         began(),
         ended(128, "StartError", exit_message="exec: no such file"),
-        LoseAttempt(
+        FailAttempt(
             "ContainerEnded",
             "the trial's container ended with status 128 (StartError): exec: no such file before the first step",
         ),
@@ -270,17 +270,17 @@ ROWS: dict[str, Row] = {
     "the runner could not be brought": (
         began(),
         ended(137, "OOMKilled", init_failed=True),
-        LoseAttempt("RunnerInstallFailed", "the init container of pod t-1 ended with status 137 (OOMKilled)"),
+        FailAttempt("RunnerInstallFailed", "the init container of pod t-1 ended with status 137 (OOMKilled)"),
     ),
     "started again": (
         IN_STEP,
         pod(terminated=True, restarted=True, exit_code=255, exit_reason="Unknown"),
-        LoseAttempt("ContainerRestarted", "the trial's container ended with status 255 (Unknown)"),
+        FailAttempt("ContainerRestarted", "the trial's container ended with status 255 (Unknown)"),
     ),
     "in another container": (
         began(container_id="c"),
         pod(container_id="d"),
-        LoseAttempt("ContainerRestarted", "pod t-1 runs container d, not c"),
+        FailAttempt("ContainerRestarted", "pod t-1 runs container d, not c"),
     ),
     "started again after its own doing": (
         IN_STEP,
@@ -345,21 +345,21 @@ ROWS: dict[str, Row] = {
     "queued": (
         began(),
         gated(queue="team"),
-        Wait("QueuedByKueue", "pod t-1 waits in the queue team until Kueue admits it", held=True),
+        Wait("QueuedByKueue", "pod t-1 waits in the queue team until Kueue admits it", gated=True),
     ),
-    "held back by Kueue without a queue": (
+    "gated back by Kueue without a queue": (
         began(),
         gated(queue=""),
         Wait(
             "QueuedByKueue",
             "pod t-1 is gated by Kueue but names no queue; give the trial the label kueue.x-k8s.io/queue-name",
-            held=True,
+            gated=True,
         ),
     ),
-    "held back by somebody": (
+    "gated back by somebody": (
         began(),
         gated(gates=("a.example/x", "b")),
-        Wait("SchedulingGated", "pod t-1 waits for the removal of its scheduling gates: a.example/x, b", held=True),
+        Wait("SchedulingGated", "pod t-1 waits for the removal of its scheduling gates: a.example/x, b", gated=True),
     ),
     "queued, and suspended": (began(SUSPEND, conditions=QUEUED), gated(queue="team"), RELEASED),
     "queued, and deleted": (began(conditions=QUEUED), gated(deleting=True, queue="team"), GONE),
@@ -367,7 +367,7 @@ ROWS: dict[str, Row] = {
     "evicted by Kueue": (
         IN_STEP,
         pod(queue="team", disruption="EvictedByKueue", message="WorkloadEvictedDueToPreempted: for others"),
-        LoseAttempt("EvictedByKueue", "WorkloadEvictedDueToPreempted: for others"),
+        FailAttempt("EvictedByKueue", "WorkloadEvictedDueToPreempted: for others"),
     ),
     # starting
     "no such image": (
@@ -426,8 +426,8 @@ ROWS: dict[str, Row] = {
     "at the deadline, without a pod": (began(WITH_DEADLINE, pod_uid=None), None, DEADLINE),
     "past the deadline, but for a suspension": (began(WITH_DEADLINE, suspended_seconds=1), pod(), Drive()),
     "past the deadline, but for the time in a queue": (began(WITH_DEADLINE, conditions=QUEUED), pod(), Drive()),
-    "past the deadline, suspended": (in_step({**WITH_DEADLINE, **SUSPEND}, conditions=PAUSED), pod(), Hold()),
-    "a deadline before the start": (trial(WITH_DEADLINE), None, Begin(1, "t-1")),
+    "past the deadline, suspended": (in_step({**WITH_DEADLINE, **SUSPEND}, conditions=PAUSED), pod(), Suspend()),
+    "a deadline before the start": (trial(WITH_DEADLINE), None, StartAttempt(1, "t-1")),
     # finished trials
     "complete": (finished(), pod(), CleanUp(0.0, None)),
     "complete, pod gone": (finished(), None, CleanUp(None, None)),
@@ -483,18 +483,18 @@ VERIFIERS: dict[str, Row] = {
         judge(running=False, scheduled_at=NOW - 60),
         Fail("EnvironmentStartTimeout", OF_A + TOO_SLOW.replace("t-1", "t-1-v0"), "EnvironmentStartTimeoutError"),
     ),
-    "gone": (judging(), NO_POD, LoseAttempt("PodDeleted", f"{OF_A}pod t-1-v0 was deleted by another client")),
+    "gone": (judging(), NO_POD, FailAttempt("PodDeleted", f"{OF_A}pod t-1-v0 was deleted by another client")),
     "another's": (
         judging(),
         judge(owner_uid="x"),
         Fail("PodNameTaken", f"{OF_A}a pod named t-1-v0 exists and belongs to another owner; delete or rename it"),
     ),
-    "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), LoseAttempt("Evicted", OF_A + LOW_NODE)),
+    "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), FailAttempt("Evicted", OF_A + LOW_NODE)),
     "disk filled": (judging(), judge(reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", OF_A + FULL_DISK)),
     "the runner could not be brought": (
         judging(),
         judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),
-        LoseAttempt("RunnerInstallFailed", f"{OF_A}the init container of pod t-1-v0 ended with status 1 (Error)"),
+        FailAttempt("RunnerInstallFailed", f"{OF_A}the init container of pod t-1-v0 ended with status 1 (Error)"),
     ),
     "complete": (finished(verifier=VerifierStatus(pod_name="t-1-v0")), judge(), CleanUp(0.0, None)),
 }
@@ -689,7 +689,7 @@ def test_decide_is_total(
     assert decide(situation) == decision
     if isinstance(decision, Wait) and decision.seconds is not None:
         assert decision.seconds > 0
-    if isinstance(decision, Fail | LoseAttempt):
+    if isinstance(decision, Fail | FailAttempt):
         assert decision.reason and " " not in decision.reason and decision.message
     if isinstance(decision, Drive):
         assert facts is not None and facts.running and facts.owner_uid == "t" and facts.uid == status.pod_uid
@@ -716,7 +716,7 @@ def test_a_runner_that_makes_no_sense_for_good_ends_the_trial_without_a_reward(t
 def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
     said = ProtocolViolation("gibberish", NOW - 1000, times=50)
     decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, violation=said))
-    assert isinstance(decision, LoseAttempt)
+    assert isinstance(decision, FailAttempt)
 
 
 @pytest.mark.parametrize(
@@ -769,7 +769,7 @@ def test_contradictory_records_end_the_trial_as_tampered() -> None:
 def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_said() -> None:
     said = ProtocolViolation("no records", NOW - 1000, times=50, reason="Tampered")
     decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, violation=said))
-    assert decision == LoseAttempt("ContainerRestarted", "pod t-1 runs container d, not c")
+    assert decision == FailAttempt("ContainerRestarted", "pod t-1 runs container d, not c")
 
 
 @pytest.mark.parametrize(("known", "seen"), [(None, "d"), ("c", ""), ("c", "c")])

@@ -58,10 +58,10 @@ HELD = {**RUNNING, "Suspended": "True"}
 EVERY = {
     "Pending": status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
     "Suspended": status.suspended(trial(suspend=True), NOW),
-    "Begun, but suspended": status.begun(trial(suspend=True), 2, "t-2", "task", None, NOW),
+    "Begun, but suspended": status.attempt_started(trial(suspend=True), 2, "t-2", "task", None, NOW),
     "Paused": status.paused(trial(suspend=True), Journal([run()]), NOW),
     "Suspending": status.running(trial(suspend=True), Journal([run()]), NOW),
-    "Begun": status.begun(trial(), 1, "t-1", "task", None, NOW),
+    "Begun": status.attempt_started(trial(), 1, "t-1", "task", None, NOW),
     "Running": status.running(trial(), Journal(), NOW),
     "Complete": status.complete(trial(), Journal(), "uri", NOW),
     "Failed": status.failed(trial(), "InvalidSpec", "no", NOW),
@@ -109,7 +109,7 @@ def test_the_same_situation_makes_the_same_status() -> None:
 def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
     done = status.complete(trial(), Journal([run()], finished=True), "uri", NOW)
     changed = trial(done).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})})
-    noted = status.noted(changed)
+    noted = status.observed(changed)
     assert noted.observed_generation == 4
     assert {each.observed_generation for each in noted.conditions} == {4}
     told = {"observed_generation": 3, "conditions": done.conditions}
@@ -117,9 +117,9 @@ def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
 
 
 def test_a_trial_that_begins_keeps_its_first_start() -> None:
-    first = status.begun(trial(), 1, "t-1", "org/task", None, NOW)
+    first = status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW)
     assert (first.phase, first.attempt, first.pod_name, first.task, first.start_time) == ("Pending", 1, "t-1", "org/task", THEN)
-    second = status.begun(trial(first), 1, "t-1-root", "org/task", "1000:1000", NOW + 60)
+    second = status.attempt_started(trial(first), 1, "t-1-root", "org/task", "1000:1000", NOW + 60)
     assert (second.pod_name, second.image_user, second.start_time, second.pod_uid) == ("t-1-root", "1000:1000", THEN, None)
 
 
@@ -205,17 +205,17 @@ def test_a_failed_trial_has_no_reward_and_keeps_its_steps() -> None:
 
 
 def test_a_lost_attempt_is_on_record_with_what_it_had() -> None:
-    begun = status.begun(trial(), 1, "t-1", "task", None, NOW)
+    begun = status.attempt_started(trial(), 1, "t-1", "task", None, NOW)
     running = status.running(trial(begun), Journal(steps=[run()]), NOW, pod_uid="p1", node_name="n")
-    lost = status.lost(trial(running), "Evicted", "for the node's sake", NOW + 60)
+    lost = status.attempt_failed(trial(running), "Evicted", "for the node's sake", NOW + 60)
     (attempt,) = lost.attempts
     assert (attempt.number, attempt.pod_name, attempt.pod_uid, attempt.node_name) == (1, "t-1", "p1", "n")
     assert (attempt.reason, attempt.message) == ("Evicted", "for the node's sake")
     assert (attempt.start_time, [each.name for each in attempt.steps]) == (THEN, ["a"])
     assert (lost.steps, lost.current_step) == ([], None)
-    again = status.begun(trial(lost), 2, "t-2", "task", None, NOW + 60)
+    again = status.attempt_started(trial(lost), 2, "t-2", "task", None, NOW + 60)
     assert (again.start_time, again.attempts, again.pod_uid) == (THEN, lost.attempts, None)
-    second = status.lost(trial(again), "Evicted", "again", NOW + 90).attempts
+    second = status.attempt_failed(trial(again), "Evicted", "again", NOW + 90).attempts
     assert [each.number for each in second] == [1, 2]
     assert second[1].start_time == second[0].end_time
 
@@ -331,9 +331,9 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
     journal = Journal(steps=[hostile(number) for number in range(100)], rewards=hostile(0).rewards)
     made = trial()
     for attempt in (1, 2):
-        begun = status.begun(made, attempt, f"t-{attempt}", "task", None, NOW)
+        begun = status.attempt_started(made, attempt, f"t-{attempt}", "task", None, NOW)
         running = status.running(trial(begun), journal, NOW)
-        made = trial(status.lost(trial(running), "Evicted", "🎉" * 5000, NOW))
+        made = trial(status.attempt_failed(trial(running), "Evicted", "🎉" * 5000, NOW))
     for last in (status.complete(made, journal, "uri", NOW), status.running(made, journal, NOW)):
         content = to_json(last)
         assert status_bytes(content) <= MAX_STATUS_BYTES
@@ -360,7 +360,9 @@ def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) ->
     journal = Journal(steps=[told_at_length(number, message) for number in range(100)], rewards={"reward": 0.5})
     made = trial()
     for number in range(lost):
-        made = trial(status.lost(trial(status.running(made, journal, NOW)), "Evicted", "the node is under pressure", NOW + number))
+        made = trial(
+            status.attempt_failed(trial(status.running(made, journal, NOW)), "Evicted", "the node is under pressure", NOW + number)
+        )
     content = to_json(status.complete(made, journal, "https://results/" + "x" * 200, NOW))
     assert status_bytes(content) <= MAX_STATUS_BYTES
     assert [step["rewards"] for step in content["steps"]] == [each.rewards for each in journal.steps]
@@ -373,7 +375,7 @@ def test_an_ordinary_trial_is_told_in_full() -> None:
     assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
     assert content["steps"][99]["durations"] == {"agent": 1.0}
     few = Journal(steps=steps[:20])
-    lost = status.lost(trial(status.running(trial(), few, NOW)), "Evicted", "x", NOW)
+    lost = status.attempt_failed(trial(status.running(trial(), few, NOW)), "Evicted", "x", NOW)
     content = to_json(status.complete(trial(lost), few, "uri", NOW))
     assert content["attempts"][0]["steps"] == content["steps"]
 
@@ -419,20 +421,20 @@ def test_a_step_that_has_not_begun_is_not_shown_while_paused() -> None:
 
 
 def test_time_suspended_adds_up_once_the_trial_has_begun() -> None:
-    began = status.begun(trial(suspend=True), 1, "t-1", "task", None, NOW)
+    began = status.attempt_started(trial(suspend=True), 1, "t-1", "task", None, NOW)
     assert began.suspended_seconds is None
-    once = status.retold(trial(began), NOW + 50)
+    once = status.at_current_step(trial(began), NOW + 50)
     assert once.suspended_seconds == 51  # a status has times in whole seconds
-    again = status.retold(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
+    again = status.at_current_step(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
     assert again.suspended_seconds == 82
-    assert status.retold(trial(again), NOW + 500).suspended_seconds == 82
+    assert status.at_current_step(trial(again), NOW + 500).suspended_seconds == 82
 
 
 def test_an_attempt_after_a_suspension_began_when_that_ended() -> None:
-    first = status.lost(trial(status.begun(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
-    held = status.begun(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10)
-    resumed = status.begun(trial(held), 2, "t-2", "task", None, NOW + 100)
-    began = [each.start_time for each in status.lost(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
+    first = status.attempt_failed(trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
+    held = status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10)
+    resumed = status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100)
+    began = [each.start_time for each in status.attempt_failed(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
     assert [(each - THEN).total_seconds() for each in began if each] == [0, 100]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep
 from multistep.engine import sweep_status
-from multistep.engine.sweep_status import BUDGET_CHECK_SECONDS, Next, Trouble, decide, headline, to_json
+from multistep.engine.sweep_status import BUDGET_CHECK_SECONDS, CreationError, Next, decide, headline, to_json
 from multistep.engine.sweep_trials import Plan, plan
 from multistep.engine.sweeps import TrialFacts
 
@@ -31,14 +31,14 @@ def plan_of(found: TrialSweep) -> Plan:
     return plan(found, found.spec.tasks)
 
 
-def begun(**spec: Any) -> TrialSweep:
+def started(**spec: Any) -> TrialSweep:
     """Return a sweep that started at NOW."""
     found = sweep(**spec)
-    return sweep(sweep_status.begun(found, plan_of(found), NOW), **spec)
+    return sweep(sweep_status.started(found, plan_of(found), NOW), **spec)
 
 
-def next_of(found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, trouble: Trouble | None = None) -> Next:
-    return decide(found, plan_of(found), found.status.trials.created, trials, NOW + at, trouble)
+def next_of(found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, error: CreationError | None = None) -> Next:
+    return decide(found, plan_of(found), found.status.trials.created, trials, NOW + at, error)
 
 
 def holding(status: SweepStatus) -> set[str]:
@@ -54,7 +54,7 @@ def done(*numbers: int, reward: float = 1.0) -> list[TrialFacts]:
 
 
 def test_a_sweep_that_begins_says_how_much_it_will_be() -> None:
-    status = begun().status
+    status = started().status
     assert why(status) == ("Pending", "SweepStarted", "2 tasks, 2 agents, 4 trials")
     assert (status.trials.total, status.start_time is not None, holding(status)) == (4, True, {"Reconciling"})
 
@@ -62,16 +62,19 @@ def test_a_sweep_that_begins_says_how_much_it_will_be() -> None:
 def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_begun() -> None:
     elsewhere: dict[str, Any] = {"tasks": None, "tasksFrom": {"git": {"url": "https://git.example/r"}}}
     found = sweep(**elsewhere, suspend=True)
-    status = sweep_status.held(found, NOW)
+    status = sweep_status.suspended_before_start(found, NOW)
     assert why(status) == ("Suspended", "Suspended", "spec.suspend is true; set it to false to start")
     assert (holding(status), status.start_time) == ({"Reconciling", "Suspended"}, None)
-    waits = [sweep_status.waits_to_begin(each) for each in (found, sweep(**elsewhere), sweep(suspend=True), begun(suspend=True))]
+    waits = [
+        sweep_status.is_suspended_before_start(each)
+        for each in (found, sweep(**elsewhere), sweep(suspend=True), started(suspend=True))
+    ]
     assert waits == [True, False, False, False]
 
 
 def test_it_makes_trials_while_there_is_room() -> None:
-    assert next_of(begun()).create == range(3)
-    found = next_of(begun(), [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active")])
+    assert next_of(started()).create == range(3)
+    found = next_of(started(), [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active")])
     assert found.create == range(3, 4)
     trials = found.status.trials
     assert (trials.created, trials.active, trials.running, trials.pending, trials.finished, trials.counted) == (3, 2, 1, 1, 1, 1)
@@ -81,7 +84,7 @@ def test_it_makes_trials_while_there_is_room() -> None:
 
 def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
     ended = [*done(0), TrialFacts(1, "Complete", 0.25), TrialFacts(2, "Failed", blame="Infrastructure"), *done(3, reward=0.5)]
-    status = next_of(begun(), ended).status
+    status = next_of(started(), ended).status
     assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
     assert holding(status) == {"Complete", "Ready"}
     assert [(each.name, each.counted, each.mean) for each in status.agents] == [("a", 1, 1.0), ("b", 2, 0.375)]
@@ -90,17 +93,17 @@ def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
 
 
 def test_of_a_single_agent_the_column_shows_the_mean_alone_and_never_too_much() -> None:
-    alone = begun(agents=[{"name": "a", "agent": {"name": "nop"}}])
+    alone = started(agents=[{"name": "a", "agent": {"name": "nop"}}])
     assert next_of(alone, done(0)).status.reward == "1"
     assert next_of(alone).status.reward is None
-    many = begun(agents=[{"name": f"agent-{number}", "agent": {"name": "nop"}} for number in range(9)])
+    many = started(agents=[{"name": f"agent-{number}", "agent": {"name": "nop"}} for number in range(9)])
     text = next_of(many, done(*range(9))).status.reward
     assert text is not None and len(text) == 60 and text.endswith("...")
 
 
 def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
     trials = [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active", suspend=True)]
-    found = next_of(begun(suspend=True), trials)
+    found = next_of(started(suspend=True), trials)
     assert (found.create, found.suspend, found.resume) == (range(0), [1], [])
     assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials are finishing their step")
     assert holding(found.status) == {"Suspended", "Reconciling"}
@@ -108,22 +111,22 @@ def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
 
 def test_a_resumed_sweep_resumes_what_it_suspended_and_nothing_that_somebody_else_did() -> None:
     trials = [TrialFacts(0, "Active", suspend=True, by_sweep=True), TrialFacts(1, "Active", suspend=True)]
-    found = next_of(begun(), trials)
+    found = next_of(started(), trials)
     assert (found.suspend, found.resume, found.create) == ([], [0], range(2, 3))
 
 
 def test_beyond_its_parallelism_it_makes_trials_that_wait_for_their_turn() -> None:
-    found = next_of(begun(prestart=2, attempts=2))
+    found = next_of(started(prestart=2, attempts=2))
     assert (found.create, found.early, found.resume) == (range(5), 3, [])
     ready = [TrialFacts(number, "Active", suspend=True, by_sweep=True) for number in (4, 3)]
-    found = next_of(begun(prestart=2, attempts=2), [*done(0), TrialFacts(1, "Active"), TrialFacts(2, "Active"), *ready])
+    found = next_of(started(prestart=2, attempts=2), [*done(0), TrialFacts(1, "Active"), TrialFacts(2, "Active"), *ready])
     assert (found.resume, found.create, found.early) == ([3], range(5, 6), 5)
-    found = next_of(begun(prestart=1, attempts=2), [*done(0, 1), TrialFacts(2, "Active"), *ready[:1]])
+    found = next_of(started(prestart=1, attempts=2), [*done(0, 1), TrialFacts(2, "Active"), *ready[:1]])
     assert (found.resume, found.create, found.early) == ([4], range(5, 7), 6)
 
 
 def test_a_spent_budget_lets_what_is_live_end() -> None:
-    busy = begun(stopWhen={"podHours": 1})
+    busy = started(stopWhen={"podHours": 1})
     active = [*done(0), TrialFacts(1, "Active", since=NOW)]
     found = next_of(busy, active)
     assert (found.create, found.stop, found.seconds) == (range(0), [], BUDGET_CHECK_SECONDS)
@@ -136,19 +139,19 @@ def test_a_spent_budget_lets_what_is_live_end() -> None:
 
 def test_pods_that_go_on_working_are_counted_now_and_then_where_there_is_a_budget() -> None:
     active = [TrialFacts(0, "Active", since=NOW, phase="Running")]
-    assert next_of(begun(stopWhen={"podHours": 1}), active, at=60).seconds == BUDGET_CHECK_SECONDS
-    assert why(next_of(begun(stopWhen={"podHours": 1}), active, at=3600).status)[0] == "Halting"
-    assert next_of(begun(stopWhen={"podHours": 1})).seconds is None
+    assert next_of(started(stopWhen={"podHours": 1}), active, at=60).seconds == BUDGET_CHECK_SECONDS
+    assert why(next_of(started(stopWhen={"podHours": 1}), active, at=3600).status)[0] == "Halting"
+    assert next_of(started(stopWhen={"podHours": 1})).seconds is None
 
 
 def test_too_many_failures_of_a_class_end_it() -> None:
-    found = begun(stopWhen={"failures": {"Infrastructure": 0}})
+    found = started(stopWhen={"failures": {"Infrastructure": 0}})
     assert why(next_of(found, [TrialFacts(0, "Failed", blame="Infrastructure")]).status)[:2] == ("Failed", "TooManyFailures")
     assert why(next_of(found, [TrialFacts(0, "Failed", blame="Verifier")]).status)[0] == "Running"
 
 
 def test_at_the_deadline_what_is_live_is_stopped() -> None:
-    found = begun(activeDeadlineSeconds=60)
+    found = started(activeDeadlineSeconds=60)
     active = [TrialFacts(0, "Active"), TrialFacts(1, "Active", stop=True)]
     assert next_of(found, active, at=59).seconds == 1
     due = next_of(found, active, at=60)
@@ -159,7 +162,7 @@ def test_at_the_deadline_what_is_live_is_stopped() -> None:
 
 
 def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete() -> None:
-    found = begun(activeDeadlineSeconds=60)
+    found = started(activeDeadlineSeconds=60)
     assert why(next_of(found, done(0, 1, 2, 3), at=61).status)[0] == "Complete"
     stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", blame="User", stop=True)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
@@ -168,7 +171,7 @@ def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete(
 
 def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:
     options: dict[str, Any] = {"activeDeadlineSeconds": 60}
-    held = next_of(begun(**options, suspend=True), at=10)
+    held = next_of(started(**options, suspend=True), at=10)
     assert held.seconds is None
     later = sweep(held.status, **options, suspend=True)
     assert why(next_of(later, at=1000).status)[0] == "Suspended"
@@ -179,12 +182,12 @@ def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:
 
 
 def test_a_trial_that_cannot_be_made_is_told_as_long_as_nothing_else_ends_the_sweep() -> None:
-    trouble = Trouble("NameTaken", "somebody has it")
-    status = next_of(begun(), trouble=trouble).status
+    error = CreationError("NameTaken", "somebody has it")
+    status = next_of(started(), error=error).status
     assert why(status) == ("Running", "NameTaken", "somebody has it")
     assert holding(status) == {"Reconciling", "Stalled"}
-    assert why(next_of(begun(suspend=True), trouble=trouble).status)[1] == "Suspended"
-    assert holding(next_of(begun(suspend=True), trouble=trouble).status) == {"Reconciling", "Suspended"}
+    assert why(next_of(started(suspend=True), error=error).status)[1] == "Suspended"
+    assert holding(next_of(started(suspend=True), error=error).status) == {"Reconciling", "Suspended"}
 
 
 def test_one_that_cannot_begin_or_be_run_says_why() -> None:
@@ -195,21 +198,21 @@ def test_one_that_cannot_begin_or_be_run_says_why() -> None:
 
 
 def test_a_change_of_a_finished_sweep_is_noted_and_changes_nothing_else() -> None:
-    ended = next_of(begun(), done(0, 1, 2, 3)).status
-    status = sweep_status.noted(sweep(ended, generation=7))
+    ended = next_of(started(), done(0, 1, 2, 3)).status
+    status = sweep_status.observed(sweep(ended, generation=7))
     assert status.observed_generation == 7 and {each.observed_generation for each in status.conditions} == {7}
     assert status.model_copy(update={"observed_generation": 1, "conditions": ended.conditions}) == ended
 
 
 def test_numbers_alone_may_wait_to_be_written_and_nothing_else() -> None:
-    first, second = next_of(begun(), done(0)).status, next_of(begun(), done(0, 1)).status
+    first, second = next_of(started(), done(0)).status, next_of(started(), done(0, 1)).status
     assert first != second and headline(first) == headline(second)
-    assert headline(next_of(begun(suspend=True)).status) != headline(first)
+    assert headline(next_of(started(suspend=True)).status) != headline(first)
 
 
 @pytest.mark.parametrize("attempts", [1, 1000])
 def test_a_status_stays_small_however_many_trials_there_are(attempts: int) -> None:
-    found = begun(attempts=attempts)
+    found = started(attempts=attempts)
     assert len(str(to_json(next_of(found, done(*range(len(plan_of(found).grid)))).status))) < 4000
 
 
@@ -240,7 +243,7 @@ FACTS = st.builds(
 def test_whatever_there_is_no_trial_is_made_twice_nor_one_too_many_and_what_ended_has_nothing_live(
     trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float, prestart: int
 ) -> None:
-    found = begun(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)
+    found = started(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)
     due = decide(found, plan_of(found), made, trials, NOW + at)
     active = {each.number for each in trials if each.state == "Active"}
     assert not {each.number for each in trials} & set(due.create) and min(due.create, default=made) >= made

@@ -15,7 +15,7 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine import status, sweep_status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.status_size import to_json
-from multistep.engine.sweep_status import Trouble
+from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import plan
 from multistep.engine.sweeps import TrialFacts
 from tests.support.gitops import Object, argo_health, kstatus
@@ -40,12 +40,12 @@ FAILED = status.failed(trial(RUNNING), "DeadlineExceeded", 'it took\n"too" long 
 STATES = {
     "not seen yet": (openapi_schema()["properties"]["status"]["default"], "InProgress", "Progressing"),
     "waiting": (status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW), "InProgress", "Progressing"),
-    "begun": (status.begun(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
+    "begun": (status.attempt_started(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
     "running": (RUNNING, "InProgress", "Progressing"),
     "suspending": (status.running(trial(suspend=True), Journal([RUN]), NOW), "InProgress", "Progressing"),
     "suspended": (status.suspended(trial(suspend=True), NOW), "InProgress", "Suspended"),
     "paused": (status.paused(trial(RUNNING, suspend=True), Journal([RUN]), NOW), "InProgress", "Suspended"),
-    "another attempt": (status.lost(trial(RUNNING), "PodDeleted", "gone", NOW), "InProgress", "Progressing"),
+    "another attempt": (status.attempt_failed(trial(RUNNING), "PodDeleted", "gone", NOW), "InProgress", "Progressing"),
     "complete": (COMPLETE, "Current", "Healthy"),
     "complete without a reward": (status.complete(trial(RUNNING), Journal([], finished=True), None, NOW), "Current", "Healthy"),
     "failed": (FAILED, "Failed", "Degraded"),
@@ -71,7 +71,7 @@ def test_a_status_about_an_earlier_spec_is_never_the_last_word(name: str) -> Non
 
 
 def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
-    noted = status.noted(trial(COMPLETE).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})}))
+    noted = status.observed(trial(COMPLETE).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})}))
     found = resource(to_json(noted), generation=4)
     assert (kstatus(found), argo_health(found)[0]) == ("Current", "Healthy")
 
@@ -96,7 +96,7 @@ SWEEP = parse_sweep(
 )
 
 
-def reached(trials: Sequence[TrialFacts] = (), trouble: Trouble | None = None, **spec: Any) -> Object:
+def reached(trials: Sequence[TrialFacts] = (), trouble: CreationError | None = None, **spec: Any) -> Object:
     sweep = SWEEP.model_copy(update={"spec": SWEEP.spec.model_copy(update=spec)})
     found = plan(sweep, sweep.spec.tasks)
     return sweep_status.to_json(sweep_status.decide(sweep, found, 0, trials, NOW, trouble).status)
@@ -105,9 +105,9 @@ def reached(trials: Sequence[TrialFacts] = (), trouble: Trouble | None = None, *
 DONE = TrialFacts(0, "Complete", 0.5)
 SWEEPS = {
     "not seen yet": (openapi_schema(crd.SWEEP)["properties"]["status"]["default"], "InProgress", "Progressing"),
-    "begun": (sweep_status.to_json(sweep_status.begun(SWEEP, plan(SWEEP, SWEEP.spec.tasks), NOW)), "InProgress", "Progressing"),
+    "begun": (sweep_status.to_json(sweep_status.started(SWEEP, plan(SWEEP, SWEEP.spec.tasks), NOW)), "InProgress", "Progressing"),
     "running": (reached(), "InProgress", "Progressing"),
-    "held up": (reached(trouble=Trouble("NameTaken", "x")), "InProgress", "Progressing"),
+    "held up": (reached(trouble=CreationError("NameTaken", "x")), "InProgress", "Progressing"),
     "suspended": (reached(suspend=True), "InProgress", "Suspended"),
     "complete": (reached([DONE]), "Current", "Healthy"),
     "failed": (sweep_status.to_json(sweep_status.failed(SWEEP, "InvalidSpec", "x", NOW)), "Failed", "Degraded"),

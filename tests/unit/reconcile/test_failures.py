@@ -110,7 +110,7 @@ async def test_a_lost_attempt_is_counted_by_a_reason_of_the_table_only() -> None
     world.pod_status(phase="Failed", reason="OutOfexample.com/gpu", message="no")
     await world.run()
     assert [each.reason for each in world.status.attempts] == ["OutOfexample.com/gpu"]
-    assert world.metrics.registry.get_sample_value("multistep_attempts_lost_total", {"reason": "Other"}) == 1
+    assert world.metrics.registry.get_sample_value("multistep_attempts_failed_total", {"reason": "Other"}) == 1
 
 
 # -- restarted containers

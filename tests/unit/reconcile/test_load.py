@@ -90,7 +90,7 @@ class World:
         self.metrics, self.event_filter, self.impossible = Metrics(), EventFilter(), impossible
         self.cluster = FakeCluster(make_runner=runner_of, pods_run=False, on_change=self._changed)
         edge = Shedding(self.cluster, refused)
-        settings = Settings(starting_pods=starting_pods, open_execs=open_execs, linger_seconds=0.0, task_cache_dir=READING)
+        settings = Settings(starting_pods=starting_pods, exec_sessions=open_execs, linger_seconds=0.0, task_cache_dir=READING)
         self.edge, self.finished = edge, list[tuple[str, str]]()
         self.most_starting = 0
         self.reconciler = Reconciler(
@@ -321,7 +321,7 @@ def writes(world: World, key: tuple[str, str]) -> int:
 # -- the operator as a process, and a slow API server that rejects many requests
 
 TRIALS = 500
-STARTING_PODS, OPEN_EXECS = 20, 32
+STARTING_PODS, EXEC_SESSIONS = 20, 32
 KIBIBYTES_PER_TRIAL = 60  # measured: 24 to 32, most of it with the first hundred trials
 
 
@@ -336,7 +336,7 @@ async def operator(url: str, path: Path) -> AsyncIterator[int]:
         "MULTISTEP_RESULTS_PORT": "0",
         "MULTISTEP_METRICS_PORT": "0",
         "MULTISTEP_STARTING_PODS": str(STARTING_PODS),
-        "MULTISTEP_OPEN_EXECS": str(OPEN_EXECS),
+        "MULTISTEP_EXEC_SESSIONS": str(EXEC_SESSIONS),
     }
     with (path / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -372,7 +372,7 @@ async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_ref
     assert_all_complete(cluster, TRIALS)
     # Without fair turns these trials would finish last. The exact position depends on the watch: their events arrive last.
     assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 2
-    assert load.most_starting <= STARTING_PODS and load.most_execs <= OPEN_EXECS
+    assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.most_in_flight <= MOST_IN_FLIGHT
     assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # the operator retries each only after Retry-After
     assert len(load.asked) * 0.02 < load.refused < len(load.asked) * 0.25

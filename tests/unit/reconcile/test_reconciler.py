@@ -580,7 +580,7 @@ async def test_a_broken_session_is_tried_again_and_counted() -> None:
     world.cluster.open_exec = open_exec  # type: ignore[assignment, method-assign]
     await world.run()
     assert [type(error).__name__ for error in world.errors] == ["StreamLost"]
-    assert world.metrics.registry.get_sample_value("multistep_exec_failures_total", {"cause": "stream"}) == 1
+    assert world.metrics.registry.get_sample_value("multistep_exec_session_failures_total", {"cause": "stream"}) == 1
     assert (world.execs, world.condition[0]) == (2, "Complete")
 
 

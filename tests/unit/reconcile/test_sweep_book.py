@@ -35,12 +35,12 @@ async def test_news_of_a_trial_is_news_of_its_sweep_when_it_changes_what_a_sweep
 async def test_a_trial_that_went_while_it_was_being_made_is_not_believed_to_be_there() -> None:
     book = Book()
     page = book.page(KEY, "u", "", over=False)
-    page.begin()
+    page.start_reconcile()
     book.saw(trial(0))
     book.saw(trial(0), gone=True)
     page.read(trial(0))
     assert page.trials == {}
-    page.begin()
+    page.start_reconcile()
     page.read(trial(1))
     assert set(page.trials) == {"t1"}
 
@@ -50,7 +50,7 @@ async def test_a_list_tells_of_all_but_what_was_heard_meanwhile() -> None:
     for number in range(3):
         book.saw(trial(number))
     page = book.page(KEY, "u", "", over=False)
-    page.begin()
+    page.start_reconcile()
     book.saw(trial(1, phase="Running"))
     book.saw(trial(9))
     await page.fill(listing(trial(1), trial(2, phase="Running"), trial(3), trial(4, uid="another")), "u")

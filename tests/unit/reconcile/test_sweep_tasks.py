@@ -65,13 +65,13 @@ async def looks(made: SweepWorld, until: Callable[[SweepWorld], object]) -> None
     raise AssertionError(made.cluster.objects)
 
 
-def begun(made: SweepWorld) -> bool:
+def started(made: SweepWorld) -> bool:
     return len(made.live) == 3
 
 
 async def test_its_trials_are_of_the_revision_that_was_found_when_it_began(place: Place) -> None:
     made = world(place)
-    await looks(made, begun)
+    await looks(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and (pinned.revision, pinned.count) == (COMMITS[0], 2)
     assert made.live[0]["spec"]["task"] == {"name": "t", "git": {**GIT, "ref": COMMITS[0], "path": "all/t"}}
@@ -87,7 +87,7 @@ async def test_its_trials_are_of_the_revision_that_was_found_when_it_began(place
 
 async def test_the_tasks_are_in_the_cache_for_its_trials(place: Place) -> None:
     made = world(place)
-    await looks(made, begun)
+    await looks(made, started)
     (asked,) = place.asked
     assert (asked.many, asked.ref, asked.credentials) == (True, "main", {"token": "x"})
     assert made.sweeps.tasks.fetches.cache.find(asked.below("t").key(COMMITS[0]))
@@ -95,12 +95,12 @@ async def test_the_tasks_are_in_the_cache_for_its_trials(place: Place) -> None:
 
 async def test_wherever_the_operator_dies_before_it_began_its_trials_are_all_of_one_revision(place: Place) -> None:
     calm = world(place)
-    await looks(calm, begun)
+    await looks(calm, started)
     for at in range(1, len(calm.faults.trace) + 1):
         made = world(place, Faults().fail(at, Killed()))
         await looks(made, lambda made: made.deaths)
         place.head = COMMITS[1]
-        await looks(made, begun)
+        await looks(made, started)
         await made.run()
         assert_each_once(made)
         assert len({each["spec"]["task"]["git"]["ref"] for each in made.trials}) == 1, calm.faults.trace[at - 1]
@@ -110,7 +110,7 @@ async def test_wherever_the_operator_dies_before_it_began_its_trials_are_all_of_
 
 async def test_names_that_were_lost_are_made_again_from_the_same_revision(place: Place) -> None:
     made = world(place)
-    await looks(made, begun)
+    await looks(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None
     made.cluster.remove("ConfigMap", "default", pinned.config_map)
@@ -127,7 +127,7 @@ async def test_names_that_were_lost_are_made_again_from_the_same_revision(place:
 
 async def test_names_that_somebody_changed_are_not_believed(place: Place) -> None:
     made = world(place)
-    await looks(made, begun)
+    await looks(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None
     found = made.cluster.objects["ConfigMap", "default", pinned.config_map]
@@ -158,7 +158,7 @@ async def test_of_a_sweep_that_is_suspended_from_its_start_the_tasks_are_asked_f
     assert (made.status.phase, place.asked, made.status.start_time) == ("Suspended", [], None)
     place.head = COMMITS[1]
     made.change(suspend=False)
-    await looks(made, begun)
+    await looks(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and pinned.revision == COMMITS[1] and made.status.suspended_seconds is None
 
@@ -187,7 +187,7 @@ async def test_names_that_are_too_many_to_keep_are_refused(place: Place) -> None
 
 async def test_a_config_map_of_that_name_that_somebody_else_made_is_told(place: Place) -> None:
     other = world(place)
-    await looks(other, begun)
+    await looks(other, started)
     assert other.status.tasks_from is not None
     made = world(place)
     made.cluster.put({"kind": "ConfigMap", "metadata": {"name": other.status.tasks_from.config_map}, "data": {"tasks": "x"}})

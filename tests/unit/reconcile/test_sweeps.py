@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import ClusterError, Unavailable
-from multistep.reconcile.sweep_reconcile import STATUS_SECONDS, TROUBLE_SECONDS
+from multistep.reconcile.sweep_reconcile import REJECTED_RETRY_SECONDS, STATUS_SECONDS
 from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
 
 
@@ -145,7 +145,7 @@ async def test_a_name_that_somebody_else_has_is_told_and_waited_for() -> None:
     world = SweepWorld()
     taken = await name_of(world, 1)
     world.cluster.put({"kind": "MultiStepTrial", "metadata": {"name": taken}, "spec": {}})
-    assert await world.look() == TROUBLE_SECONDS
+    assert await world.look() == REJECTED_RETRY_SECONDS
     assert told(world) == ["Running", "NameTaken"]
     conditions = {each.type: each for each in world.status.conditions}
     assert conditions["Stalled"].status == "True" and taken in conditions["Stalled"].message
@@ -178,7 +178,7 @@ async def test_a_trial_that_is_refused_is_told_and_tried_again(monkeypatch: pyte
         raise ClusterError("exceeded quota: trials=2", status=403, reason="Forbidden")
 
     monkeypatch.setattr(world.cluster, "create", refused)
-    assert await world.look() == TROUBLE_SECONDS
+    assert await world.look() == REJECTED_RETRY_SECONDS
     assert told(world) == ["Running", "TrialRefused"] and "exceeded quota" in world.status.conditions[0].message
     monkeypatch.setattr(world.cluster, "create", create)
     await world.run()
@@ -265,7 +265,7 @@ async def test_trials_of_a_former_sweep_of_the_same_name_are_not_counted_and_hol
     world = SweepWorld(sweep() | {"metadata": {**sweep()["metadata"], "uid": "another"}})
     for each in former.trials:
         world.cluster.put(each)
-    assert await world.look() == TROUBLE_SECONDS
+    assert await world.look() == REJECTED_RETRY_SECONDS
     assert (world.why, world.status.trials.created) == (("Running", "NameTaken"), 0)
 
 
@@ -293,7 +293,7 @@ async def test_a_sweep_of_another_shard_is_left_alone() -> None:
     assert world.cluster.writes == []
 
 
-async def begun(world: SweepWorld) -> bytes:
+async def started(world: SweepWorld) -> bytes:
     """Let the sweep create its first trials. Return a copy of the store."""
     while await world.look() is not None:
         pass
@@ -304,7 +304,7 @@ async def begun(world: SweepWorld) -> bytes:
 async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lost_trials_again_and_completes() -> None:
     """The restored store does not contain trials that the operator remembers: it creates them again, without a restart."""
     world = SweepWorld()
-    copy = await begun(world)
+    copy = await started(world)
     for trial in world.live:
         world.end(trial)
         world.now += STATUS_SECONDS
@@ -320,7 +320,7 @@ async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lo
 
 async def test_a_finished_sweep_whose_store_is_restored_from_an_older_copy_runs_its_trials_to_their_end_again() -> None:
     world = SweepWorld()
-    copy = await begun(world)
+    copy = await started(world)
     await world.run()
     assert world.why == ("Complete", "SweepComplete")
     world.cluster.restore_backup(copy)

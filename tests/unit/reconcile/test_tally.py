@@ -60,7 +60,7 @@ async def test_steps_of_an_attempt_that_is_lost_count_as_work() -> None:
     world.pod_status(phase="Failed", reason="Evicted", message="the node was low on memory")
     await world.run()
     assert world.status.phase == "Complete" and len(world.status.attempts) == 1
-    assert value(world, "attempts_lost_total", reason="Evicted") == 1
+    assert value(world, "attempts_failed_total", reason="Evicted") == 1
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 4
     assert value(world, "trial_reward_count", agent="oracle") == 1
 

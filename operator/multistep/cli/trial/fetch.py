@@ -104,16 +104,16 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
     """Yield a Service's response. Retries while the Service has no endpoint, as while the operator restarts."""
-    patience, begun = time.monotonic() + _PATIENCE_SECONDS, False
+    patience, started = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
         try:
             async with aclosing(cluster.raw_stream(path)) as source:
                 async for chunk in source:
-                    begun = True
+                    started = True
                     yield chunk
             return
         except Unavailable as error:
-            if begun or error.status != 503 or time.monotonic() > patience:
+            if started or error.status != 503 or time.monotonic() > patience:
                 raise
         await asyncio.sleep(_PAUSE_SECONDS)
 

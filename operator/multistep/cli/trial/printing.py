@@ -25,7 +25,7 @@ Write = Callable[[bytes], object]
 class Form(Protocol):
     """A format. It shows one piece after the other."""
 
-    def begin(self, piece: Piece) -> None:
+    def start(self, piece: Piece) -> None:
         """Start a piece, on a new line."""
 
     def show(self, data: bytes) -> None:
@@ -46,7 +46,7 @@ class Raw:
         self._piece: Piece | None = None
         self._at_begin = True
 
-    def begin(self, piece: Piece) -> None:
+    def start(self, piece: Piece) -> None:
         if piece != self._piece:
             self._write(b"" if self._at_begin else b"\n")
             if self._titles:
@@ -73,8 +73,8 @@ class Escaped:
         self._held = ""
         self._column = 0
 
-    def begin(self, piece: Piece) -> None:
-        self._raw.begin(piece)
+    def start(self, piece: Piece) -> None:
+        self._raw.start(piece)
 
     def show(self, data: bytes) -> None:
         text = self._held + self._decoder.decode(data)
@@ -113,7 +113,7 @@ class Json:
         self._line = ""
         self._length = 0
 
-    def begin(self, piece: Piece) -> None:
+    def start(self, piece: Piece) -> None:
         if piece != self._piece:
             self._finish_line()
             self._piece = piece

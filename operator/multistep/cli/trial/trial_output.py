@@ -167,7 +167,7 @@ class Reader:
         if tail is not None:
             tail.take(data)
         elif data:
-            self._form.begin(piece)
+            self._form.start(piece)
             self._form.show(data)
             self.shown += len(data)
             sys.stdout.flush()

@@ -62,9 +62,9 @@ class Registry:
         found.close()
         if found.status == 200:
             return digest
-        begun = check_status(self._send("POST", "blobs/uploads/", {"Content-Length": "0"}, actions="pull,push", body=b""), what)
-        begun.close()
-        target = urljoin(self._url("blobs/uploads/"), begun.headers.get("Location", ""))
+        response = check_status(self._send("POST", "blobs/uploads/", {"Content-Length": "0"}, actions="pull,push", body=b""), what)
+        response.close()
+        target = urljoin(self._url("blobs/uploads/"), response.headers.get("Location", ""))
         target += ("&" if "?" in target else "?") + urlencode({"digest": digest})
         headers = {"Content-Type": "application/octet-stream"}
         check_status(self._ask("PUT", target, headers, body=data, actions="pull,push"), what).close()
