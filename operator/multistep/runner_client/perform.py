@@ -19,7 +19,8 @@ from multistep.engine.operations import (
     Upload,
 )
 from multistep.errors import RunnerError
-from multistep.runner_client.session import Body, Session
+from multistep.runner_client.bodies import Body
+from multistep.runner_client.session import Session
 
 Contents = Callable[[Content], Body]
 _FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of uploads that would fail again; other failed uploads are retried

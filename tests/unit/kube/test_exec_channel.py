@@ -14,7 +14,8 @@ from aiohttp import web
 from multistep.errors import ClusterError, NotFound, StreamLost, Unavailable
 from multistep.kube.exec import MAX_CHUNK_BYTES, V4, V5, WebsocketExec, exit_status, open_exec
 from multistep.kube.protocols import ExecStream, ExitStatus
-from multistep.runner_client.session import Session, Stream
+from multistep.runner_client.frame_stream import Stream
+from multistep.runner_client.session import Session
 from tests.support.api_server import serve
 from tests.support.exec_server import SUCCESS, Kubelet, exec_server, relay_to
 from tests.support.fake_runner import FakeRunner

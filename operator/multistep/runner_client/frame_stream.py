@@ -1,0 +1,86 @@
+"""Frames over one exec stream: every read and write has a timeout, and an early end is an error that says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, Protocol
+
+from multistep.engine.exec_ends import ended_from_inside
+from multistep.errors import ExecKilled, StreamLost
+from multistep.runner_client.frames import Frame, FrameReader
+
+CLOSE_TIMEOUT_SECONDS = 5.0
+
+Moved = Callable[[Literal["up", "down"], int], object]  # bytes to ("up") or from ("down") the pod
+
+
+class Stream(Protocol):
+    """The exec stream of a session (multistep.kube.exec has the real one).
+
+    Each method raises StreamLost when the stream is broken; ``receive`` returns b"" at an orderly end.
+    """
+
+    async def send(self, data: bytes) -> None: ...
+    async def send_eof(self) -> None: ...
+    async def receive(self) -> bytes: ...
+    async def close(self) -> None: ...
+
+
+class FrameStream:
+    """Sends bytes to a runner and receives its frames. timeout_seconds: how long the runner may be silent."""
+
+    def __init__(self, stream: Stream, *, timeout_seconds: float, moved: Moved) -> None:
+        self._stream = stream
+        self.timeout_seconds = timeout_seconds
+        self._moved = moved
+        self._frames = FrameReader()
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes. Raises StreamLost, also at the timeout."""
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                await self._stream.send(data)
+        except TimeoutError:
+            raise StreamLost(f"the runner received nothing for {self.timeout_seconds:g} s") from None
+        self._moved("up", len(data))
+
+    async def receive(self, extra_seconds: float = 0.0) -> Frame:
+        """Return the next frame, within extra_seconds more than usual. Raises StreamLost, also at the timeout, and RunnerError."""
+        limit = self.timeout_seconds + extra_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return await self._next_frame()
+        except TimeoutError:
+            raise StreamLost(f"the runner was silent for {limit:g} s") from None
+
+    async def _next_frame(self) -> Frame:
+        while (frame := self._frames.next()) is None:
+            data = await self._stream.receive()
+            if not data:
+                raise self._ended_early()
+            self._moved("down", len(data))
+            self._frames.feed(data)
+        return frame
+
+    def _ended_early(self) -> StreamLost:
+        """Return the error of a stream that ended early; ExecKilled if the exit status shows a kill from inside the container."""
+        message = f"the exec stream ended early{self._last_words()}"
+        status = getattr(self._stream, "status", None)
+        killed = status is not None and ended_from_inside(status.code, status.message)
+        return ExecKilled(message) if killed else StreamLost(message)
+
+    def _last_words(self) -> str:
+        """Return the relay's stderr, if the stream has it."""
+        words = str(getattr(self._stream, "exit_details", "") or "").strip()
+        return f": {words[:500]}" if words else ""
+
+    async def close(self) -> None:
+        """Close the stream; never raises for a broken one."""
+        with suppress(StreamLost, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+                await self._stream.send_eof()
+        with suppress(StreamLost, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+                await self._stream.close()
