@@ -16,10 +16,9 @@ from multistep.errors import ClusterError
 from multistep.event_router import EventRouter
 from multistep.health import Health
 from multistep.kube.client import Client
-from multistep.kube.fence import Fenced
 from multistep.kube.gate import Gate
 from multistep.kube.lease import Lease
-from multistep.kube.resources import PODS
+from multistep.kube.resources import PODS, SECRETS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.pods import manifest as pods
@@ -77,7 +76,7 @@ class App:
         """Connect to the cluster and become a standby; reconciles start when the lease is acquired."""
         gate = Gate(waited=self.metrics.throttled_seconds.inc)
         self._client = client = await self._stack.enter_async_context(
-            await Client.connect(gate=gate, observe=self.metrics.requested)
+            await Client.connect(gate=gate, observe=self.metrics.requested, check=lambda: self.lease.check())
         )
         self.lease = await leadership.connect(self._stack, self.settings, self.metrics)
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
@@ -88,9 +87,9 @@ class App:
         self._start_tasks()
 
     def _compose(self, client: Client) -> None:
-        settings, metrics, fenced = self.settings, self.metrics, Fenced(client, self.lease.check)
+        settings, metrics = self.settings, self.metrics
         self.reconciler = Reconciler(
-            fenced,
+            client,
             self.volume,
             settings,
             metrics,
@@ -98,13 +97,9 @@ class App:
             ended=self.traces.ended if self.traces else lambda _: None,
             shipping=self.shipping,
         )
-        self.queue = WorkQueue(
-            self.reconciler.reconcile,
-            workers=settings.reconcile_workers,
-            waited=metrics.queue_wait_seconds.observe,
-            failed=metrics.failed,
-        )
-        self.sweeps = Sweeps(fenced, metrics, self._sweep_tasks(fenced), self.shard)
+        waited = metrics.queue_wait_seconds.observe
+        self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers, waited=waited, failed=metrics.failed)
+        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard)
         self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=metrics.failed)
         self.events = EventRouter(
             self.lease,
@@ -115,7 +110,7 @@ class App:
             reconciler=self.reconciler,
             sweeps=self.sweeps,
         )
-        self.orphans = OrphanRemoval(fenced, self.volume, settings, metrics, shipping=self.shipping)
+        self.orphans = OrphanRemoval(client, self.volume, settings, metrics, shipping=self.shipping)
         self.resync = Resync(
             client, self.event_filter, self.events.missed, metrics, shard=self.shard, restored=self.events.restored
         )
@@ -162,9 +157,9 @@ class App:
         await retry_until_success("reconciling every trial and sweep", self.resync.everything)
         self.tasks.start("orphans", self.orphans.run())
 
-    def _sweep_tasks(self, fenced: Fenced) -> SweepTasks:
+    def _sweep_tasks(self, client: Client) -> SweepTasks:
         fetches = self.reconciler.fetches.of_sweeps(lambda key: self.events.enqueue_sweep(key))
-        return SweepTasks(fenced, Remote(fetches, fenced.get_secret, self.settings.task_sources), fetches)
+        return SweepTasks(client, Remote(fetches, partial(client.get, SECRETS), self.settings.task_sources), fetches)
 
     async def _stop_queues(self) -> None:
         limit = self.settings.stop_seconds

@@ -68,9 +68,9 @@ async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], coun
     """Return the seconds to create pods, see all Ready, delete them and see them gone."""
     names = [f"idle-{number}" for number in range(count)]
     start = time.monotonic()
-    await asyncio.gather(*(client.create_pod(_named(pod, namespace, name)) for name in names))
+    await asyncio.gather(*(client.create(_named(pod, namespace, name)) for name in names))
     await _until_all(client, PODS, namespace, count, _is_ready)
-    await asyncio.gather(*(client.delete_pod(namespace, name) for name in names))
+    await asyncio.gather(*(client.delete(PODS, namespace, name) for name in names))
     await until_without_pods(client, namespace, "bench=idle")
     return time.monotonic() - start
 
@@ -83,7 +83,7 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
     await _until_all(client, TRIALS, namespace, count, finished)
     await until_without_pods(client, namespace, LABEL_TRIAL)
     seconds = time.monotonic() - start
-    for found in await client.list_trials(namespace):
+    for found in await client.list_all(TRIALS, namespace):
         if (found["status"].get("rewards") or {}) == {} or found["status"].get("exception"):
             raise RuntimeError(f"{found['metadata']['name']} went wrong: {found['status']}")
     return seconds
@@ -102,7 +102,7 @@ class TransferCost:
 async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size: int) -> TransferCost:
     """Send a file into a new pod and fetch it back, without keeping it in memory."""
     name = f"transfer-{size}"
-    uid = (await client.create_pod(_named(pod, namespace, name)))["metadata"]["uid"]
+    uid = (await client.create(_named(pod, namespace, name)))["metadata"]["uid"]
     await _until_all(client, PODS, namespace, 1, _is_ready)
     stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
     before = _peak_bytes()
@@ -115,7 +115,7 @@ async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size:
         came = time.monotonic()
     if found.size < size:
         raise RuntimeError(f"of a file of {size} bytes {found.size} came back")
-    await client.delete_pod(namespace, name)
+    await client.delete(PODS, namespace, name)
     await until_without_pods(client, namespace, "bench=idle")
     return TransferCost(size, sent - start, came - sent, _peak_bytes() - before)
 
@@ -135,8 +135,8 @@ async def until_without_pods(client: Client, namespace: str, selector: str) -> N
 
 async def remove_trials(client: Client, namespace: str) -> None:
     """Delete all trials of the namespace and wait until they are gone."""
-    for found in await client.list_trials(namespace):
-        await client.delete_trial(namespace, found["metadata"]["name"])
+    for found in await client.list_all(TRIALS, namespace):
+        await client.delete(TRIALS, namespace, found["metadata"]["name"])
     await _until(lambda: _no_trials(client, namespace))
 
 

@@ -168,9 +168,9 @@ async def _simulation(client: Client, namespace: str, socket: Path, pods: Sequen
         try:
             yield simulation
         finally:  # without kubelets, nothing else would stop the remaining pods
-            await _remove([each["metadata"]["name"] for each in await client.list_trials(namespace)], client, namespace)
+            await _remove([each["metadata"]["name"] for each in await client.list_all(TRIALS, namespace)], client, namespace)
             for pod in await client.list_metadata(PODS, namespace):
-                await client.delete_pod(namespace, pod["name"], grace_period_seconds=0)
+                await client.delete(PODS, namespace, pod["name"], grace_period_seconds=0)
 
 
 async def _trial(client: Client, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
@@ -198,10 +198,10 @@ async def _trial(client: Client, namespace: str, directory: Path, steps: Sequenc
 async def _size(client: Client, namespace: str, trial: Object) -> int:
     await client.create({**trial, "metadata": {**trial["metadata"], "name": "many"}})
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not finished(found := await client.get_trial(namespace, "many")):
+        while not finished(found := await client.get(TRIALS, namespace, "many")):
             await asyncio.sleep(LOOK_SECONDS)
     _require_complete([found])
-    await client.delete_trial(namespace, "many")
+    await client.delete(TRIALS, namespace, "many")
     return status_bytes(found)
 
 
@@ -225,7 +225,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     await _until_finished(client, len(names) + before.get("multistep_trials_finished_total", 0.0))
     over, after = time.monotonic(), await scrape(client)
     _say(f"all are over after {over - began:.0f} s")
-    _require_complete(await client.list_trials(namespace))
+    _require_complete(await client.list_all(TRIALS, namespace))
     await _remove(names, client, namespace)
 
     def spent(name: str) -> float:
@@ -284,7 +284,7 @@ def _require_complete(trials: Iterable[Object]) -> None:
 
 async def _remove(names: Iterable[str], client: Client, namespace: str) -> None:
     """Delete these trials, and wait until they and their pods are gone."""
-    await _all(names, lambda name: client.delete_trial(namespace, name))
+    await _all(names, lambda name: client.delete(TRIALS, namespace, name))
     async with asyncio.timeout(DEADLINE_SECONDS):
         for resource in (TRIALS, PODS):
             while await client.list_metadata(resource, namespace):

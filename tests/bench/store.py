@@ -18,6 +18,7 @@ import obstore
 from obstore.store import S3Store
 
 from multistep.kube.client import Client
+from multistep.kube.resources import TRIALS
 from tests.e2e.given import Step, finished, in_agent, trial
 from tests.e2e.operators import with_variables
 from tests.e2e.test_store import MIB, Store, digest_of
@@ -110,7 +111,7 @@ async def _until(client: Client, created: Object, reached: Any) -> Object:
     metadata = created["metadata"]
     async with asyncio.timeout(_DEADLINE_SECONDS):
         while True:
-            there = {each["metadata"]["uid"]: each for each in await client.list_trials(metadata["namespace"])}
+            there = {each["metadata"]["uid"]: each for each in await client.list_all(TRIALS, metadata["namespace"])}
             found = there[metadata["uid"]]
             if reached(found):
                 return found

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from localkube.config import Config, load_config
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.client import Client
+from multistep.kube.resources import PODS, TRIALS
 from multistep.pods.manifest import LABEL_TRIAL
 from tests.chaos.netns import led_astray, listen
 from tests.chaos.outside import OutsideLog, outside_log
@@ -145,7 +146,7 @@ async def _all_ended(scene: Scene, seconds: float, raging: asyncio.Task[None] | 
         async with asyncio.timeout(seconds):
             while scene.unfinished and not (raging and raging.done()):
                 with suppress(ClusterError):  # the API server may be unavailable
-                    scene.trials = await scene.given.client.list_trials(scene.given.namespace)
+                    scene.trials = await scene.given.client.list_all(TRIALS, scene.given.namespace)
                 await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -189,7 +190,7 @@ def _missing(blows: Iterable[str]) -> list[str]:
 async def _orphans(scene: Scene) -> list[str]:
     """Wait until the trials' pods are deleted; after the deadline, return a problem for each that is left."""
     deadline = time.monotonic() + ORPHANS_SECONDS
-    while left := await scene.given.client.list_pods(scene.given.namespace, label_selector=LABEL_TRIAL):
+    while left := await scene.given.client.list_all(PODS, scene.given.namespace, label_selector=LABEL_TRIAL):
         if time.monotonic() > deadline:
             return [f"pod {pod['metadata']['name']} is left over" for pod in left]
         await asyncio.sleep(LOOK_SECONDS)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from multistep.errors import ClusterError
+from multistep.kube.resources import PODS
 from multistep.pods.manifest import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
 from tests.chaos.proxy import Proxy
 from tests.chaos.victim import Victim, restarts
@@ -115,13 +116,13 @@ class Storm:
         grace = self.chance.choice([None, 0])
         self.taken.append(Taken(owner[1], int(metadata["labels"][LABEL_ATTEMPT])))  # recorded first: the response may be lost
         name, uid = metadata["name"], metadata["uid"]
-        if not await self.given.client.delete_pod(self.given.namespace, name, uid=uid, grace_period_seconds=grace):
+        if not await self.given.client.delete(PODS, self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""
         self.deletions -= 1
         return "trial pod deleted" if grace is None else "trial pod deleted without grace"
 
     async def _prey(self) -> Object | None:
-        listed = await self.given.client.list_pods(self.given.namespace, label_selector=LABEL_TRIAL)
+        listed = await self.given.client.list_all(PODS, self.given.namespace, label_selector=LABEL_TRIAL)
         pods = [each for each in listed if not each["metadata"].get("deletionTimestamp")]
         first = [
             each for each in pods if trial_of(each) == (self.given.namespace, self.unlucky) and each["status"]["phase"] == "Running"

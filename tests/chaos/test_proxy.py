@@ -129,9 +129,9 @@ async def test_a_lost_answer_of_a_request_means_that_it_was_done() -> None:
 
     async with serve(handle) as server, through(server, Once(("POST", LOST))), Client(server.connection()) as client:
         with pytest.raises(Unavailable):
-            await client.create_pod(POD)
+            await client.create(POD)
         assert done == ["POST"]
-        await client.create_pod(POD)
+        await client.create(POD)
         assert done == ["POST", "POST"]
 
 
@@ -144,7 +144,7 @@ async def test_all_connections_can_be_cut_at_once() -> None:
         return web.json_response({})
 
     async with serve(handle) as server, through(server, Once(None)) as proxy, Client(server.connection()) as client:
-        asked = asyncio.create_task(client.create_pod(POD))
+        asked = asyncio.create_task(client.create(POD))
         await entered.wait()
         assert proxy.cut_all() == 1
         with pytest.raises(Unavailable):

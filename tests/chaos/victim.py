@@ -8,7 +8,7 @@ from pathlib import Path
 
 from multistep.errors import ClusterError
 from multistep.kube.client import Client
-from multistep.kube.resources import LEASES
+from multistep.kube.resources import LEASES, PODS
 from tests.e2e import operators
 from tests.e2e.given import DEADLINE_SECONDS, Object
 from tests.support.machine import kill, processes
@@ -30,7 +30,7 @@ class Victim:
 
     async def pods(self) -> list[Object]:
         """Return the operator's existing pods."""
-        return await self._client.list_pods(NAMESPACE, label_selector=SELECTOR)
+        return await self._client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
 
     async def running(self) -> Object | None:
         """Return the pod whose operator runs, if one exists."""
@@ -43,7 +43,7 @@ class Victim:
 
     async def remove(self, pod: Object) -> None:
         """Delete the pod without grace period, so that its replacement is created at once."""
-        await self._client.delete_pod(NAMESPACE, pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_period_seconds=0)
+        await self._client.delete(PODS, NAMESPACE, pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_period_seconds=0)
 
     async def keep_log(self, pod: Object) -> None:
         """Append the pod's current log to the file."""

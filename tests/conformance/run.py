@@ -23,7 +23,7 @@ from multistep.cli.trial.manifests import Manifest, bundle_config_maps, dns_labe
 from multistep.cli.trial.unpack import unpack
 from multistep.errors import MultistepError, NotFound, Unavailable
 from multistep.kube.client import Client
-from multistep.kube.resources import NAMESPACES
+from multistep.kube.resources import NAMESPACES, TRIALS
 from multistep.sources.bundle import digest_of
 
 from .case import Case, CaseError, read_case
@@ -121,7 +121,7 @@ async def _namespace(client: Client, settings: Settings) -> AsyncIterator[str]:
 
 async def _require_trials(client: Client, namespace: str) -> None:
     try:
-        await client.list_trials(namespace)
+        await client.list_all(TRIALS, namespace)
     except NotFound as error:
         raise NotFound("the cluster knows no MultiStepTrial: install Multistep in it, by `make deploy` for one") from error
 
@@ -186,7 +186,7 @@ class _Runner:
     async def _ended(self, trial: str) -> TrialStatus:
         """Wait until the trial is finished and return its status. Raise TimeoutError with the trial's progress."""
         start = time.monotonic()
-        while not is_finished(status := parse_status(await self._client.get_trial(self._namespace, trial))):
+        while not is_finished(status := parse_status(await self._client.get(TRIALS, self._namespace, trial))):
             waited = time.monotonic() - start
             self._operator_seen = self._operator_seen or bool(status.conditions)
             if waited > UNNOTICED_SECONDS and not status.conditions:

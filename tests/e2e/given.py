@@ -14,7 +14,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client
-from multistep.kube.resources import SWEEPS, TRIALS, Resource
+from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.pods import manifest as pods
 from tests.e2e.recorder import Recorder, is_so
 from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
@@ -133,7 +133,7 @@ class Given:
 
     async def get(self, name: str) -> Object:
         """Return the trial's current state."""
-        return await self.client.get_trial(self.namespace, name)
+        return await self.client.get(TRIALS, self.namespace, name)
 
     async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
         """Wait until the trial or sweep satisfies `done` and return it.
@@ -188,7 +188,7 @@ class Given:
 
     async def pods(self, trial_name: str) -> list[Object]:
         """Return the trial's existing pods."""
-        return await self.client.list_pods(self.namespace, label_selector=f"{pods.LABEL_TRIAL}={pods.label_value(trial_name)}")
+        return await self.client.list_all(PODS, self.namespace, label_selector=f"{pods.LABEL_TRIAL}={pods.label_value(trial_name)}")
 
     async def without_pods(self, trial_name: str) -> None:
         """Wait until the trial's pods are deleted."""
@@ -221,7 +221,7 @@ class Given:
     async def deleted(self, name: str) -> None:
         """Delete the trial if it exists."""
         with suppress(NotFound):
-            await self.client.delete_trial(self.namespace, name)
+            await self.client.delete(TRIALS, self.namespace, name)
 
 
 async def made_namespace(client: Client, name: str, **metadata: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from multistep.errors import NotFound
 from multistep.kube.client import Client
-from multistep.kube.resources import LEASES
+from multistep.kube.resources import LEASES, PODS
 from tests.e2e.operators import PROCESS, require_alone
 from tests.support.machine import processes
 from tests.support.waiting import eventually
@@ -38,7 +38,7 @@ class Replicas:
 
     async def leader(self) -> Object:
         """Return the leader's pod, which holds the lease."""
-        return await self._client.get_pod(NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
+        return await self._client.get(PODS, NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
 
     async def until_held_by_another(self, former: str) -> Object:
         """Wait until another pod holds the lease and return the lease."""
@@ -55,7 +55,7 @@ class Replicas:
         """Wait until the operator's process in the pod was restarted and return how the old one ended."""
 
         async def ended() -> Object | None:
-            container = _container(await self._client.get_pod(NAMESPACE, pod["metadata"]["name"]))
+            container = _container(await self._client.get(PODS, NAMESPACE, pod["metadata"]["name"]))
             restarted = container["restartCount"] > _container(pod)["restartCount"] and "running" in container["state"]
             return dict(container["lastState"]["terminated"]) if restarted else None
 
@@ -73,7 +73,7 @@ class Replicas:
         os.kill(pid, number)
 
     async def _settled(self, number: int) -> bool:
-        pods = await self._client.list_pods(NAMESPACE, label_selector=SELECTOR)
+        pods = await self._client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
         ready = [each for each in pods if _is_ready(each) and not each["metadata"].get("deletionTimestamp")]
         try:
             holder = (await self.lease()).get("holderIdentity") or ""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multistep.kube.resources import NAMESPACES
+from multistep.kube.resources import NAMESPACES, PODS
 from tests.e2e.given import (
     WAITS,
     Given,
@@ -38,7 +38,7 @@ async def neighbour(given: Given) -> AsyncIterator[Given]:
 
 async def restarts(given: Given) -> dict[str, int]:
     """Return the restart counts of the operator's containers by pod."""
-    listed = await given.client.list_pods(SYSTEM, label_selector="app.kubernetes.io/name=multistep")
+    listed = await given.client.list_all(PODS, SYSTEM, label_selector="app.kubernetes.io/name=multistep")
     return {pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"]) for pod in listed}
 
 
@@ -108,7 +108,7 @@ async def test_idle_connections_to_the_readiness_port_do_not_stop_a_trial(given:
     await given.go(name)
     done = await given.until(name, finished)
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}
-    assert holds(await given.client.get_pod(given.namespace, "flood"), "Ready")  # the connections were held all the time
+    assert holds(await given.client.get(PODS, given.namespace, "flood"), "Ready")  # the connections were held all the time
 
 
 async def flooding(given: Given, address: str) -> None:
@@ -125,6 +125,6 @@ async def flooding(given: Given, address: str) -> None:
     await given.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     async def ready() -> bool:
-        return holds(await given.client.get_pod(given.namespace, "flood"), "Ready")
+        return holds(await given.client.get(PODS, given.namespace, "flood"), "Ready")
 
     await given.when(ready)

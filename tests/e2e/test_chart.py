@@ -18,7 +18,7 @@ import pytest
 
 from hack import peers
 from hack.deployment import CHART
-from multistep.kube.resources import CRDS, LEASES, NAMESPACES
+from multistep.kube.resources import CRDS, LEASES, NAMESPACES, PODS
 from multistep.runner_client.session import PROTOCOLS
 from tests.e2e import operators
 from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, trial
@@ -91,7 +91,7 @@ class Release:
 
     async def images(self) -> set[str]:
         """Return the images of the operator's pods."""
-        found = await self.given.client.list_pods(self.namespace, label_selector=f"app.kubernetes.io/instance={self.name}")
+        found = await self.given.client.list_all(PODS, self.namespace, label_selector=f"app.kubernetes.io/instance={self.name}")
         return {each["spec"]["containers"][0]["image"] for each in found if not each["metadata"].get("deletionTimestamp")}
 
     async def left(self) -> set[str]:

@@ -18,7 +18,7 @@ async def evict(given: Given, pod: str) -> None:
     """Evict the pod as `kubectl drain` does. Raise Unavailable (429) if a disruption budget forbids it, or NotFound."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": given.namespace}}
     path = PODS.path(given.namespace, pod, "eviction")
-    await given.client._http.send("create", "evictions", "POST", path, body=body)
+    await given.client._http.send("create", PODS, path, {}, body)
 
 
 async def at_work(given: Given, name: str) -> str:
@@ -67,4 +67,4 @@ async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given,
     await eventually(evicted)
     await given.without_pods(name)
     with pytest.raises(NotFound):
-        await given.client.get_pod(given.namespace, pod)
+        await given.client.get(PODS, given.namespace, pod)

@@ -13,7 +13,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from multistep.kube.client import Client
-from multistep.kube.resources import CRDS, SWEEPS, TRIALS
+from multistep.kube.resources import CRDS, PODS, SWEEPS, TRIALS
 from tests.docs import pages
 from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, holds, in_agent, trial
 from tests.support.gitops import judged
@@ -78,7 +78,7 @@ def _times(found: Object) -> list[str]:
 
 async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) -> None:
     before = await given.get(name)
-    await given.client.delete_pod(given.namespace, f"{name}-1", grace_period_seconds=0)
+    await given.client.delete(PODS, given.namespace, f"{name}-1", grace_period_seconds=0)
     await given.without_pods(name)
     manifest = next(deepcopy(life.manifest) for life in LIVES if life.manifest["metadata"]["name"] == name)
     manifest["metadata"]["namespace"] = given.namespace

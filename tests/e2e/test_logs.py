@@ -106,7 +106,7 @@ async def operators_log(given: Given) -> list[dict[str, Any]]:
     """Return every line of the operator's logs. Raise ValueError if a line is not JSON."""
     namespace = os.environ["MULTISTEP_TEST_NAMESPACE"]
     found: list[dict[str, Any]] = []
-    for pod in await given.client.list_pods(namespace, label_selector="app.kubernetes.io/name=multistep"):
+    for pod in await given.client.list_all(PODS, namespace, label_selector="app.kubernetes.io/name=multistep"):
         path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/log"
         async with aclosing(given.client.raw_stream(path)) as chunks:
             text = b"".join([chunk async for chunk in chunks]).decode()
@@ -158,5 +158,5 @@ def write_kubeconfig(file: Path, token: str) -> None:
 async def token(given: Given) -> str:
     path = f"/api/v1/namespaces/{given.namespace}/serviceaccounts/viewer/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await given.client._http.send("create", PODS.plural, "POST", path, body=body)
+    answer = await given.client._http.send("create", PODS, path, {}, body)
     return str(answer["status"]["token"])

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
-from multistep.kube.resources import NAMESPACES
+from multistep.kube.resources import NAMESPACES, PODS
 from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Object, Step, in_agent, made_namespace, reward, trial
 from tests.e2e.replicas import NAMESPACE, SELECTOR
 from tests.support import servers
@@ -67,7 +67,7 @@ class Seen:
 
 async def operators(given: Given) -> list[str]:
     """Return the metrics addresses of the replicas."""
-    pods = await given.client.list_pods(NAMESPACE, label_selector=SELECTOR)
+    pods = await given.client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
     there = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
     return [f"{each['status']['podIP']}:8081" for each in there if each["status"].get("podIP")]
 
@@ -93,7 +93,7 @@ async def run(given: Given) -> dict[str, Object]:
         await given.applied(TRIALS["interrupted"])
         await given.until("interrupted", in_agent)
         for pod in await given.pods("interrupted"):
-            await given.client.delete_pod(given.namespace, pod["metadata"]["name"], grace_period_seconds=0)
+            await given.client.delete(PODS, given.namespace, pod["metadata"]["name"], grace_period_seconds=0)
         return await given.until("interrupted", lambda each: bool(each["status"].get("completionTime")))
 
     others = [name for name in TRIALS if name != "interrupted"]

@@ -11,7 +11,7 @@ import pytest
 
 from multistep.cli.trial.fetch import ServicePath, locate
 from multistep.errors import NotFound
-from multistep.kube.resources import CONFIG_MAPS, SECRETS
+from multistep.kube.resources import CONFIG_MAPS, PODS, SECRETS
 from tests.e2e.given import WAITS, Given, Object, Step, trial
 from tests.e2e.operators import kubectl, samples, with_variables
 from tests.e2e.test_cli import EXAMPLE, multistep
@@ -43,7 +43,7 @@ def labels_of(pod: Object, name: str) -> dict[str, str]:
 
 
 async def pod_names(given: Given) -> set[str]:
-    return {each["metadata"]["name"] for each in await given.client.list_pods(given.namespace)}
+    return {each["metadata"]["name"] for each in await given.client.list_all(PODS, given.namespace)}
 
 
 def in_agent(found: Object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.kube.resources import Resource
+from multistep.kube.resources import PODS
 from tests.e2e.given import (
     IMAGE,
     STAYS_IN_FIRST_POD,
@@ -29,7 +29,6 @@ from tests.support.waiting import eventually
 AGENT_SECONDS = 8
 RUNNER_SERVES = b"/multistep/runner\0serve\0"
 RUNNER_CALLS = b"/multistep/runner\0call\0"
-PODS = Resource("v1", "Pod", "pods")
 
 
 def in_second_step(found: Object) -> bool:
@@ -59,12 +58,12 @@ async def test_whatever_takes_a_pod_is_on_record_and_the_trial_begins_anew(given
     client, namespace = given.client, given.namespace
 
     async def deleted(pod: Object) -> None:
-        await client.delete_pod(namespace, pod["metadata"]["name"])
+        await client.delete(PODS, namespace, pod["metadata"]["name"])
 
     async def evicted(pod: Object) -> None:
         name = pod["metadata"]["name"]
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        await client._http.send("create", "evictions", "POST", PODS.path(namespace, name, "eviction"), body=eviction)
+        await client._http.send("create", PODS, PODS.path(namespace, name, "eviction"), {}, eviction)
 
     async def killed(pod: Object) -> None:
         assert kill(processes(pod, RUNNER_SERVES)) == 1
@@ -92,7 +91,7 @@ def assert_attempt_lost(done: Object, reason: str, said: str) -> None:
 
 async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_no_reward(given: Given) -> None:
     manifest = two_steps(infrastructureRetries=0)
-    done = await lost(given, manifest, lambda pod: given.client.delete_pod(given.namespace, pod["metadata"]["name"]))
+    done = await lost(given, manifest, lambda pod: given.client.delete(PODS, given.namespace, pod["metadata"]["name"]))
     failed = condition(done, "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "PodDeleted") and "attempt 1 of 1" in failed["message"]
     assert done["status"]["failure"] == {"class": "Infrastructure", "reason": "PodDeleted"}
@@ -103,7 +102,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 @pytest.mark.alone
 async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
     """The operator's processes are stopped while the pod is replaced."""
-    operators = await given.client.list_pods("multistep-system", label_selector="app.kubernetes.io/name=multistep")
+    operators = await given.client.list_all(PODS, "multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]
     assert asleep_ones
 
@@ -111,7 +110,7 @@ async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_u
         metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "labels", "ownerReferences")}
         spec = {"containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}]}
         with asleep(asleep_ones):
-            await given.client.delete_pod(given.namespace, metadata["name"], grace_period_seconds=0)
+            await given.client.delete(PODS, given.namespace, metadata["name"], grace_period_seconds=0)
             await given.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     done = await lost(given, two_steps(), replaced)
@@ -140,7 +139,7 @@ async def test_a_preempted_trial_begins_anew_when_there_is_room_again(given: Giv
         await given.client.create(preemptor)
         waiting = await given.until(name, lambda found: condition(found, "Reconciling")["reason"] == "Unschedulable")
         assert "Insufficient memory" in condition(waiting, "Reconciling")["message"]
-        await given.client.delete_pod(given.namespace, "other")
+        await given.client.delete(PODS, given.namespace, "other")
         done = await given.until(name, finished)
     finally:
         for each in classes:

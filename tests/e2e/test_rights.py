@@ -46,9 +46,9 @@ async def test_limited_to_a_namespace_it_runs_trials_there_and_can_do_nothing_el
     await given.client.patch(TRIALS, given.namespace, "here", {"spec": {"suspend": False}})
     done = await given.until("here", finished)
     assert (done["status"]["phase"], done["status"]["rewards"]) == ("Complete", {"reward": 0.5})
-    unseen = await given.client.get_trial("default", elsewhere["metadata"]["name"])
+    unseen = await given.client.get(TRIALS, "default", elsewhere["metadata"]["name"])
     assert condition(unseen, "Ready")["reason"] == "NotSeen"
-    await given.client.delete_trial("default", elsewhere["metadata"]["name"])
+    await given.client.delete(TRIALS, "default", elsewhere["metadata"]["name"])
     assert not [
         each for each in ("pods", "secrets", "multisteptrials") if may("list", each, "default") or may("get", each, "default")
     ]
@@ -126,10 +126,10 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
 ) -> None:
     done = await given.ended(trial(Step("a"), name="seen"))
     async with await Client.connect(kubeconfig=viewer) as client:
-        assert (await client.get_trial(given.namespace, "seen"))["status"] == done["status"]
+        assert (await client.get(TRIALS, given.namespace, "seen"))["status"] == done["status"]
         with pytest.raises(ClusterError, match="forbidden"):
             await samples(client)  # permission to read results does not include metrics
-        for change in (client.delete_trial(given.namespace, "seen"), client.patch(TRIALS, given.namespace, "seen", {"spec": {}})):
+        for change in (client.delete(TRIALS, given.namespace, "seen"), client.patch(TRIALS, given.namespace, "seen", {"spec": {}})):
             with pytest.raises(ClusterError, match="forbidden"):
                 await change
     monkeypatch.setenv("KUBECONFIG", viewer)

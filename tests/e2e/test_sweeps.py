@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from multistep.errors import ClusterError, NotFound
-from multistep.kube.resources import SWEEPS
+from multistep.kube.resources import PODS, SWEEPS, TRIALS
 from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
@@ -52,7 +52,7 @@ async def changed(given: Given, **spec: object) -> None:
 
 async def trials(given: Given) -> dict[str, Object]:
     """Return the trials by task, agent and attempt."""
-    listed = await given.client.list_trials(given.namespace, label_selector=SELECTOR)
+    listed = await given.client.list_all(TRIALS, given.namespace, label_selector=SELECTOR)
     names = ("multistep.dev/task", "multistep.dev/agent", "multistep.dev/attempt")
     return {" ".join(each["metadata"]["annotations"][name] for name in names): each for each in listed}
 
@@ -78,7 +78,7 @@ async def lose_when_at_work(given: Given, which: str) -> None:
     """Delete the trial's pod while its agent runs; the trial has no retries."""
     name = await at_work(given, which)
     (pod,) = await given.pods(name)
-    await given.client.delete_pod(given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+    await given.client.delete(PODS, given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
 
 
 async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_when_its_time_has_come(given: Given) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.errors import ClusterError, Conflict, NotFound, StreamLost
 from multistep.kube.protocols import Cluster, Object
-from multistep.kube.resources import LEASES, PODS, TRIALS
+from multistep.kube.resources import CONFIG_MAPS, DISRUPTION_BUDGETS, LEASES, PODS, SECRETS, TRIALS
 from multistep.runner_client.session import Session
 
 Case = Callable[[Cluster, str], Awaitable[None]]
@@ -36,7 +36,7 @@ async def make_pod(cluster: Cluster, namespace: str, name: str, owner: Object | 
         metadata["ownerReferences"] = [{**TRIAL, **reference}]
     containers = [{"name": "main", "image": "localhost/nowhere:none", "imagePullPolicy": "Never"}]
     spec = {"containers": containers, "terminationGracePeriodSeconds": 0}
-    return await cluster.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return await cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 # Every status that the operator writes has these fields; the CRD defaults some of them for unreconciled trials.
@@ -46,6 +46,7 @@ SEEN: dict[str, Any] = {"observedGeneration": 1, "conditions": []}
 async def apply(cluster: Cluster, trial: Object, status: dict[str, Any]) -> Object:
     metadata = trial["metadata"]
     return await cluster.apply_status(
+        TRIALS,
         metadata["namespace"],
         metadata["name"],
         uid=metadata["uid"],
@@ -60,7 +61,7 @@ async def a_status_is_written_and_returned_with_a_new_version(cluster: Cluster, 
     after = await apply(cluster, trial, {"phase": "Running", "attempt": 1})
     assert after["status"] == SEEN | {"phase": "Running", "attempt": 1}
     assert after["metadata"]["resourceVersion"] != trial["metadata"]["resourceVersion"]
-    assert (await cluster.get_trial(namespace, "written"))["status"] == after["status"]
+    assert (await cluster.get(TRIALS, namespace, "written"))["status"] == after["status"]
 
 
 @case
@@ -85,29 +86,29 @@ async def a_stale_writer_loses(cluster: Cluster, namespace: str) -> None:
     await apply(cluster, stale, {"phase": "Running"})
     with pytest.raises(Conflict):
         await apply(cluster, stale, {"phase": "Pending"})
-    assert (await cluster.get_trial(namespace, "stale"))["status"] == SEEN | {"phase": "Running"}
+    assert (await cluster.get(TRIALS, namespace, "stale"))["status"] == SEEN | {"phase": "Running"}
 
 
 @case
 async def a_writer_to_another_trial_of_that_name_loses(cluster: Cluster, namespace: str) -> None:
     first = await make_trial(cluster, namespace, "namesake")
-    assert await cluster.delete_trial(namespace, "namesake", uid=first["metadata"]["uid"])
+    assert await cluster.delete(TRIALS, namespace, "namesake", uid=first["metadata"]["uid"])
     await make_trial(cluster, namespace, "namesake")
     with pytest.raises(Conflict):
         await apply(cluster, first, {"phase": "Running"})
     with pytest.raises(Conflict):
-        await cluster.delete_trial(namespace, "namesake", uid=first["metadata"]["uid"])
+        await cluster.delete(TRIALS, namespace, "namesake", uid=first["metadata"]["uid"])
 
 
 @case
 async def a_status_of_a_trial_that_is_gone_is_not_written(cluster: Cluster, namespace: str) -> None:
     trial = await make_trial(cluster, namespace, "gone")
-    assert await cluster.delete_trial(namespace, "gone")
+    assert await cluster.delete(TRIALS, namespace, "gone")
     with pytest.raises((NotFound, Conflict)):
         await apply(cluster, trial, {"phase": "Running"})
     with pytest.raises(NotFound):
-        await cluster.get_trial(namespace, "gone")
-    assert not await cluster.delete_trial(namespace, "gone")
+        await cluster.get(TRIALS, namespace, "gone")
+    assert not await cluster.delete(TRIALS, namespace, "gone")
 
 
 @case
@@ -116,17 +117,17 @@ async def a_name_is_given_once(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Conflict) as caught:
         await make_pod(cluster, namespace, "once")
     assert caught.value.reason == "AlreadyExists"
-    await cluster.delete_pod(namespace, "once", grace_period_seconds=0)
+    await cluster.delete(PODS, namespace, "once", grace_period_seconds=0)
 
 
 @case
 async def a_pod_is_deleted_by_the_uid_that_was_meant(cluster: Cluster, namespace: str) -> None:
     pod = await make_pod(cluster, namespace, "meant")
     with pytest.raises(Conflict):
-        await cluster.delete_pod(namespace, "meant", uid="00000000-0000-0000-0000-000000000000")
-    assert await cluster.delete_pod(namespace, "meant", uid=pod["metadata"]["uid"], grace_period_seconds=0)
+        await cluster.delete(PODS, namespace, "meant", uid="00000000-0000-0000-0000-000000000000")
+    assert await cluster.delete(PODS, namespace, "meant", uid=pod["metadata"]["uid"], grace_period_seconds=0)
     with pytest.raises(NotFound):
-        await cluster.get_pod(namespace, "meant")
+        await cluster.get(PODS, namespace, "meant")
 
 
 @case
@@ -150,7 +151,7 @@ async def of_a_list_the_metadata_alone_can_be_had(cluster: Any, namespace: str) 
     pod = await make_pod(cluster, namespace, "owned", trial)
     [found] = [each for each in await cluster.list_metadata(PODS, namespace) if each["name"] == "owned"]
     assert found["ownerReferences"][0]["uid"] == trial["metadata"]["uid"]
-    await cluster.delete_pod(namespace, "owned", uid=pod["metadata"]["uid"], grace_period_seconds=0)
+    await cluster.delete(PODS, namespace, "owned", uid=pod["metadata"]["uid"], grace_period_seconds=0)
 
 
 @case
@@ -158,10 +159,10 @@ async def trials_are_listed_by_label_and_namespace(cluster: Cluster, namespace: 
     await make_trial(cluster, namespace, "one", sweep="listed")
     await make_trial(cluster, namespace, "two", sweep="listed")
     await make_trial(cluster, namespace, "three", sweep="other")
-    listed = await cluster.list_trials(namespace, label_selector="sweep=listed")
+    listed = await cluster.list_all(TRIALS, namespace, label_selector="sweep=listed")
     assert sorted(each["metadata"]["name"] for each in listed) == ["one", "two"]
     assert {each["kind"] for each in listed} == {"MultiStepTrial"}
-    assert await cluster.list_trials("kube-public", label_selector="sweep=listed") == []
+    assert await cluster.list_all(TRIALS, "kube-public", label_selector="sweep=listed") == []
 
 
 @case
@@ -181,9 +182,9 @@ async def an_event_is_taken_however_long_its_message(cluster: Cluster, namespace
 
 @case
 async def what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
-    for get in (cluster.get_pod, cluster.get_trial, cluster.get_config_map, cluster.get_secret):
+    for resource in (PODS, TRIALS, CONFIG_MAPS, SECRETS):
         with pytest.raises(NotFound):
-            await get(namespace, "none")
+            await cluster.get(resource, namespace, "none")
     with pytest.raises(NotFound):
         await cluster.open_exec(namespace, "none", "main", ["true"])
 
@@ -196,7 +197,7 @@ async def no_session_begins_in_a_pod_that_does_not_run(cluster: Cluster, namespa
         stream = await cluster.open_exec(namespace, "pending", "main", ["true"])
         async with Session(stream, pod_uid=pod["metadata"]["uid"]) as session:
             await session.hello()
-    await cluster.delete_pod(namespace, "pending", grace_period_seconds=0)
+    await cluster.delete(PODS, namespace, "pending", grace_period_seconds=0)
 
 
 @case
@@ -207,22 +208,22 @@ async def a_disruption_budget_is_made_and_deleted_by_its_name(cluster: Cluster, 
     await cluster.create({**budget, "spec": {"minAvailable": 1, "selector": selector}})
     with pytest.raises(Conflict):
         await cluster.create({**budget, "spec": {"minAvailable": 1, "selector": selector}})
-    assert await cluster.delete_disruption_budget(namespace, "guard")
-    assert not await cluster.delete_disruption_budget(namespace, "guard")
+    assert await cluster.delete(DISRUPTION_BUDGETS, namespace, "guard")
+    assert not await cluster.delete(DISRUPTION_BUDGETS, namespace, "guard")
 
 
 @case
 async def trials_are_listed_page_by_page_and_changed_where_a_patch_says_so(cluster: Any, namespace: str) -> None:
     for number in range(7):
         await make_trial(cluster, namespace, f"page-{number}", listed="by-page")
-    found = [each["metadata"]["name"] async for each in cluster.each_trial(namespace, "listed=by-page")]
+    found = [each["metadata"]["name"] async for each in cluster.each(TRIALS, namespace, label_selector="listed=by-page")]
     assert sorted(found) == [f"page-{number}" for number in range(7)]
     asked = {"metadata": {"annotations": {"multistep.dev/suspended-by": "s"}}, "spec": {"suspend": True}}
-    changed = await cluster.patch_trial(namespace, "page-3", asked)
+    changed = await cluster.patch(TRIALS, namespace, "page-3", asked)
     assert (changed["spec"]["suspend"], changed["spec"]["agent"]) == (True, {"name": "nop"})
-    undone = await cluster.patch_trial(
-        namespace, "page-3", {"metadata": {"annotations": {"multistep.dev/suspended-by": None}}, "spec": {"suspend": None}}
+    undone = await cluster.patch(
+        TRIALS, namespace, "page-3", {"metadata": {"annotations": {"multistep.dev/suspended-by": None}}, "spec": {"suspend": None}}
     )
     assert "suspend" not in undone["spec"] and not undone["metadata"].get("annotations")
     with pytest.raises(NotFound):
-        await cluster.patch_trial(namespace, "none", {"spec": {"stop": True}})
+        await cluster.patch(TRIALS, namespace, "none", {"spec": {"stop": True}})

@@ -132,7 +132,7 @@ class ClusterServer:
         body = await request.json() if request.can_read_body else {}
         match request.method, named:
             case "GET", [name]:
-                return await cluster.get_pod(namespace, name) if kind == "Pod" else cluster._get(kind, namespace, name)
+                return await cluster.get(resource, namespace, name)
             case "GET", []:
                 return await self._list(resource, namespace, request.query)
             case "POST", []:
@@ -144,13 +144,13 @@ class ClusterServer:
             case "PATCH", [name, "status"]:
                 told = body["metadata"]
                 return await cluster.apply_status(
-                    namespace, name, uid=told["uid"], resource_version=told["resourceVersion"], status=body["status"]
+                    resource, namespace, name, uid=told["uid"], resource_version=told["resourceVersion"], status=body["status"]
                 )
             case "PUT", [_]:
                 return await cluster.replace(body)
             case "DELETE", [name]:
-                cluster._get(kind, namespace, name)
-                cluster._delete(kind, namespace, name, (body.get("preconditions") or {}).get("uid", ""))
+                await cluster.get(resource, namespace, name)
+                await cluster.delete(resource, namespace, name, uid=(body.get("preconditions") or {}).get("uid", ""))
                 return {"kind": "Status", "status": "Success"}
         raise ClusterError(f"{request.method} {request.path} is not played here", status=405)
 

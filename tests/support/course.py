@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 from multistep.api.trial import KIND
 from multistep.errors import Conflict
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import PODS, TRIALS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import KEY, World, timeless
@@ -62,28 +63,22 @@ class Past(Wrapped):
     def __post_init__(self) -> None:
         self.until = self.now() + 60.0
 
-    async def get_trial(self, namespace: str, name: str) -> Object:
-        return await self._past(self.cluster.get_trial, namespace, name)
-
-    async def get_pod(self, namespace: str, name: str) -> Object:
-        return await self._past(self.cluster.get_pod, namespace, name)
-
-    async def apply_status(self, namespace: str, name: str, **options: Any) -> Object:
-        try:
-            return await self.cluster.apply_status(namespace, name, **options)
-        except Conflict:
-            self.reads = 0
-            raise
-
-    async def _past(self, get: Callable[[str, str], Any], namespace: str, name: str) -> Object:
-        if self.reads <= 0 or self.now() > self.until:
-            return cast(Object, await get(namespace, name))
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        if resource not in (TRIALS, PODS) or self.reads <= 0 or self.now() > self.until:
+            return await self.cluster.get(resource, namespace, name)
         self.reads -= 1
         now, self.cluster.objects = self.cluster.objects, dict(self.objects)
         try:
-            return cast(Object, await get(namespace, name))
+            return await self.cluster.get(resource, namespace, name)
         finally:
             self.cluster.objects = now
+
+    async def apply_status(self, resource: Resource, namespace: str, name: str, **options: Any) -> Object:
+        try:
+            return await self.cluster.apply_status(resource, namespace, name, **options)
+        except Conflict:
+            self.reads = 0
+            raise
 
 
 @dataclass

@@ -11,11 +11,11 @@ import pickle
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from multistep.errors import ClusterError, Conflict, NotFound
-from multistep.kube.protocols import FIELD_MANAGER, ExecStream, Object, Propagation
-from multistep.kube.resources import TRIALS, Resource
+from multistep.kube.protocols import EventLevel, ExecStream, Object
+from multistep.kube.resources import Resource
 from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults
 
@@ -24,32 +24,14 @@ Key = tuple[str, str, str]  # kind, namespace, name
 PAGE_OBJECTS = 5  # fewer than in a real page, so that lists have several pages
 
 
-class FakeCluster:
-    """The cluster's state and its calls.
+class Store:
+    """The objects of a cluster, by (kind, namespace, name). on_change: receives every change, as a watch does."""
 
-    objects: by (kind, namespace, name). runners: by pod uid, created by make_runner. pods_run: pods run at once; if False,
-    they stay Pending until ``run_pod``. on_change: receives every change, as a watch does.
-    """
-
-    def __init__(
-        self,
-        *,
-        make_runner: Callable[[Object], FakeRunner] | None = None,
-        pods_run: bool = True,
-        faults: Faults | None = None,
-        on_change: Callable[[str, Object], None] = lambda _type, _object: None,
-    ) -> None:
-        self.faults = faults or Faults()
+    def __init__(self, on_change: Callable[[str, Object], None]) -> None:
         self._on_change = on_change
         self.objects: dict[Key, Object] = {}
-        self.events: list[Object] = []
         self.writes: list[str] = []  # in order, such as "apply_status default/a"
-        self.runners: dict[str, FakeRunner] = {}
-        self.pods_run = pods_run
-        self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
         self._versions, self._uids = itertools.count(1), itertools.count(1)
-
-    # -- for tests
 
     def put(self, manifest: Mapping[str, Any]) -> Object:
         """Store an object unchanged, as another client's write: with a new resourceVersion, and a new uid if it has none."""
@@ -63,19 +45,6 @@ class FakeCluster:
         self.objects[_key(stored)] = stored
         self._on_change("MODIFIED" if known else "ADDED", stored)
         return _copy(stored)
-
-    def run_pod(self, namespace: str, name: str) -> FakeRunner:
-        """Start the pod, as the kubelet does."""
-        pod = self.objects["Pod", namespace, name]
-        self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
-        container_id = f"containerd://{name}"
-        running = {"name": "main", "state": {"running": {}}, "imageID": image_id(name), "containerID": container_id}
-        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
-        return runner
-
-    def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:
-        pod = self.objects["Pod", namespace, name]
-        self.put({**pod, "status": {**pod.get("status", {}), **status}})
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         """Delete the object and its dependents, as another client's delete does."""
@@ -103,79 +72,116 @@ class FakeCluster:
         self.restore(pickle.loads(copy))
         self.writes = writes
 
+    def _find(self, kind: str, namespace: str, name: str) -> Object:
+        try:
+            return self.objects[kind, namespace, name]
+        except KeyError:
+            raise NotFound(f"{kind} {namespace}/{name} not found", status=404, reason="NotFound") from None
+
+    def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
+        wanted = [
+            each.partition("=") for each in label_selector.split(",") if each
+        ]  # NAME=VALUE, NAME for any value, !NAME for a missing label
+        return [
+            _copy(each)
+            for (its_kind, its_namespace, _), each in self.objects.items()
+            if its_kind == kind
+            and namespace in (None, its_namespace)
+            and all(_is_labelled(each, name, value if sign else None) for name, sign, value in wanted)
+        ]
+
+
+class FakeCluster(Store):
+    """The cluster's state and its calls.
+
+    runners: by pod uid, created by make_runner. pods_run: pods run at once; if False, they stay Pending until ``run_pod``.
+    """
+
+    def __init__(
+        self,
+        *,
+        make_runner: Callable[[Object], FakeRunner] | None = None,
+        pods_run: bool = True,
+        faults: Faults | None = None,
+        on_change: Callable[[str, Object], None] = lambda _type, _object: None,
+    ) -> None:
+        super().__init__(on_change)
+        self.faults = faults or Faults()
+        self.events: list[Object] = []
+        self.runners: dict[str, FakeRunner] = {}
+        self.pods_run = pods_run
+        self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
+
+    # -- for tests
+
+    def run_pod(self, namespace: str, name: str) -> FakeRunner:
+        """Start the pod, as the kubelet does."""
+        pod = self.objects["Pod", namespace, name]
+        self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
+        container_id = f"containerd://{name}"
+        running = {"name": "main", "state": {"running": {}}, "imageID": image_id(name), "containerID": container_id}
+        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
+        return runner
+
+    def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:
+        pod = self.objects["Pod", namespace, name]
+        self.put({**pod, "status": {**pod.get("status", {}), **status}})
+
     # -- Cluster
 
-    async def get_trial(self, namespace: str, name: str) -> Object:
-        return self._get("MultiStepTrial", namespace, name)
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        self.faults.point(f"get {resource.kind} {namespace or 'default'}/{name}")
+        return self._with_readiness(_copy(self._find(resource.kind, namespace or "default", name)))
 
-    async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        return self._list("MultiStepTrial", namespace, label_selector)
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
+    ) -> list[Object]:
+        found = [self._with_readiness(each) for each in self._listed(resource.kind, namespace, label_selector)]
+        if field_selector:
+            assert field_selector == "status.phase=Pending"
+            found = [each for each in found if each["status"].get("phase") == "Pending"]
+        return found
 
-    async def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
-        for number, each in enumerate(self._list("MultiStepTrial", namespace, label_selector)):
+    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
+        return [each["metadata"] for each in self._listed(resource.kind, namespace, label_selector)]
+
+    async def each(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> AsyncIterator[Object]:
+        for number, each in enumerate(self._listed(resource.kind, namespace, label_selector)):
             if number % PAGE_OBJECTS == 0:
-                self.faults.point("list MultiStepTrial, a page")
+                self.faults.point(f"list {resource.kind}, a page")
             yield each
 
     async def apply_status(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        resource_version: str,
-        status: Mapping[str, Any],
-        field_manager: str = FIELD_MANAGER,
-        resource: Resource = TRIALS,
+        self, resource: Resource, namespace: str, name: str, *, uid: str, resource_version: str, status: Mapping[str, Any]
     ) -> Object:
         with self._write(f"apply_status {namespace}/{name}"):
-            trial = self._find(resource.kind, namespace, name)
-            if (trial["metadata"]["uid"], trial["metadata"]["resourceVersion"]) != (uid, resource_version):
+            found = self._find(resource.kind, namespace, name)
+            if (found["metadata"]["uid"], found["metadata"]["resourceVersion"]) != (uid, resource_version):
                 raise Conflict(f"{name} was changed", status=409, reason="Conflict")
-            if trial.get("status") == status:  # as a real API server: a write without a change creates no version
-                return _copy(trial)
-            return self.put({**trial, "status": status})
+            if found.get("status") == status:  # as a real API server: a write without a change creates no version
+                return _copy(found)
+            return self.put({**found, "status": status})
 
-    async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool:
-        return self._delete("MultiStepTrial", namespace, name, uid)
-
-    async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
-        with self._write(f"patch MultiStepTrial {namespace}/{name}"):
-            found = _merge_patched(self._find("MultiStepTrial", namespace, name), changes)
+    async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:
+        with self._write(f"patch {resource.kind} {namespace}/{name}"):
+            found = _merge_patched(self._find(resource.kind, namespace or "default", name), changes)
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
             return self.put(found)
 
-    async def get_sweep(self, namespace: str, name: str) -> Object:
-        return self._get("TrialSweep", namespace, name)
+    async def delete(
+        self, resource: Resource, namespace: str | None, name: str, *, uid: str = "", grace_period_seconds: int | None = None
+    ) -> bool:
+        kind, namespace = resource.kind, namespace or "default"
+        with self._write(f"delete {kind} {namespace}/{name}"):
+            found = self.objects.get((kind, namespace, name))
+            if found is None:
+                return False
+            if uid and found["metadata"]["uid"] != uid:
+                raise Conflict(f"{kind} {name} has another uid", status=409, reason="Conflict")
+            self.remove(kind, namespace, name)
+            return True
 
-    async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool:
-        return self._delete("TrialSweep", namespace, name, uid)
-
-    async def get_pod(self, namespace: str, name: str) -> Object:
-        return self._with_readiness(self._get("Pod", namespace, name))
-
-    async def list_pods(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        return [self._with_readiness(each) for each in self._list("Pod", namespace, label_selector)]
-
-    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
-        return await self.create(pod)
-
-    async def delete_pod(self, namespace: str, name: str, *, uid: str = "", grace_period_seconds: int | None = None) -> bool:
-        return self._delete("Pod", namespace, name, uid)
-
-    async def get_config_map(self, namespace: str, name: str) -> Object:
-        return self._get("ConfigMap", namespace, name)
-
-    async def get_secret(self, namespace: str, name: str) -> Object:
-        return self._get("Secret", namespace, name)
-
-    async def get_network_policy(self, namespace: str, name: str) -> Object:
-        return self._get("NetworkPolicy", namespace, name)
-
-    async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
-        return self._delete("PodDisruptionBudget", namespace, name, "")
-
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
+    async def create(self, manifest: Mapping[str, Any]) -> Object:
         kind, namespace, name = _key(manifest)
         with self._write(f"create {kind} {namespace}/{name}"):
             if (kind, namespace, name) in self.objects:
@@ -194,28 +200,13 @@ class FakeCluster:
                 raise Conflict(f"{kind} {name} was changed", status=409, reason="Conflict")
             return self.put(manifest)
 
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        return self._get(resource.kind, namespace or "default", name)
-
-    async def list_all(
-        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
-    ) -> list[Object]:
-        found = self._list(resource.kind, namespace, label_selector)
-        if field_selector:
-            assert field_selector == "status.phase=Pending"
-            found = [each for each in found if each["status"].get("phase") == "Pending"]
-        return found
-
-    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        return [each["metadata"] for each in self._list(resource.kind, namespace, label_selector)]
-
     async def create_event(
         self,
         regarding: Mapping[str, Any],
         *,
         reason: str,
         message: str,
-        type: Literal["Normal", "Warning"] = "Normal",
+        type: EventLevel = "Normal",
         action: str = "Reconcile",
     ) -> None:
         with self._write(f"create_event {reason}"):
@@ -232,38 +223,9 @@ class FakeCluster:
 
     # -- helpers
 
-    def _find(self, kind: str, namespace: str, name: str) -> Object:
-        try:
-            return self.objects[kind, namespace, name]
-        except KeyError:
-            raise NotFound(f"{kind} {namespace}/{name} not found", status=404, reason="NotFound") from None
-
-    def _get(self, kind: str, namespace: str, name: str) -> Object:
-        self.faults.point(f"get {kind} {namespace}/{name}")
-        return _copy(self._find(kind, namespace, name))
-
-    def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
+    def _listed(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
         self.faults.point(f"list {kind}")
-        wanted = [
-            each.partition("=") for each in label_selector.split(",") if each
-        ]  # NAME=VALUE, NAME for any value, !NAME for a missing label
-        return [
-            _copy(each)
-            for (its_kind, its_namespace, _), each in self.objects.items()
-            if its_kind == kind
-            and namespace in (None, its_namespace)
-            and all(_is_labelled(each, name, value if sign else None) for name, sign, value in wanted)
-        ]
-
-    def _delete(self, kind: str, namespace: str, name: str, uid: str) -> bool:
-        with self._write(f"delete {kind} {namespace}/{name}"):
-            found = self.objects.get((kind, namespace, name))
-            if found is None:
-                return False
-            if uid and found["metadata"]["uid"] != uid:
-                raise Conflict(f"{kind} {name} has another uid", status=409, reason="Conflict")
-            self.remove(kind, namespace, name)
-            return True
+        return self._list(kind, namespace, label_selector)
 
     @contextmanager
     def _write(self, what: str) -> Iterator[None]:
@@ -273,7 +235,9 @@ class FakeCluster:
         self.faults.point(f"{what} after")
 
     def _with_readiness(self, pod: Object) -> Object:
-        """Return the pod with the conditions that the kubelet's probe would have set by now."""
+        """Return a pod with the conditions that the kubelet's probe would have set by now; other objects unchanged."""
+        if pod["kind"] != "Pod":
+            return pod
         runner = self.runners.get(pod["metadata"]["uid"])
         ready = runner is not None and runner.ready and pod.get("status", {}).get("phase") == "Running"
         status = pod.get("status", {})

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from localkube.config import load_config
 from multistep.errors import ClusterError, Conflict, NotFound
-from multistep.kube.client import APPLY, Client
+from multistep.kube.client import Client
 from multistep.kube.protocols import Object
 from multistep.kube.resources import PODS
 from tests.support.waiting import eventually
@@ -96,8 +96,8 @@ class Kueue:
         names = {"name": pod["metadata"]["name"], "namespace": self._namespace, "uid": pod["metadata"]["uid"]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": names, "status": {"conditions": [condition]}}
         path, params = PODS.path(self._namespace, names["name"], "status"), {"fieldManager": "kueue", "force": "true"}
-        await self._client._http.send("apply", "pods", "PATCH", path, params=params, body=body, content_type=APPLY)
-        await self._client.delete_pod(self._namespace, names["name"], uid=names["uid"])
+        await self._client._http.send("apply", PODS, path, params, body)
+        await self._client.delete(PODS, self._namespace, names["name"], uid=names["uid"])
         pod["metadata"]["deletionTimestamp"] = "now"  # until the event arrives
 
     async def release(self, pod: Object) -> None:
@@ -156,7 +156,7 @@ async def kueue(client: Client, namespace: str, quotas: Mapping[str, int]) -> As
                 control.cancel()
                 name = configuration["metadata"]["name"]
                 await client.delete(await client.resource_of(configuration), None, name)
-                for pod in await client.list_pods(namespace, label_selector=MANAGED):
+                for pod in await client.list_all(PODS, namespace, label_selector=MANAGED):
                     with suppress(NotFound, Conflict):
                         await played.release(pod)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,6 +13,7 @@ from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.errors import MultistepError, SourceError
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import SECRETS
 from multistep.metrics import Metrics
 from multistep.reconcile.fetches import Fetches, Run
 from multistep.reconcile.sweep_reconcile import Sweeps
@@ -93,7 +95,7 @@ class SweepWorld:
         """Return a newly started operator with an empty memory."""
         wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
         fetches = Fetches(self.settings, lambda _: None, self.fetch).of_sweeps(lambda _: self._wake())
-        tasks = SweepTasks(wrapped, Remote(fetches, wrapped.get_secret, self.settings.task_sources), fetches)
+        tasks = SweepTasks(wrapped, Remote(fetches, partial(wrapped.get, SECRETS), self.settings.task_sources), fetches)
         return Sweeps(wrapped, Metrics(), tasks, clock=lambda: self.now)
 
     def _wake(self) -> None:

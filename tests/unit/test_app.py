@@ -16,7 +16,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.app import App
 from multistep.background import repeat, retry_until_success
-from multistep.errors import Unavailable
+from multistep.errors import NotLeading, Unavailable
 from multistep.handlers import Stopping
 from multistep.kube.lease import Lease, Replica
 from multistep.leadership import LOST_LEASE_EXIT_CODE
@@ -33,6 +33,7 @@ class FakeClient(FakeCluster):
 
     namespace = "multistep-system"
     away = False
+    connected: list[dict[str, Any]]  # the options of each connection
 
     async def __aenter__(self) -> FakeClient:
         return self
@@ -85,8 +86,10 @@ class Operator:
 @pytest.fixture
 async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
     cluster = FakeClient()
+    cluster.connected = []
 
-    async def connect(**_: Any) -> FakeClient:
+    async def connect(**options: Any) -> FakeClient:
+        cluster.connected.append(options)
         return cluster
 
     monkeypatch.setattr("multistep.app.Client.connect", connect)
@@ -150,6 +153,17 @@ async def test_that_a_pod_is_on_its_way_is_looked_at_soon_when_it_was_held_back(
     await operator.until(lambda: operator.worked == [("default", "t")])
     operator.app.events.pod_event({**POD, "status": CREATING}, "MODIFIED")
     await operator.until(lambda: operator.worked == 2 * [("default", "t")])
+
+
+async def test_writes_of_the_operator_are_fenced_and_those_of_its_lease_are_not(operator: Operator) -> None:
+    await operator.start()
+    work, lease = operator.cluster.connected
+    assert "check" not in lease
+    await operator.until(lambda: operator.app.lease.held)
+    work["check"]()
+    operator.app.lease._held_until = -1.0
+    with pytest.raises(NotLeading):
+        work["check"]()
 
 
 async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Operator) -> None:

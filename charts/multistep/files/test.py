@@ -35,7 +35,7 @@ async def tried(manifest: dict[str, object]) -> str:
         name, namespace = made["name"], made["namespace"]
         try:
             while time.monotonic() < END:
-                status = (await client.get_trial(namespace, name)).get("status") or {}
+                status = (await client.get(TRIALS, namespace, name)).get("status") or {}
                 if status.get("phase") in ("Complete", "Failed"):
                     break
                 await asyncio.sleep(0.5)

@@ -11,7 +11,7 @@ from multistep.cli.options import Target
 from multistep.errors import NotFound, Unavailable, UsageError
 from multistep.kube.client import Client
 from multistep.kube.protocols import ExecStream, Object
-from multistep.kube.resources import SWEEPS, Resource
+from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent
 
 FIELD_MANAGER = "multistep-cli"
@@ -23,8 +23,6 @@ class Cluster(Protocol):
     @property
     def namespace(self) -> str: ...
 
-    async def get_trial(self, namespace: str, name: str) -> Object: ...
-
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
 
     def each(
@@ -33,7 +31,7 @@ class Cluster(Protocol):
 
     async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = ...) -> Object: ...
 
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = ..., dry_run: bool = ...) -> Object: ...
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = ...) -> Object: ...
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, *, uid: str = "") -> bool: ...
 
@@ -52,7 +50,7 @@ class Cluster(Protocol):
 async def connect(target: Target) -> AsyncIterator[Cluster]:
     """Connect to the cluster of the options and the kubeconfig. Raises Unavailable."""
     try:
-        client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context)
+        client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:
         known = current_cluster(target.kubeconfig, target.context)
         told = str(error) if known else "no kubeconfig names a cluster"
@@ -68,7 +66,7 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
     """
     namespace = main["metadata"]["namespace"]
     try:
-        await cluster.create(main, field_manager=FIELD_MANAGER, dry_run=True)
+        await cluster.create(main, dry_run=True)
         for each in {each["kind"]: each for each in others}.values():
             await cluster.apply(each, dry_run=True)
     except NotFound as error:
@@ -81,7 +79,7 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
 async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | None:
     """Return the trial, or None if it does not exist. UsageError: the CRD is not installed."""
     try:
-        return await cluster.get_trial(namespace, name)
+        return await cluster.get(TRIALS, namespace, name)
     except NotFound as error:
         _check_installed(error, "MultiStepTrial")
         return None

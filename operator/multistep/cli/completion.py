@@ -87,8 +87,9 @@ def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str)
     """Return the names of namespaces."""
 
     async def ask(client: Client) -> list[CompletionItem]:
-        resource = await client.resource_of({"apiVersion": "v1", "kind": "Namespace"})
-        return [CompletionItem(each["metadata"]["name"]) for each in await client.list_all(resource)]
+        from multistep.kube.resources import NAMESPACES
+
+        return [CompletionItem(each["metadata"]["name"]) for each in await client.list_all(NAMESPACES)]
 
     return _matching(_asked(ctx, ask), incomplete)
 
@@ -97,7 +98,9 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
     """Return the names of the steps that the trial has started."""
 
     async def ask(client: Client) -> list[CompletionItem]:
-        found = await client.get_trial(ctx.params.get("namespace") or client.namespace, ctx.params.get("trial") or "")
+        from multistep.kube.resources import TRIALS
+
+        found = await client.get(TRIALS, ctx.params.get("namespace") or client.namespace, ctx.params.get("trial") or "")
         return [CompletionItem(each["name"], help=each.get("phase")) for each in (found.get("status") or {}).get("steps") or []]
 
     return _matching(_asked(ctx, ask), incomplete)

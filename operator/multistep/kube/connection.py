@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import time
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
@@ -47,34 +46,34 @@ class Connection:
     @classmethod
     async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
         """Read the first that exists: kubeconfig, $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
-        try:
-            return await cls._load(kubeconfig or os.environ.get("KUBECONFIG", ""), context)
-        except Exception as error:  # kubernetes.aio raises KeyError, TypeError, YAMLError, OSError and its own errors
-            raise Unavailable(f"no usable cluster configuration: {error or type(error).__name__}") from error
-
-    @classmethod
-    async def _load(cls, kubeconfig: str, context: str | None) -> Self:
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import load_incluster_config, load_kube_config
 
-        configuration = Configuration()
-        if not kubeconfig and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            return cls(configuration, loader=None, namespace=_mounted_namespace())
-        loader = await load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig or "~/.kube/config",
-            context=context,
-            client_configuration=configuration,
-            persist_config=False,
-        )
-        namespace = loader.current_context["context"].get("namespace") or "default"
-        return cls(configuration, loader=loader, namespace=namespace)
+        configuration, kubeconfig = Configuration(), kubeconfig or os.environ.get("KUBECONFIG", "")
+        options = {"client_configuration": configuration, "persist_config": False}
+        try:
+            if not kubeconfig and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                return cls(configuration, loader=None, namespace=_mounted_namespace())
+            file = kubeconfig or "~/.kube/config"
+            loader = await load_kube_config(config_file=file, context=context, **options)  # type: ignore[no-untyped-call]
+            namespace = loader.current_context["context"].get("namespace") or "default"
+            return cls(configuration, loader=loader, namespace=namespace)
+        except Exception as error:  # kubernetes.aio raises KeyError, TypeError, YAMLError, OSError and its own errors
+            raise Unavailable(f"no usable cluster configuration: {error or type(error).__name__}") from error
 
     def _read_configuration(self) -> None:
+        from kubernetes.aio.client.rest import RESTClientObject
+
         self.base_url: str = self._configuration.host.rstrip("/")
         self._proxy: str | None = self._configuration.proxy or _proxy_of_environment(self.base_url)
-        self._ssl = _ssl_context(self._configuration) if self.base_url.startswith("https:") else None
-        self._certificates = _certificates(self._configuration)
+        # Cluster CAs created before 2024 often lack extensions that Python 3.13 requires.
+        self._configuration.disable_strict_ssl_verification = True
+        self._ssl = RESTClientObject(self._configuration).ssl_context
+        self._certificates = self._files()
+
+    def _files(self) -> tuple[str | None, str | None, str | None]:
+        return self._configuration.ssl_ca_cert, self._configuration.cert_file, self._configuration.key_file
 
     def session(self, purpose: str, *, trace: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
         """Return the connection pool for a purpose ("api", "exec"), created at first use. Its size is not limited."""
@@ -89,42 +88,29 @@ class Connection:
     async def request_options(self) -> dict[str, Any]:
         """Return aiohttp's keyword arguments for a request: current credentials, TLS, proxy."""
         await self.refresh()
-        options: dict[str, Any] = {"headers": await self._headers(), "proxy": self._proxy}
-        if self._ssl is not None:
-            options["ssl"] = self._ssl
-        if self._configuration.tls_server_name:
-            options["server_hostname"] = self._configuration.tls_server_name
-        return options
+        # In a pod, kubernetes.aio rereads the mounted token every minute.
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        headers = {"Authorization": token} if token else {}
+        name = self._configuration.tls_server_name or None
+        return {"headers": headers, "proxy": self._proxy, "ssl": self._ssl, "server_hostname": name}
 
     async def refresh(self, *, rejected: bool = False) -> None:
         """Renew credentials that expire (exec plugins, OIDC, token files). rejected: the server answered 401."""
-        if self._loader is None or not (rejected or self._is_stale()):
+        seen, loader = self._refreshed_at, self._loader
+        if loader is None or not (rejected or time.monotonic() - seen > REFRESH_SECONDS):
             return
-        seen = self._refreshed_at
         async with self._refreshing:
-            if self._refreshed_at == seen:  # unchanged, so no concurrent call renewed them during the wait
-                await self._reload(rejected)
-
-    def _is_stale(self) -> bool:
-        return time.monotonic() - self._refreshed_at > REFRESH_SECONDS
-
-    async def _reload(self, rejected: bool) -> None:
-        loader = self._loader
-        assert loader is not None
-        if rejected:
-            vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again
-        try:
-            await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            raise Unavailable(f"cannot renew the credentials for the API server: {error}") from error
-        self._refreshed_at = time.monotonic()
-        if self._certificates != _certificates(self._configuration):
-            self._read_configuration()
-
-    async def _headers(self) -> dict[str, str]:
-        """Return the Authorization header. In a pod, kubernetes.aio rereads the mounted token every minute."""
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        return {"Authorization": token} if token else {}
+            if self._refreshed_at != seen:  # a concurrent call renewed them during the wait
+                return
+            if rejected:
+                vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again
+            try:
+                await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                raise Unavailable(f"cannot renew the credentials for the API server: {error}") from error
+            self._refreshed_at = time.monotonic()
+            if self._certificates != self._files():
+                self._read_configuration()
 
     async def close(self) -> None:
         """Close all connections, then wait for TLS to shut down in the background, as aiohttp's documentation recommends."""
@@ -133,22 +119,6 @@ class Connection:
         if self._sessions:
             await asyncio.sleep(TLS_SHUTDOWN_SECONDS)
         self._sessions.clear()
-
-
-def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
-    # Cluster CAs created before 2024 often lack extensions that Python 3.13 requires.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _certificates(configuration: Configuration) -> tuple[str | None, str | None, str | None]:
-    return configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file
 
 
 def _proxy_of_environment(url: str) -> str | None:

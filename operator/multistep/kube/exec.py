@@ -24,7 +24,8 @@ from multistep.kube.connection import Connection
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import ExitStatus
 from multistep.kube.refusals import no_answer, refusal
-from multistep.kube.requests import RequestObserver, pause_seconds
+from multistep.kube.requests import Check, RequestObserver, pause_seconds
+from multistep.kube.resources import PODS
 
 V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be closed while stdout stays open
 V4: Final = "v4.channel.k8s.io"
@@ -52,25 +53,25 @@ async def open_exec(
     heartbeat_seconds: float | None = None,
     gate: Gate | None = None,
     observe: RequestObserver | None = None,
+    check: Check = lambda: None,
 ) -> WebsocketExec:
     """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
 
     A handshake without an answer is retried (attempts in total), so the command may start more than once with an empty
     stdin. That is safe for a relay, and unsafe for a command that acts without input. RBAC must allow get and create on
-    pods/exec: which of them Kubernetes checks depends on its version.
+    pods/exec: which of them Kubernetes checks depends on its version. check: called before each handshake and frame.
     """
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
-    query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
-    parameters = urlencode([*query, *(("command", each) for each in argv)])
-    url = URL(f"{connection.base_url}{path}?{parameters}", encoded=True)  # encoded already: yarl must not normalize argv
-    what = f"exec in pod {namespace}/{pod}"
-    gate, loop = gate or Gate(), asyncio.get_running_loop()
+    path = PODS.path(namespace, pod, "exec")
+    query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "command": argv}
+    url = URL(f"{connection.base_url}{path}?{urlencode(query, doseq=True)}", encoded=True)  # yarl must not normalize argv
+    what, gate, now = f"exec in pod {namespace}/{pod}", gate or Gate(), asyncio.get_running_loop().time
     for attempt in range(1, attempts + 1):
         await gate.opened()
-        started = loop.time()
+        check()
+        started = now()
         try:
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
-            return WebsocketExec(socket, what)
+            return WebsocketExec(socket, what, check)
         except ClusterError as error:
             if isinstance(error, Unavailable) and error.status == 429:  # other errors may concern one node only
                 gate.slow_down(started, error.retry_after)
@@ -87,7 +88,8 @@ def _is_transient(error: ClusterError) -> bool:
 class WebsocketExec:
     """An ExecStream (multistep.kube.protocols) over a websocket."""
 
-    def __init__(self, socket: ClientWebSocketResponse[bool], what: str) -> None:
+    def __init__(self, socket: ClientWebSocketResponse[bool], what: str, check: Check = lambda: None) -> None:
+        self._check = check
         self._socket = socket
         self._what = what
         self._stderr = bytearray()
@@ -110,6 +112,7 @@ class WebsocketExec:
 
     async def send(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_CHUNK_BYTES):
+            self._check()  # reading and closing start nothing, and need no lease
             await self._send(b"\0" + data[start : start + MAX_CHUNK_BYTES])
 
     async def send_eof(self) -> None:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from multistep.kube.resources import TRIALS, Resource
+from multistep.kube.resources import Resource
 
 Object = dict[str, Any]
 
-FIELD_MANAGER = "multistep"
 Propagation = Literal["Background", "Foreground", "Orphan"]
+EventLevel = Literal["Normal", "Warning"]
 
 
 @dataclass(frozen=True)
@@ -50,63 +50,35 @@ class ExecStream(Protocol):
 
 
 class Cluster(Protocol):
-    """The calls the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable).
+    """The calls the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable), a write also NotLeading.
 
-    A write that raised Unavailable may have succeeded: read the object before the next write.
+    A write that raised Unavailable may have succeeded: read the object before the next write. multistep.kube.client.Client
+    describes each call.
     """
 
-    async def get_trial(self, namespace: str, name: str) -> Object: ...
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
 
-    async def list_trials(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]: ...
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
+    ) -> list[Object]: ...
 
-    async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """Return the metadata of all objects of a kind (of a namespace, if given)."""
+    async def list_metadata(
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
+    ) -> list[Object]: ...
 
-    def each_trial(self, namespace: str, label_selector: str) -> AsyncIterator[Object]:
-        """Yield all trials with these labels, reading a page at a time: they may not all fit in memory."""
+    def each(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> AsyncIterator[Object]: ...
+
+    async def create(self, manifest: Mapping[str, Any]) -> Object: ...
 
     async def apply_status(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        resource_version: str,
-        status: Mapping[str, Any],
-        field_manager: str = FIELD_MANAGER,
-        resource: Resource = TRIALS,
-    ) -> Object:
-        """Write the whole status of a trial or a sweep and return the object. Raises Conflict if resource_version is stale."""
+        self, resource: Resource, namespace: str, name: str, *, uid: str, resource_version: str, status: Mapping[str, Any]
+    ) -> Object: ...
 
-    async def patch_trial(self, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
-        """Merge changes into a trial. Raises Conflict if they contain a metadata.uid that is not the trial's."""
+    async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object: ...
 
-    async def delete_trial(self, namespace: str, name: str, *, uid: str = "", propagation: Propagation = "Background") -> bool: ...
-
-    async def get_sweep(self, namespace: str, name: str) -> Object: ...
-
-    async def delete_sweep(self, namespace: str, name: str, *, uid: str) -> bool: ...
-
-    async def get_pod(self, namespace: str, name: str) -> Object: ...
-
-    async def list_pods(self, namespace: str | None = None, *, label_selector: str = "") -> list[Object]: ...
-
-    async def create_pod(self, pod: Mapping[str, Any]) -> Object: ...
-
-    async def delete_pod(self, namespace: str, name: str, *, uid: str = "", grace_period_seconds: int | None = None) -> bool:
-        """Request the pod's deletion; return False if it does not exist. Raises Conflict if the pod has another uid."""
-
-    async def get_config_map(self, namespace: str, name: str) -> Object: ...
-
-    async def get_secret(self, namespace: str, name: str) -> Object: ...
-
-    async def get_network_policy(self, namespace: str, name: str) -> Object: ...
-
-    async def delete_disruption_budget(self, namespace: str, name: str) -> bool:
-        """Request a PodDisruptionBudget's deletion; return False if it does not exist."""
-
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = FIELD_MANAGER) -> Object:
-        """Create an object of any kind (a NetworkPolicy, a Lease, ...)."""
+    async def delete(
+        self, resource: Resource, namespace: str | None, name: str, *, uid: str = "", grace_period_seconds: int | None = None
+    ) -> bool: ...
 
     async def create_event(
         self,
@@ -114,10 +86,8 @@ class Cluster(Protocol):
         *,
         reason: str,
         message: str,
-        type: Literal["Normal", "Warning"] = "Normal",
+        type: EventLevel = "Normal",
         action: str = "Reconcile",
-    ) -> None:
-        """Emit an Event about an object. regarding: the whole object, or a reference."""
+    ) -> None: ...
 
-    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
-        """Start an exec session: run argv in a container, with stdin and stdout open."""
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream: ...

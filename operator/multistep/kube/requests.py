@@ -2,6 +2,11 @@
 
 A write is retried only after a rejection with 429, which precedes any effect. A write without an answer may have succeeded;
 only the caller can read whether it did.
+
+Fencing: only the leader writes to the cluster. A process that was suspended may resume in the middle of its work, after it
+lost the lease. So the client checks the lease (``check``) immediately before it sends each write, starts an exec session or
+sends a frame of one. Requests already in flight are fenced by the objects themselves: a status is written only at the
+resourceVersion that was read, deletions name a uid, names are unique, and a runner executes each request id at most once.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,16 +28,23 @@ from multistep.kube.connection import Connection
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Object
 from multistep.kube.refusals import no_answer, refusal
+from multistep.kube.resources import LEASES, Resource
 
 RequestObserver = Callable[[str, str, int, float], None]  # verb, plural, HTTP status (0: no answer), seconds
+Check = Callable[[], None]  # raises NotLeading
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 BACKOFF: Final = Backoff(first=0.2, last=MAX_PAUSE_SECONDS, jitter=2.0)
 MAX_REFUSAL_BYTES: Final = 64 * 1024
-URGENT: Final = frozenset({"leases"})  # neither queued nor retried here: a leader that renews late loses its lease
-
+WRITES: Final = {  # HTTP method and Content-Type of each verb
+    "create": ("POST", "application/json"),
+    "replace": ("PUT", "application/json"),
+    "patch": ("PATCH", "application/merge-patch+json"),
+    "apply": ("PATCH", "application/apply-patch+yaml"),  # JSON is YAML
+    "delete": ("DELETE", "application/json"),
+}
 
 # The API server parses the JSON of an apply as YAML, in which exactly these characters must be escaped: it rejects an
 # escaped surrogate pair (as json.dumps writes an emoji) and a raw control character.
@@ -52,63 +64,58 @@ def _escape(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request. verb, plural: in Kubernetes' terms, for errors and metrics; headers: those with an empty value are not sent."""
+    """A request. verb, plural: in Kubernetes' terms, for errors and metrics."""
 
     verb: str
     plural: str
-    method: str
     path: str
     params: Mapping[str, str]
-    data: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    data: bytes | None = None
 
     @property
     def what(self) -> str:
         return f"{self.verb} {self.path}"
 
     @property
+    def method(self) -> str:
+        return WRITES[self.verb][0] if self.verb in WRITES else "GET"
+
+    @property
     def urgent(self) -> bool:
-        return self.plural in URGENT
+        """Whether the request is neither queued nor retried here: a leader that renews late loses its lease."""
+        return self.plural == LEASES.plural
 
     def can_be_retried(self, error: Unavailable) -> bool:
         return self.method == "GET" or (error.status == 429 and not self.urgent)
 
 
+@dataclass
 class Http:
-    """Requests over one Connection. timeout_seconds: of each. gate: limits concurrency. observe: called after each request."""
+    """Requests over one Connection.
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-        gate: Gate | None = None,
-        observe: RequestObserver | None = None,
-    ) -> None:
-        self.connection = connection
-        self.gate = gate or Gate()
-        self.timeout_seconds = timeout_seconds
-        self.observe = observe or (lambda _verb, _plural, _code, _seconds: None)
+    timeout_seconds: of each. gate: limits concurrency. observe: called after each request. check: called before each write.
+    """
 
-    async def read(self, verb: str, plural: str, path: str, params: Mapping[str, str] | None = None, *, accept: str = "") -> Object:
+    connection: Connection
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
+    gate: Gate = field(default_factory=Gate)
+    observe: RequestObserver = lambda _verb, _plural, _code, _seconds: None
+    check: Check = lambda: None
+
+    async def read(
+        self, verb: str, resource: Resource, path: str, params: Mapping[str, str] | None = None, *, accept: str = ""
+    ) -> Object:
         """Send a GET; retry with back-off while the server is Unavailable. accept: media type of the answer, "" for JSON."""
-        return await self._with_retries(_Request(verb, plural, "GET", path, params or {}, headers={"Accept": accept}), ATTEMPTS)
+        headers = {"Accept": accept} if accept else {}
+        return await self._with_retries(_Request(verb, resource.plural, path, params or {}, headers), ATTEMPTS)
 
     async def send(
-        self,
-        verb: str,
-        plural: str,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any],
-        params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-        attempts: int = ATTEMPTS,
+        self, verb: str, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any], attempts: int = ATTEMPTS
     ) -> Object:
-        """Send one write; retry it if that is safe. attempts: in total. Raises ClusterError."""
-        headers = {"Content-Type": content_type}
-        return await self._with_retries(_Request(verb, plural, method, path, params or {}, encode(body), headers), attempts)
+        """Send one write; retry it if that is safe. attempts: in total. Raises ClusterError, or NotLeading before it is sent."""
+        headers = {"Content-Type": WRITES[verb][1]}
+        return await self._with_retries(_Request(verb, resource.plural, path, params, headers, encode(body)), attempts)
 
     async def _with_retries(self, request: _Request, attempts: int) -> Object:
         attempt = 1
@@ -125,10 +132,7 @@ class Http:
 
     async def _once(self, request: _Request) -> Object:
         async with self._open(request, aiohttp.ClientTimeout(total=self.timeout_seconds)) as response:
-            try:
-                answer = json.loads(await response.read())
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise no_answer(request.what, error) from error
+            answer = json.loads(await response.read())
         if not isinstance(answer, dict):
             raise ClusterError(f"{request.what}: the answer is not a JSON object; is the address that of an API server?")
         return answer
@@ -137,9 +141,9 @@ class Http:
     async def stream(
         self, verb: str, plural: str, path: str, params: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a GET whose body the caller reads. silence_seconds: timeout for each read."""
+        """Send a GET whose body the caller reads. silence_seconds: timeout for each read. Raises Unavailable if a read fails."""
         limits = aiohttp.ClientTimeout(total=None, connect=self.timeout_seconds, sock_read=silence_seconds)
-        async with self._open(_Request(verb, plural, "GET", path, params), limits) as response:
+        async with self._open(_Request(verb, plural, path, params), limits) as response:
             yield response
 
     @asynccontextmanager
@@ -150,19 +154,24 @@ class Http:
                 response.release()
                 await self.connection.refresh(rejected=True)
                 response = await self._answer(request, limits)
-        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+            async with response:
+                if response.status >= 300:
+                    body = b""  # if it cannot be read, the error has the HTTP status at least
+                    with suppress(aiohttp.ClientError, OSError):
+                        body = await response.content.read(MAX_REFUSAL_BYTES)
+                    raise refusal(request.what, response.status, body, response.headers)
+                yield response
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError; ValueError: no JSON
             raise no_answer(request.what, error) from error
-        async with response:
-            if response.status >= 300:
-                raise await _refusal(request.what, response)
-            yield response
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """Send the request and report its status and duration to observe."""
         options = await self.connection.request_options()
-        options["headers"].update({name: value for name, value in request.headers.items() if value})
+        options["headers"].update(request.headers)
         url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)
         session, loop = self.connection.session("api"), asyncio.get_running_loop()
+        if request.method != "GET":
+            self.check()
         started, code = loop.time(), 0
         try:
             response = await session.request(request.method, url, data=request.data, timeout=limits, **options)
@@ -170,14 +179,6 @@ class Http:
             return response
         finally:
             self.observe(request.verb, request.plural, code, loop.time() - started)
-
-
-async def _refusal(what: str, response: aiohttp.ClientResponse) -> ClusterError:
-    try:
-        body = await response.content.read(MAX_REFUSAL_BYTES)
-    except (aiohttp.ClientError, OSError):
-        body = b""  # the error has the HTTP status at least
-    return refusal(what, response.status, body, response.headers)
 
 
 def pause_seconds(attempt: int, retry_after: float | None = None) -> float:

@@ -98,7 +98,7 @@ class OrphanRemoval:
         trial = await self._trial(*owner) if owner else None
         if why := orphans.pod_orphaned(pod, trial, now, grace):
             namespace = metadata["namespace"]
-            await self.cluster.delete_pod(namespace, pod.name, uid=pod.uid)
+            await self.cluster.delete(PODS, namespace, pod.name, uid=pod.uid)
             with about(namespace=namespace, trial=owner[1] if owner else None):
                 self._report_deleted("pod", f"{namespace}/{pod.name}", why)
         elif trial is not None:
@@ -151,7 +151,7 @@ class OrphanRemoval:
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
         """Return the current trial, with what can be parsed of it: an invalid spec must not keep its orphans."""
         try:
-            return salvaged(await self.cluster.get_trial(namespace, name))
+            return salvaged(await self.cluster.get(TRIALS, namespace, name))
         except NotFound as error:
             if error.reason != "NotFound":  # the CRD is missing: this proves nothing about the trial
                 raise

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.lifecycle import is_starting
 from multistep.errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from multistep.kube.protocols import Cluster
+from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.reconcile.bounds import Bound, PodStarts, Wake
@@ -61,10 +63,10 @@ class Reconciler:
         self.quotas = Quotas(self.wake, self.clock)
         self.execs = Bound(self.settings.exec_sessions, self.wake)
         self.fetches = Fetches(self.settings, self.wake)
-        remote = Remote(self.fetches, self.cluster.get_secret, self.settings.task_sources)
+        remote = Remote(self.fetches, partial(self.cluster.get, SECRETS), self.settings.task_sources)
         self.reads = Reads(self.wake)
         self.reader = TaskReader(self.settings.task_cache_dir)
-        get_config_map, get_secret = self.cluster.get_config_map, self.cluster.get_secret
+        get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
@@ -115,7 +117,7 @@ class Reconciler:
 
     async def _reconcile(self, key: Key) -> float | None:
         try:
-            trial = await self.cluster.get_trial(*key)
+            trial = await self.cluster.get(TRIALS, *key)
         except NotFound:
             self._forget(key)
             return None

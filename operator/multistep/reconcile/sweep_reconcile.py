@@ -22,7 +22,7 @@ from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import Plan, manifest, owner_of, plan
 from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
 from multistep.kube.protocols import Cluster, Object
-from multistep.kube.resources import SWEEPS
+from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
@@ -57,7 +57,7 @@ class Sweeps:
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one sweep. Return the seconds after which to requeue it; None: at the next event only."""
         try:
-            found = await self.cluster.get_sweep(*key)
+            found = await self.cluster.get(SWEEPS, *key)
         except NotFound:
             self._forget(key)
             return None
@@ -145,7 +145,7 @@ class _SweepReconcile:
         self._page.start_reconcile()
         if not self._page.whole:
             selector = f"{labels.SWEEP}={metadata.name}"
-            await self._page.fill(self._cluster.each_trial(metadata.namespace, selector), metadata.uid)
+            await self._page.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
         due = self._decide(plan, None)
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
         await self._change(plan, due.resume, {"suspend": None}, None)
@@ -182,7 +182,7 @@ class _SweepReconcile:
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
-                made = await self._cluster.get_trial(self._sweep.metadata.namespace, plan.names[number])
+                made = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
                 if (owner := owner_of(made)) is None or owner[1] != self._sweep.metadata.uid:
                     return CreationError(NAME_TAKEN, _name_taken(plan.names[number]))
             except (NotFound, Unavailable):
@@ -201,7 +201,7 @@ class _SweepReconcile:
         async def change(name: str) -> None:
             async with gate:
                 namespace = self._sweep.metadata.namespace
-                self._page.read(await self._cluster.patch_trial(namespace, name, {"metadata": metadata, "spec": spec}))
+                self._page.read(await self._cluster.patch(TRIALS, namespace, name, {"metadata": metadata, "spec": spec}))
 
         results = await asyncio.gather(*(change(plan.names[number]) for number in numbers), return_exceptions=True)
         for error in results:
@@ -217,7 +217,7 @@ class _SweepReconcile:
         ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
         left = None if ttl is None or ended is None else ended.timestamp() + ttl - now
         if left is not None and left <= 0:
-            await self._cluster.delete_sweep(sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
+            await self._cluster.delete(SWEEPS, sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
             return None
         if sweep.status.observed_generation != sweep.metadata.generation:
             await self._write(sweep_status.observed(sweep))
@@ -242,12 +242,12 @@ class _SweepReconcile:
         if content == (self._object.get("status") or {}):
             return
         self._object = await self._cluster.apply_status(
+            SWEEPS,
             metadata.namespace,
             metadata.name,
             uid=metadata.uid,
             resource_version=metadata.resource_version,
             status=content,
-            resource=SWEEPS,
         )
         self._page.written, self._page.version = self._s.clock(), self._object["metadata"]["resourceVersion"]
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})

@@ -15,6 +15,7 @@ from multistep.api.sweep import SWEEP_KIND, SweepTask, SweepTasksStatus, TrialSw
 from multistep.engine.sweep_trials import tasks_at
 from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
 from multistep.kube.protocols import Cluster
+from multistep.kube.resources import CONFIG_MAPS
 from multistep.reconcile.fetches import SweepFetches
 from multistep.reconcile.turns import Key
 from multistep.sources.bundle import digest_of
@@ -62,7 +63,7 @@ class SweepTasks:
 
     async def _kept(self, sweep: TrialSweep, pinned: SweepTasksStatus) -> list[str] | None:
         try:
-            found = await self.cluster.get_config_map(sweep.metadata.namespace, pinned.config_map)
+            found = await self.cluster.get(CONFIG_MAPS, sweep.metadata.namespace, pinned.config_map)
         except NotFound:
             return None
         text = (found.get("data") or {}).get(_KEY, "")
@@ -93,6 +94,6 @@ class SweepTasks:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            found = await self.cluster.get_config_map(owner.namespace, name)
+            found = await self.cluster.get(CONFIG_MAPS, owner.namespace, name)
             if found.get("data") != manifest["data"] or not found.get("immutable"):
                 raise SourceError(f"ConfigMap {name} exists, but this sweep did not create it: delete it", transient=True) from None

@@ -7,6 +7,7 @@ from multistep.engine import decisions, lifecycle, status
 from multistep.engine.journal import Journal
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, lift
+from multistep.kube.resources import TRIALS
 from multistep.pods import manifest as pods
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import named_verifiers
@@ -86,7 +87,7 @@ class TrialEnding(TrialContext):
             await self._t.pods.remove_all(trial)
         await self._t.finisher.clear(trial)
         if due.trial_in == 0:
-            await self._t.cluster.delete_trial(trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
+            await self._t.cluster.delete(TRIALS, trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return None
         if self._fully_parsed and trial.status.observed_generation != trial.metadata.generation:
             await self._write(status.observed(trial))  # kstatus waits for this generation

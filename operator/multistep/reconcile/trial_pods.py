@@ -9,6 +9,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import PodFacts, Wait
 from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS
 from multistep.pods import manifest as pods
 from multistep.pods import policies as pod_policies
 from multistep.reconcile.quotas import EXCEEDED
@@ -30,7 +31,7 @@ class TrialPods:
         if name is None:
             return None
         try:
-            return pods.facts(await self._cluster.get_pod(trial.metadata.namespace, name))
+            return pods.facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
         except NotFound:
             return None
 
@@ -46,7 +47,7 @@ class TrialPods:
                 message = f"NetworkPolicy {request.name} belongs to another object"
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
             await self._guard(request)
-            return pods.facts(await self._cluster.create_pod(manifest))
+            return pods.facts(await self._cluster.create(manifest))
         except Conflict:
             return None
         except ClusterError as error:
@@ -62,7 +63,7 @@ class TrialPods:
     async def remove_all(self, trial: MultiStepTrial) -> None:
         """Delete all pods of the trial, also those that a stale reconcile of an earlier leader created."""
         selector = f"{pods.LABEL_TRIAL}={pods.label_value(trial.metadata.name)}"
-        for found in await self._cluster.list_pods(trial.metadata.namespace, label_selector=selector):
+        for found in await self._cluster.list_all(PODS, trial.metadata.namespace, label_selector=selector):
             pod = pods.facts(found)
             await self.unguard(trial, [pod.name])
             await self._delete(trial, pod)
@@ -70,14 +71,14 @@ class TrialPods:
     async def _delete(self, trial: MultiStepTrial, pod: PodFacts) -> None:
         if pod.owner_uid == trial.metadata.uid and not pod.deleting:
             with suppress(NotFound, Conflict):
-                await self._cluster.delete_pod(trial.metadata.namespace, pod.name, uid=pod.uid)
+                await self._cluster.delete(PODS, trial.metadata.namespace, pod.name, uid=pod.uid)
 
     async def unguard(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
         """Delete the pods' disruption budgets, so that node drains no longer wait."""
         if self._guarded:
             for name in names:
-                await self._cluster.delete_disruption_budget(
-                    trial.metadata.namespace, pod_policies.disruption_budget_name(trial, name)
+                await self._cluster.delete(
+                    DISRUPTION_BUDGETS, trial.metadata.namespace, pod_policies.disruption_budget_name(trial, name)
                 )
 
     async def _guard(self, request: pods.PodRequest) -> None:
@@ -93,7 +94,7 @@ class TrialPods:
         try:
             await self._cluster.create(policy)
         except Conflict:
-            there = await self._cluster.get_network_policy(request.trial.metadata.namespace, request.name)
+            there = await self._cluster.get(NETWORK_POLICIES, request.trial.metadata.namespace, request.name)
             return pods.owned_by(request.trial, there)
         return True
 

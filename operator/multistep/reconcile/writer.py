@@ -10,6 +10,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.status_size import to_json
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import TRIALS
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.events import Transition, transitions
@@ -50,7 +51,7 @@ class TrialWriter:
     async def _apply(self, content: Object) -> None:
         metadata = self.trial.metadata
         self._object = await self._cluster.apply_status(
-            metadata.namespace, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version, status=content
+            TRIALS, metadata.namespace, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version, status=content
         )
         self._metrics.status_writes.inc()
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})

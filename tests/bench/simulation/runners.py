@@ -26,7 +26,6 @@ IDLE_SECONDS: Final = 30.0  # timeout of a session without a request
 LEAVING_SECONDS: Final = 0.05
 LAST_NOTE: Final = "/last/end"
 CHUNK_BYTES: Final = 1 << 16
-STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 
 Json = dict[str, Any]
 
@@ -166,8 +165,9 @@ class Simulation:
     async def _tell(self, pod: str, runner: SimulatedRunner, ready: bool) -> None:
         conditions = [{"type": type_, "status": str(ready)} for type_ in ("Ready", "ContainersReady")]
         path = PODS.path(self._namespace, pod, "status")
-        body = {"metadata": {"uid": runner.pod_uid}, "status": {"conditions": conditions}}
-        await self._client._http.send("patch", "pods", "PATCH", path, body=body, content_type=STRATEGIC_MERGE)
+        metadata = {"name": pod, "namespace": self._namespace, "uid": runner.pod_uid}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": conditions}}
+        await self._client._http.send("apply", PODS, path, {"fieldManager": "kubelet", "force": "true"}, body)
 
     async def _watch(self) -> None:
         async for event in self._client.watch(PODS, self._namespace):

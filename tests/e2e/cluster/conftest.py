@@ -93,8 +93,8 @@ async def _create_namespace(name: str) -> None:
 
 async def _delete_namespace(name: str) -> None:
     async with await Client.connect() as client:
-        for pod in await client.list_pods(name):
-            await client.delete_pod(name, pod["metadata"]["name"], grace_period_seconds=0)
+        for pod in await client.list_all(PODS, name):
+            await client.delete(PODS, name, pod["metadata"]["name"], grace_period_seconds=0)
         await client.delete(NAMESPACES, None, name)
 
 
@@ -106,7 +106,7 @@ async def _run(namespace: str, name: str, container: dict[str, Any]) -> Pod:
         "containers": [{"name": "main", "imagePullPolicy": "IfNotPresent", **container}],
     }
     async with await Client.connect() as client:
-        made = await client.create_pod(
+        made = await client.create(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
         )
         async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(PODS, namespace)) as events:

@@ -11,7 +11,7 @@ import yaml
 
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client
-from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS
+from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS, TRIALS
 from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.e2e.operators import without_deployed
@@ -39,7 +39,7 @@ async def cluster(client: Client) -> AsyncIterator[Client]:
 
 async def _served(client: Client) -> bool:
     try:
-        await client.list_trials("default")
+        await client.list_all(TRIALS, "default")
     except (NotFound, Unavailable):
         return False
     return True

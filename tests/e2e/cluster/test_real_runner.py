@@ -18,6 +18,7 @@ from multistep.api.records import HealthcheckResult, PhaseResult
 from multistep.engine.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
 from multistep.kube.client import Client
+from multistep.kube.resources import PODS
 from multistep.runner_client.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
@@ -105,7 +106,7 @@ async def is_unready(client: Client, pod: Pod) -> bool:
 
 
 async def is_ready(client: Client, pod: Pod) -> bool:
-    conditions = (await client.get_pod(pod.namespace, pod.name))["status"]["conditions"]
+    conditions = (await client.get(PODS, pod.namespace, pod.name))["status"]["conditions"]
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from multistep.cli.options import Target
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.protocols import ExecStream, Object
-from multistep.kube.resources import TRIALS, Resource
+from multistep.kube.resources import Resource
 from multistep.kube.watch import WatchEvent
 from tests.support.fake_runner import FakeRunner
 
@@ -96,9 +96,6 @@ class CliCluster:
         """Return all objects of a kind."""
         return [each for (its, _), each in self.objects.items() if its == kind]
 
-    async def get_trial(self, namespace: str, name: str) -> Object:
-        return await self.get(TRIALS, namespace, name)
-
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         if not self.reachable:
             raise Unavailable("no answer")
@@ -125,7 +122,7 @@ class CliCluster:
             raise self.apply_fails
         return self._store(manifest)
 
-    async def create(self, manifest: Mapping[str, Any], *, field_manager: str = "", dry_run: bool = False) -> Object:
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         self._admit(manifest)
         if dry_run:
             return dict(manifest)

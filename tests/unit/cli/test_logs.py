@@ -15,6 +15,7 @@ from multistep.cli.trial import logs, printing
 from multistep.cli.trial.pieces import Piece, Wanted, pieces
 from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail
 from multistep.errors import ClusterError, StreamLost, UsageError
+from multistep.kube.resources import Resource
 from multistep.loglines import escaped
 from tests.support.fake_runner import FakeRunner
 
@@ -42,13 +43,13 @@ def story(cluster: CliCluster, *told: dict[str, Any]) -> None:
     """Set the statuses that successive reads of the trial return; the last one is repeated."""
     cluster.put("MultiStepTrial", "t", status=told[0])
     left = iter(told)
-    get, last = cluster.get_trial, told[-1]
+    get, last = cluster.get, told[-1]
 
-    async def get_trial(namespace: str, name: str) -> dict[str, Any]:
-        found = await get(namespace, name)
+    async def get_trial(resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+        found = await get(resource, namespace, name)
         return {**found, "status": next(left, last)}
 
-    cluster.get_trial = get_trial  # type: ignore[method-assign]
+    cluster.get = get_trial  # type: ignore[method-assign]
 
 
 def stored(cluster: CliCluster, path: str, data: bytes, offset: int = 0) -> None:
@@ -124,13 +125,13 @@ def test_following_goes_over_broken_streams_steps_and_the_pods_end_and_shows_not
         TWO_STEPS,
         status("Complete", *TWO_STEPS["steps"], results=RESULTS, **POD),
     )
-    told = cluster.get_trial
+    told = cluster.get
 
-    async def get_trial(namespace: str, name: str) -> dict[str, Any]:
+    async def get_trial(resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
         next(looks, lambda: None)()
-        return await told(namespace, name)
+        return await told(resource, namespace, name)
 
-    cluster.get_trial = get_trial  # type: ignore[method-assign]
+    cluster.get = get_trial  # type: ignore[method-assign]
     stored(cluster, "steps/b/agent/oracle.txt", b"four\n", offset=6)
     done = invoke("logs", "-f", "t", "--phase", "agent")
     assert done.exit_code == 0, done.stderr
@@ -191,14 +192,14 @@ def test_a_trial_that_is_deleted_meanwhile_is_exit_code_3(cluster: CliCluster, i
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", b"x", done=False)
     story(cluster, RUNNING)
-    told, looks = cluster.get_trial, iter([1, 2])
+    told, looks = cluster.get, iter([1, 2])
 
-    async def get_trial(namespace: str, name: str) -> dict[str, Any]:
+    async def get_trial(resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
         if next(looks, None) is None:
             cluster.objects.clear()
-        return await told(namespace, name)
+        return await told(resource, namespace, name)
 
-    cluster.get_trial = get_trial  # type: ignore[method-assign]
+    cluster.get = get_trial  # type: ignore[method-assign]
     assert invoke("logs", "-f", "t").exit_code == 3
 
 

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
-from multistep.kube.client import MAX_EVENT_NOTE_BYTES, Client, cut_bytes
+from multistep.kube.client import Client
+from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Cluster
 from multistep.kube.requests import pause_seconds
@@ -64,7 +65,7 @@ async def test_the_client_is_a_cluster() -> None:
 
 async def test_a_status_is_applied_with_uid_and_resource_version() -> None:
     async with client_of({"metadata": {"resourceVersion": "8"}}) as (client, server):
-        answer = await client.apply_status("ns", "t", uid="u", resource_version="7", status={"phase": "Running"})
+        answer = await client.apply_status(TRIALS, "ns", "t", uid="u", resource_version="7", status={"phase": "Running"})
     assert answer == {"metadata": {"resourceVersion": "8"}}
     method, path, _, body = server.seen[0]
     trials = "/apis/multistep.dev/v1alpha1/namespaces/ns/multisteptrials"
@@ -94,7 +95,7 @@ REFUSALS: list[tuple[int, str, type[ClusterError]]] = [
 async def test_a_refusal_becomes_an_error_with_the_servers_words(code: int, reason: str, kind: type[ClusterError]) -> None:
     async with client_of(status(code, reason)) as (client, server):
         with pytest.raises(ClusterError, match="because") as caught:
-            await client.create_pod(POD)
+            await client.create(POD)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.reason) == (code, reason)
     assert len(server.seen) == (4 if code == 429 else 1)  # a write that may have succeeded is never sent again
@@ -106,26 +107,26 @@ async def test_a_refusal_without_a_status_object_is_told_as_it_came() -> None:
 
     async with client_of(page) as (client, _):
         with pytest.raises(ClusterError, match="proxy says no"):
-            await client.get_pod("ns", "p")
+            await client.get(PODS, "ns", "p")
 
 
 async def test_retry_after_is_kept() -> None:
     async with client_of(status(429, Retry_After="7")) as (client, _):
         with pytest.raises(Unavailable) as caught:
-            await client.create_pod(POD)
+            await client.create(POD)
     assert caught.value.retry_after == 7
 
 
 async def test_a_write_that_was_refused_as_too_many_is_sent_again() -> None:
     async with client_of(status(429), status(429), POD) as (client, server):
-        assert await client.create_pod(POD) == POD
+        assert await client.create(POD) == POD
     assert [method for method, *_ in server.seen] == ["POST"] * 3
 
 
 async def test_a_request_that_shall_come_much_later_is_given_up_for_now() -> None:
     async with client_of(status(429, Retry_After="3600")) as (client, server):
         with pytest.raises(Unavailable) as caught:
-            await client.get_pod("ns", "p")
+            await client.get(PODS, "ns", "p")
     assert caught.value.retry_after == 3600
     assert len(server.seen) == 1
 
@@ -145,7 +146,7 @@ async def test_requests_wait_at_the_gate_but_leases_do_not() -> None:
         assert await client.create(lease) == lease
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await client.get_pod("ns", "p")
+                await client.get(PODS, "ns", "p")
 
 
 async def test_a_refused_exec_holds_all_requests_up_and_one_that_its_node_does_not_answer_does_not() -> None:
@@ -159,14 +160,14 @@ async def test_a_refused_exec_holds_all_requests_up_and_one_that_its_node_does_n
 
 async def test_a_read_is_tried_again_while_the_server_is_unavailable() -> None:
     async with client_of(status(503), status(429), POD) as (client, server):
-        assert await client.get_pod("ns", "p") == POD
+        assert await client.get(PODS, "ns", "p") == POD
     assert len(server.seen) == 3
 
 
 async def test_a_read_is_given_up_after_a_while() -> None:
     async with client_of(status(503)) as (client, server):
         with pytest.raises(Unavailable):
-            await client.get_pod("ns", "p")
+            await client.get(PODS, "ns", "p")
     assert len(server.seen) == 4
 
 
@@ -177,7 +178,7 @@ async def test_a_server_that_hangs_is_unavailable() -> None:
 
     async with client_of(hang, timeout_seconds=0.05) as (client, _):
         with pytest.raises(Unavailable, match="no answer"):
-            await client.create_pod(POD)
+            await client.create(POD)
 
 
 async def test_an_answer_that_is_no_json_is_no_answer() -> None:
@@ -186,26 +187,27 @@ async def test_an_answer_that_is_no_json_is_no_answer() -> None:
 
     async with client_of(page) as (client, _):
         with pytest.raises(Unavailable):
-            await client.create_pod(POD)
+            await client.create(POD)
 
 
 async def test_requests_are_counted() -> None:
     seen: list[tuple[str, str, int]] = []
     observe = lambda verb, plural, code, seconds: seen.append((verb, plural, code))  # noqa: E731
     async with client_of(POD, status(404), POD, observe=observe) as (client, _):
-        await client.get_pod("ns", "p")
-        assert not await client.delete_pod("ns", "p")
-        await client.create_pod(POD)
+        await client.get(PODS, "ns", "p")
+        assert not await client.delete(PODS, "ns", "p")
+        await client.create(POD)
     assert seen == [("get", "pods", 200), ("delete", "pods", 404), ("create", "pods", 200)]
 
 
 async def test_a_delete_names_the_uid_it_means() -> None:
     async with client_of({}) as (client, server):
-        assert await client.delete_pod("ns", "p", uid="u", grace_period_seconds=0)
-        await client.delete_trial("ns", "t", propagation="Foreground")
+        assert await client.delete(PODS, "ns", "p", uid="u", grace_period_seconds=0)
+        await client.delete(TRIALS, "ns", "t", propagation="Foreground")
     assert json.loads(server.seen[0][3]) == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
+        "propagationPolicy": "Background",
         "preconditions": {"uid": "u"},
         "gracePeriodSeconds": 0,
     }
@@ -219,7 +221,7 @@ def page(names: list[str], more: str = "") -> dict[str, Any]:
 
 async def test_a_list_is_read_page_by_page() -> None:
     async with client_of(page(["a"], "next"), page(["b"])) as (client, server):
-        trials = await client.list_trials(label_selector="x=y")
+        trials = await client.list_all(TRIALS, label_selector="x=y")
     assert [each["metadata"]["name"] for each in trials] == ["a", "b"]
     assert trials[0]["kind"] == "MultiStepTrial"
     assert server.seen[0][1] == "/apis/multistep.dev/v1alpha1/multisteptrials?labelSelector=x%3Dy&limit=500"
@@ -228,7 +230,7 @@ async def test_a_list_is_read_page_by_page() -> None:
 
 async def test_a_list_whose_next_page_expired_begins_again() -> None:
     async with client_of(page(["a"], "next"), status(410, "Expired"), page(["a"], "new"), page(["b"])) as (client, _):
-        assert len(await client.list_pods("ns")) == 2
+        assert len(await client.list_all(PODS, "ns")) == 2
 
 
 async def test_an_event_is_bounded_and_refers_to_its_object() -> None:
@@ -243,7 +245,7 @@ async def test_an_event_is_bounded_and_refers_to_its_object() -> None:
     first, second = (json.loads(body) for *_, body in server.seen)
     assert server.seen[0][:2] == ("POST", "/apis/events.k8s.io/v1/namespaces/ns/events?fieldManager=multistep")
     assert first["regarding"] == second["regarding"] == {**trial, "name": "t", "namespace": "ns", "uid": "u"}
-    assert len(first["note"].encode()) <= MAX_EVENT_NOTE_BYTES
+    assert len(first["note"].encode()) <= MAX_NOTE_BYTES
     assert first["metadata"]["name"].startswith("t.")
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert (second["type"], second["note"]) == ("Warning", "m")
@@ -262,13 +264,13 @@ async def test_any_kind_is_applied_once_its_plural_is_known() -> None:
         ]
     }
     widget = {"apiVersion": "x.io/v1", "kind": "Widget", "metadata": {"name": "w"}}
-    async with client_of(kinds, widget) as (client, server):
+    async with client_of(kinds, widget, field_manager="multistep-cli") as (client, server):
         await client.apply(widget)
         await client.apply(widget, dry_run=True)
     assert [path for _, path, *_ in server.seen] == [
         "/apis/x.io/v1",
         "/apis/x.io/v1/widgets/w?fieldManager=multistep-cli&force=true",
-        "/apis/x.io/v1/widgets/w?fieldManager=multistep-cli&force=true&dryRun=All",
+        "/apis/x.io/v1/widgets/w?fieldManager=multistep-cli&dryRun=All&force=true",
     ]
 
 
@@ -432,7 +434,7 @@ def only(token: str) -> Answer:
 async def test_a_kubeconfig_tells_server_token_and_namespace(tmp_path: Path) -> None:
     async with serve(only("t0")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
         assert client.namespace == "team"
-        await client.create_pod(POD)
+        await client.create(POD)
 
 
 async def test_a_token_that_was_refused_is_asked_for_again(tmp_path: Path) -> None:
@@ -447,8 +449,8 @@ async def test_a_token_that_was_refused_is_asked_for_again(tmp_path: Path) -> No
     }
     async with serve(only("new")) as server, connected(tmp_path, server, {"exec": plugin}) as client:
         token.write_text("new")
-        await asyncio.gather(*(client.create_pod(POD) for _ in range(3)))
-        await client.create_pod(POD)
+        await asyncio.gather(*(client.create(POD) for _ in range(3)))
+        await client.create(POD)
     asked = [authorization for _, _, authorization, _ in server.seen]
     assert asked.count("Bearer old") == 3
     assert asked[-1] == "Bearer new"
@@ -457,7 +459,7 @@ async def test_a_token_that_was_refused_is_asked_for_again(tmp_path: Path) -> No
 async def test_a_token_that_stays_refused_is_an_error(tmp_path: Path) -> None:
     async with serve(only("none")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
         with pytest.raises(ClusterError, match="who are you") as caught:
-            await client.create_pod(POD)
+            await client.create(POD)
     assert caught.value.status == 401
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multistep.errors import NotFound, StreamLost, Unavailable
+from multistep.kube.resources import CONFIG_MAPS, PODS, TRIALS
 from multistep.runner_client.session import Session
 from tests.support.cluster_contract import CASES, make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
@@ -20,9 +21,9 @@ async def test_what_a_trial_owns_goes_with_it() -> None:
     cluster = FakeCluster()
     trial = await make_trial(cluster, "default", "owner")
     await make_pod(cluster, "default", "owned", trial)
-    await cluster.delete_trial("default", "owner")
+    await cluster.delete(TRIALS, "default", "owner")
     with pytest.raises(NotFound):
-        await cluster.get_pod("default", "owned")
+        await cluster.get(PODS, "default", "owned")
 
 
 async def test_a_pod_has_a_runner_and_is_unready_while_a_result_waits() -> None:
@@ -40,14 +41,14 @@ async def test_a_pod_has_a_runner_and_is_unready_while_a_result_waits() -> None:
 
 
 async def ready(cluster: FakeCluster) -> object:
-    return (await cluster.get_pod("default", "p"))["status"]["conditions"][0]["status"]
+    return (await cluster.get(PODS, "default", "p"))["status"]["conditions"][0]["status"]
 
 
 async def work(faults: Faults) -> FakeCluster:
     cluster = FakeCluster(faults=faults)
     cluster.put({"kind": "ConfigMap", "metadata": {"name": "bundle"}})
     try:
-        await cluster.get_config_map("default", "bundle")
+        await cluster.get(CONFIG_MAPS, "default", "bundle")
         pod = await make_pod(cluster, "default", "p")
         stream = await cluster.open_exec("default", "p", "main", ["x"])
         await Session(stream, pod_uid=pod["metadata"]["uid"]).start({"id": "1/a/agent", "argv": ["true"]})
@@ -78,4 +79,4 @@ async def test_every_point_can_fail() -> None:
 
 async def test_a_write_may_have_happened_though_nobody_was_told() -> None:
     cluster = await work(Faults().fail(3, Unavailable("no answer")))
-    assert (await cluster.get_pod("default", "p"))["status"]["phase"] == "Running"
+    assert (await cluster.get(PODS, "default", "p"))["status"]["phase"] == "Running"

@@ -18,6 +18,7 @@ import pytest
 from multistep.api.trial import KIND
 from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
 from multistep.kube.protocols import Cluster, ExecStream, Object
+from multistep.kube.resources import PODS, TRIALS, Resource
 from tests.support import tally
 from tests.support.course import Course, Wrapped, assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
@@ -172,17 +173,19 @@ class Stale(Wrapped):
     back: int
     history: list[Object] = field(default_factory=list)
 
-    async def get_trial(self, namespace: str, name: str) -> Object:
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        if resource != TRIALS:
+            return await self.cluster.get(resource, namespace, name)
         self.at -= 1
         return (
             self.history[max(0, len(self.history) - 1 - self.back)]
             if self.at == 0
-            else await self.cluster.get_trial(namespace, name)
+            else await self.cluster.get(TRIALS, namespace, name)
         )
 
-    async def apply_status(self, namespace: str, name: str, **options: Any) -> Object:
-        self.history = self.history or [await self.cluster.get_trial(namespace, name)]
-        self.history.append(await self.cluster.apply_status(namespace, name, **options))
+    async def apply_status(self, resource: Resource, namespace: str, name: str, **options: Any) -> Object:
+        self.history = self.history or [await self.cluster.get(TRIALS, namespace, name)]
+        self.history.append(await self.cluster.apply_status(resource, namespace, name, **options))
         return self.history[-1]
 
 
@@ -214,8 +217,10 @@ class Late(Wrapped):
     reads: int
     told: list[Object] = field(default_factory=list)
 
-    async def get_pod(self, namespace: str, name: str) -> Object:
-        pod = await self.cluster.get_pod(namespace, name)
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        pod = await self.cluster.get(resource, namespace, name)
+        if resource != PODS:
+            return pod
         self.told.append(pod["status"]["conditions"][0])
         late = self.told[max(0, len(self.told) - 1 - self.reads)]
         return {**pod, "status": {**pod["status"], "conditions": [late]}}

@@ -12,6 +12,7 @@ import pytest
 from multistep.api.trial_status import TrialFailure
 from multistep.errors import ClusterError
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import PODS, Resource
 from multistep.reconcile import driver
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, FakeStream
@@ -27,10 +28,10 @@ class Refusing:
     cluster: FakeCluster
     refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
 
-    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
-        if left := self.refusals.get(pod["metadata"]["name"]):
+    async def create(self, pod: Mapping[str, Any]) -> Object:
+        if pod["kind"] == "Pod" and (left := self.refusals.get(pod["metadata"]["name"])):
             raise left.pop(0)
-        return await self.cluster.create_pod(pod)
+        return await self.cluster.create(pod)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cluster, name)
@@ -222,10 +223,11 @@ class Unready:
 
     cluster: FakeCluster
 
-    async def get_pod(self, namespace: str, name: str) -> Object:
-        pod = await self.cluster.get_pod(namespace, name)
-        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-        return pod
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        found = await self.cluster.get(resource, namespace, name)
+        if resource == PODS:
+            found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cluster, name)

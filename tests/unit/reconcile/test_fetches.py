@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.errors import SourceError
 from multistep.kube.protocols import Object
+from multistep.kube.resources import CONFIG_MAPS, SECRETS
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.reads import Reads
 from multistep.settings import Settings
@@ -83,8 +85,8 @@ def world(outside: Outside, source: Object | None = None, **fields: Any) -> Worl
         reconciler = fresh()
         fetches = Fetches(settings(outside), reconciler.wake, outside.fetch)
         reconciler.fetches = fetches
-        remote = Remote(fetches, reconciler.cluster.get_secret, ["oci", "git", "url"])
-        get_config_map, get_secret = reconciler.cluster.get_config_map, reconciler.cluster.get_secret
+        remote = Remote(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
+        get_config_map, get_secret = (partial(reconciler.cluster.get, each) for each in (CONFIG_MAPS, SECRETS))
         loader = TrialLoader(get_config_map, get_secret, remote, TaskReader(outside.directory, read_here), reconciler.reads)
         reconciler._tools = replace(reconciler._tools, loader=loader)
         return reconciler
@@ -123,13 +125,14 @@ async def test_a_trial_keeps_what_its_branch_was_when_it_began(outside: Outside)
 async def test_what_it_was_is_written_down_before_there_is_a_pod(outside: Outside) -> None:
     made = world(outside)
     seen: list[object] = []
-    create = made.cluster.create_pod
+    create = made.cluster.create
 
-    async def create_pod(pod: Any) -> Any:
-        seen.append(made.status.task_source)
-        return await create(pod)
+    async def noted(manifest: Any) -> Any:
+        if manifest["kind"] == "Pod":
+            seen.append(made.status.task_source)
+        return await create(manifest)
 
-    made.cluster.create_pod = create_pod  # type: ignore[method-assign]
+    made.cluster.create = noted  # type: ignore[method-assign]
     await looks(made)
     assert len(seen) == 1 and seen[0] is not None
 

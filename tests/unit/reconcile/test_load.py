@@ -161,13 +161,17 @@ class Shedding:
 
         return shed
 
-    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+    async def create(self, pod: Mapping[str, Any]) -> Object:
         namespace = pod["metadata"]["namespace"]
-        if self.quota and sum(key[:2] == ("Pod", namespace) for key in self._cluster.objects) >= self.quota:
+        if (
+            pod["kind"] == "Pod"
+            and self.quota
+            and sum(key[:2] == ("Pod", namespace) for key in self._cluster.objects) >= self.quota
+        ):
             await asyncio.sleep(0.01)
             self.over_quota += 1
             raise ClusterError(f"pods {pod['metadata']['name']} is forbidden: exceeded quota: few", status=403, reason="Forbidden")
-        return cast(Object, await self.__getattr__("create_pod")(pod))
+        return cast(Object, await self.__getattr__("create")(pod))
 
     async def open_exec(self, *args: Any) -> ExecStream:
         stream = await self.__getattr__("open_exec")(*args)

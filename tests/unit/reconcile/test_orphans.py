@@ -128,14 +128,14 @@ async def test_a_trial_whose_spec_or_status_cannot_be_read_keeps_its_pods(scene:
 
 async def test_a_pod_that_was_replaced_meanwhile_is_not_removed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.pod("gone-1", "gone")
-    get = scene.cluster.get_trial
+    get = scene.cluster.get
 
-    async def replaced(namespace: str, name: str) -> Object:
+    async def replaced(resource: Resource, namespace: str, name: str) -> Object:
         scene.cluster.remove("Pod", "default", "gone-1")
         scene.pod("gone-1", "gone")
-        return await get(namespace, name)
+        return await get(resource, namespace, name)
 
-    monkeypatch.setattr(scene.cluster, "get_trial", replaced)
+    monkeypatch.setattr(scene.cluster, "get", replaced)
     await scene.once()
     assert scene.pods == {"gone-1"} and scene.removed("pod") == 0
 
@@ -144,14 +144,14 @@ async def test_one_that_cannot_be_removed_keeps_no_other_from_being(scene: Scene
     scene.pod("a-1", "gone")
     scene.pod("b-1", "gone")
     scene.pod("c-1", "gone", labels={"multistep.dev/attempt": "no number"})
-    delete = scene.cluster.delete_pod
+    delete = scene.cluster.delete
 
-    async def refused(namespace: str, name: str, **options: Any) -> bool:
+    async def refused(resource: Resource, namespace: str, name: str, **options: Any) -> bool:
         if name == "a-1":
             raise ClusterError("denied by a webhook", status=403)
-        return await delete(namespace, name, **options)
+        return await delete(resource, namespace, name, **options)
 
-    monkeypatch.setattr(scene.cluster, "delete_pod", refused)
+    monkeypatch.setattr(scene.cluster, "delete", refused)
     key = await scene.results("gone")
     await scene.once()
     assert scene.pods == {"a-1", "c-1"}
@@ -175,7 +175,7 @@ async def test_when_nothing_is_known_of_trials_nothing_is_removed(
         return await list_metadata(resource, *arguments, **options)
 
     monkeypatch.setattr(scene.cluster, "list_metadata", without_trials)
-    monkeypatch.setattr(scene.cluster, "get_trial", fail)
+    monkeypatch.setattr(scene.cluster, "get", fail)
     for _ in range(3):
         await scene.once(after=KEEP)
     assert scene.pods == {"gone-1"} and await scene.volume.trials() == {key: None}
@@ -329,13 +329,13 @@ async def test_a_list_that_forgets_a_trial_does_not_cost_its_results(
 
 async def test_a_trial_is_read_again_only_when_it_changed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    get_trial = scene.cluster.get_trial
+    get = scene.cluster.get
 
-    async def counted(namespace: str, name: str) -> Object:
+    async def counted(resource: Resource, namespace: str, name: str) -> Object:
         reads.append(name)
-        return await get_trial(namespace, name)
+        return await get(resource, namespace, name)
 
-    monkeypatch.setattr(scene.cluster, "get_trial", counted)
+    monkeypatch.setattr(scene.cluster, "get", counted)
     scene.trial(status=RUNNING)
     scene.pod("t-2")
     for _ in range(3):

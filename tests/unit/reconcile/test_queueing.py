@@ -24,14 +24,16 @@ class Kueue:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
 
-    async def create_pod(self, pod: Mapping[str, Any]) -> Object:
+    async def create(self, pod: Mapping[str, Any]) -> Object:
+        if pod["kind"] != "Pod":
+            return await self.cluster.create(pod)
         labels = pod["metadata"]["labels"]
         if QUEUE not in labels:
-            made = await self.cluster.create_pod(pod)
+            made = await self.cluster.create(pod)
             self.cluster.run_pod(KEY[0], pod["metadata"]["name"])
             return made
         metadata = {**pod["metadata"], "labels": {**labels, "kueue.x-k8s.io/managed": "true"}}
-        return await self.cluster.create_pod({**pod, "metadata": metadata, "spec": {**pod["spec"], "schedulingGates": [GATE]}})
+        return await self.cluster.create({**pod, "metadata": metadata, "spec": {**pod["spec"], "schedulingGates": [GATE]}})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cluster, name)

@@ -16,6 +16,7 @@ from multistep.engine.room import Room
 from multistep.engine.status_size import to_json
 from multistep.errors import CollectionCut
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import TRIALS, Resource
 from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
 from multistep.store.volume import TrialKey, Volume
@@ -538,8 +539,8 @@ class Stale:
     cluster: FakeCluster
     trial: Object
 
-    async def get_trial(self, *_: str) -> Object:
-        return self.trial
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        return self.trial if resource == TRIALS else await self.cluster.get(resource, namespace, name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cluster, name)

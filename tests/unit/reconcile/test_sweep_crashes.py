@@ -11,6 +11,7 @@ import pytest
 
 from multistep.errors import Unavailable
 from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import SWEEPS, Resource
 from tests.support.course import Wrapped
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
@@ -122,7 +123,7 @@ class Jittery(Wrapped):
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self.cluster, name)
-        if name == "each_trial":
+        if name == "each":
             return call
 
         async def later(*args: Any, **options: Any) -> Any:
@@ -164,9 +165,11 @@ class Stale(Wrapped):
         self.at, self.back = at, back
         self.history: list[Object] = []
 
-    async def get_sweep(self, namespace: str, name: str) -> Object:
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        if resource != SWEEPS:
+            return await self.cluster.get(resource, namespace, name)
         self.at -= 1
-        now = await self.cluster.get_sweep(namespace, name)
+        now = await self.cluster.get(SWEEPS, namespace, name)
         if not self.history or self.history[-1] != now:
             self.history.append(now)
         return self.history[max(0, len(self.history) - 1 - self.back)] if self.at == 0 else now

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.cli import cluster
-from multistep.cli.cluster import FIELD_MANAGER, Cluster, existing_sweep, find_sweep
+from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target
 from multistep.cli.sweep.follow_sweep import follow_sweep
@@ -165,7 +165,7 @@ async def _created(connected: Cluster, sweep: Manifest) -> Object:
     """Create, not apply, the sweep: an existing sweep of this name is another one."""
     metadata = sweep["metadata"]
     try:
-        return await connected.create(sweep, field_manager=FIELD_MANAGER)
+        return await connected.create(sweep)
     except Conflict as error:
         raise Conflict(_taken(metadata["name"]), status=409) from error
     except Unavailable:

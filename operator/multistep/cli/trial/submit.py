@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from multistep.cli.cluster import FIELD_MANAGER, Cluster, find_trial
+from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.image.images import plan_build
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.trial.manifests import (
@@ -114,7 +114,7 @@ async def _create(cluster: Cluster, trial: Manifest) -> Object:
     """Create, not apply, the trial: an existing trial of this name is another one."""
     metadata = trial["metadata"]
     try:
-        return await cluster.create(trial, field_manager=FIELD_MANAGER)
+        return await cluster.create(trial)
     except Conflict as error:
         raise Conflict(f"trial {metadata['name']!r} already exists: delete it, or choose another --name", status=409) from error
     except Unavailable:

@@ -1,0 +1,47 @@
+"""Builds Events (events.k8s.io/v1) about an object."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from multistep.kube.protocols import EventLevel, Object
+from multistep.kube.resources import EVENTS
+
+MAX_NOTE_BYTES: Final = 1024  # the API server rejects longer notes
+REPORTER: Final = "multistep"
+
+
+def event_manifest(regarding: Mapping[str, Any], reason: str, message: str, type: EventLevel, action: str) -> Object:
+    """Return an Event about an object (whole, or a reference to it); long messages are cut."""
+    reference = _reference(regarding)
+    name = f"{reference['name'][:200].rstrip('.-')}.{secrets.token_hex(8)}"
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"name": name, "namespace": reference.get("namespace") or "default"},
+        "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "reportingController": f"multistep.dev/{REPORTER}",
+        "reportingInstance": REPORTER,
+        "type": type,
+        "reason": reason[:128],
+        "action": action[:128],
+        "note": cut_bytes(message, MAX_NOTE_BYTES),
+        "regarding": reference,
+    }
+
+
+def cut_bytes(text: str, limit: int) -> str:
+    """Return text, cut to at most limit bytes of UTF-8, with an ellipsis at the cut."""
+    data = text.encode()
+    return text if len(data) <= limit else data[: limit - 3].decode(errors="ignore") + "…"
+
+
+def _reference(regarding: Mapping[str, Any]) -> dict[str, str]:
+    """Return an ObjectReference, without resourceVersion: with it, equal Events would not be merged."""
+    names = regarding.get("metadata") or regarding
+    kind = {key: regarding.get(key) for key in ("apiVersion", "kind")}
+    reference = {**kind, **{key: names.get(key) for key in ("name", "namespace", "uid")}}
+    return {key: str(value) for key, value in reference.items() if value}
