@@ -1,4 +1,4 @@
-# On a fresh Debian 12, as root, each of these does all the set-up it needs; docs/development.md tells what and where.
+# On a fresh Debian 12, as root, each of these does all the set-up it needs; docs/development.md lists it.
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 

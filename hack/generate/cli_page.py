@@ -14,8 +14,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 _WIDTH = 110
 _HEAD = """# Command line
 
-`multistep COMMAND`, or as a plugin of kubectl `kubectl multistep COMMAND`. This page is made of the commands' own `--help` by
-`make generate`.
+`multistep COMMAND`, or as a plugin of kubectl `kubectl multistep COMMAND`. This page is generated from the
+commands' own `--help` by `make generate`.
 
 `pipx install .` in a checkout installs `multistep`, the plugin and its completion; nothing else of the checkout is needed then.
 

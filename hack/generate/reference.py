@@ -40,9 +40,9 @@ def with_tables(page: str) -> str:
     return between_marks(page, lambda name: table(name, here))
 
 
-def between_marks(page: str, made: Callable[[str], str]) -> str:
-    """Replace the text between each pair of marks by `made(name)`, and return the page."""
-    return _MARKED.sub(lambda found: f"{found[1]}{made(found[2])}{found[3]}", page)
+def between_marks(page: str, render: Callable[[str], str]) -> str:
+    """Replace the text between each pair of marks by `render(name)`, and return the page."""
+    return _MARKED.sub(lambda found: f"{found[1]}{render(found[2])}{found[3]}", page)
 
 
 def table(name: str, here: Container[str]) -> str:

@@ -88,7 +88,7 @@ class EventRouter:
 
     def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
         """Enqueue the pod's trial if the event filter accepts the event. The event may also free a slot for a queued trial."""
-        if (heard := self._event_filter.pod(pod, type)) is not None:
-            seconds = self._reconciler.on_pod_event(heard, type)
-            if seconds is not None and (type is None or not self._event_filter.over(heard.key)):
-                self.enqueue(heard.key, seconds)
+        if (seen := self._event_filter.pod(pod, type)) is not None:
+            seconds = self._reconciler.on_pod_event(seen, type)
+            if seconds is not None and (type is None or not self._event_filter.finished(seen.key)):
+                self.enqueue(seen.key, seconds)

@@ -19,7 +19,7 @@ Check = Callable[[], Awaitable[str]]  # returns the finding; raises CheckFailed 
 
 
 class CheckFailed(MultistepError):
-    """A check failed; the text says why."""
+    """A check failed; the text is the reason."""
 
 
 class Health:
@@ -63,11 +63,11 @@ class Health:
     async def _check_tasks(self) -> str:
         if not self._stopping() and (name := self._tasks.failed) is not None:
             raise CheckFailed(f"the background task {name} ended unexpectedly; see the log")
-        return f"{', '.join(self._tasks.names)} alive"
+        return f"{', '.join(self._tasks.names)} running"
 
     async def _check_not_stalled(self) -> str:
         if self._resync.stalled:
-            raise CheckFailed(f"again and again, {self._resync.finding}")
+            raise CheckFailed(f"repeatedly: {self._resync.finding}")
         return "not stalled"
 
     async def _check_api(self) -> str:

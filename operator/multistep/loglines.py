@@ -73,7 +73,7 @@ class JsonFormatter(logging.Formatter):
     """``{"time": ..., "level": ..., "logger": ..., "message": ..., ...}``: ASCII only, so every control character is escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname,
             "logger": record.name,
@@ -81,8 +81,8 @@ class JsonFormatter(logging.Formatter):
             **_fields(record),
         }
         if record.exc_info:
-            told["error"] = _text(self.formatException(record.exc_info))
-        return json.dumps(told, default=str)
+            document["error"] = _text(self.formatException(record.exc_info))
+        return json.dumps(document, default=str)
 
 
 class TextFormatter(logging.Formatter):

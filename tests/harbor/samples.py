@@ -137,7 +137,7 @@ async def _make_all(volume: Volume) -> dict[str, Path]:
 async def _make(volume: Volume, sample: Sample) -> Path:
     plan, trial = sample.plan(), sample.trial()
     key = TrialKey("default", trial.metadata.name, trial.metadata.uid)
-    await volume.begin_attempt(key, len(sample.attempts) + 1)
+    await volume.start_attempt(key, len(sample.attempts) + 1)
     for step in plan.steps:
         for done in sample.journal.steps:
             if done.name == step.name and "artifacts" in done.timings:

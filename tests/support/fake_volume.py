@@ -112,8 +112,8 @@ class FakeVolume:
         self.faults.point("volume records")
         return [record for (number, _), kept in self._of(key).records.items() if number == attempt for record in kept]
 
-    async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
-        with self._write(f"begin_attempt {attempt}"):
+    async def start_attempt(self, key: TrialKey, attempt: int) -> None:
+        with self._write(f"start_attempt {attempt}"):
             self._of(key).begin(attempt)
 
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:

@@ -202,7 +202,7 @@ async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pyt
     assert code == 503
     api, watches, results, lease, _, last = told.splitlines()
     assert api == "[-] api: the API server did not answer: connection refused"
-    assert watches == "[-] watches: again and again, no watch reported 2 changes"
+    assert watches == "[-] watches: repeatedly: no watch reported 2 changes"
     assert results.startswith("[-] results: results directory")
     assert (lease[:4], last) == ("[+] ", "not ok")
 
@@ -246,7 +246,7 @@ async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) ->
     operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
     code, told = await operator.ask("/healthz")
     assert code == 503
-    assert "[-] watches: again and again, no watch reported 2 changes" in told
+    assert "[-] watches: repeatedly: no watch reported 2 changes" in told
 
 
 async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
@@ -328,7 +328,7 @@ async def test_metrics_and_probes_are_served_on_one_port_and_results_on_another(
         (metrics, "metrics"),
         (results, stored),
     }
-    assert "[+] tasks: lease, work, resync, orphans alive" in told[metrics, "healthz"]
+    assert "[+] tasks: lease, work, resync, orphans running" in told[metrics, "healthz"]
     assert "lease: " in told[metrics, "readyz"]
     assert "\nmultistep_leading " in told[metrics, "metrics"]
 

@@ -29,10 +29,10 @@ def asked(path: str) -> str:
 
 
 async def tried(manifest: dict[str, object]) -> str:
-    """What became of a trial; it is removed in the end."""
+    """Run a trial, delete it, and return its result."""
     async with await Client.connect() as client:
-        made = (await client.create(manifest))["metadata"]
-        name, namespace = made["name"], made["namespace"]
+        created = (await client.create(manifest))["metadata"]
+        name, namespace = created["name"], created["namespace"]
         try:
             while time.monotonic() < END:
                 status = (await client.get(TRIALS, namespace, name)).get("status") or {}
@@ -50,7 +50,7 @@ async def tried(manifest: dict[str, object]) -> str:
 
 print(asked("/readyz"))
 if "\nmultistep_leading " not in (metrics := asked("/metrics")):
-    sys.exit(f"{URL}/metrics does not tell of the operator: {metrics[:500]}")
-print("metrics are there")
+    sys.exit(f"{URL}/metrics lacks the operator's metrics: {metrics[:500]}")
+print("the operator serves its metrics")
 if TRIAL:
     print(asyncio.run(tried(json.loads(TRIAL))))

@@ -116,7 +116,7 @@ class TrialTemplateSpec(Model):
     extra_instructions: Annotated[list[str], Field(max_length=64)] = []
     """Texts to append to the instruction of every step, each after a blank line."""
     on_agent_error: Literal["Abort", "Continue"] = "Abort"
-    """After an agent's exception: Abort starts no further step; Continue goes on if the verifier gave a result, as Harbor does."""
+    """After an agent's exception: Abort starts no further step; Continue does if the verifier returned a result, as in Harbor."""
     suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
     """Pod of a suspended trial: Pause keeps it, ReleaseAfterStep deletes it after the current step, Release at once."""
     active_deadline_seconds: DeadlineSeconds | None = None

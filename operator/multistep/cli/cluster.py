@@ -53,8 +53,8 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:
         known = current_cluster(target.kubeconfig, target.context)
-        told = str(error) if known else "no kubeconfig names a cluster"
-        raise Unavailable(f"{told}: set $KUBECONFIG, or use --kubeconfig and --context") from error
+        reason = str(error) if known else "no kubeconfig names a cluster"
+        raise Unavailable(f"{reason}: set $KUBECONFIG, or use --kubeconfig and --context") from error
     async with client:
         yield client
 

@@ -83,9 +83,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except MultistepError as error:
-            from multistep.cli.terminal import say
+            from multistep.cli.terminal import print_err
 
-            say(f"{'' if exit_of(error) is Exit.INTERRUPTED else 'error: '}{error}")
+            print_err(f"{'' if exit_of(error) is Exit.INTERRUPTED else 'error: '}{error}")
             raise click.exceptions.Exit(exit_of(error)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

@@ -79,7 +79,7 @@ def print_out(*renderables: RenderableType) -> None:
         console.print(each)
 
 
-def say(text: str) -> None:
+def print_err(text: str) -> None:
     """Print a message on stderr."""
     print(clean_lines(text), file=sys.stderr, flush=True)
 
@@ -87,9 +87,9 @@ def say(text: str) -> None:
 def report_view(report: Report) -> Group:
     """Return the output of `check`."""
     lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []
-    lines += [_told("problem", f"{each.field}: {each.message}" if each.field else each.message, "red") for each in report.problems]
-    lines += [_told("warning", each, "yellow") for each in report.warnings]
-    lines += [_told("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
+    lines += [_line("problem", f"{each.field}: {each.message}" if each.field else each.message, "red") for each in report.problems]
+    lines += [_line("warning", each, "yellow") for each in report.warnings]
+    lines += [_line("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
     verdict = f"{len(report.steps)} {_plural('step', len(report.steps))}, ready to run"
     if not report.ok:
         verdict = f"{len(report.problems)} {_plural('problem', len(report.problems))}"
@@ -100,8 +100,8 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
     """Return the output of `run` and `show`. now: for the elapsed time of active steps. namespace: for the next command's hint."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
-    lines += [_told("fault", each, "red") for each in found.faults if found.phase == "Complete"]
-    lines += [_told("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
+    lines += [_line("fault", each, "red") for each in found.faults if found.phase == "Complete"]
+    lines += [_line("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
     reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
     text = brief(status) if found.phase == "Complete" else found.why
     why = f": {clean_lines(text)}" if text else ""
@@ -140,7 +140,7 @@ def working(text: str) -> Iterator[None]:
     """Show that an operation is active: a spinner on a terminal, else one line; both on stderr."""
     console = _console(sys.stderr)
     if not console.is_terminal:
-        say(text)
+        print_err(text)
         yield
         return
     with console.status(Text(clean(text))):
@@ -168,14 +168,14 @@ class Following:
     def line(self, text: str) -> None:
         """Print a line, unless the live view shows the same."""
         if self._live is None:
-            say(text)
+            print_err(text)
 
     def note(self, text: str) -> None:
         """Print a line beside the live view."""
         if self._live:
             self._live.console.print(Text(clean(text)))
         else:
-            say(text)
+            print_err(text)
 
 
 class Progress(Following):
@@ -207,10 +207,10 @@ def _console(stream: TextIO) -> Console:
 
 def table(*columns: str, numbers: Sequence[str] = ()) -> Table:
     """Return an empty table. numbers: columns that are right-aligned."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    created = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return made
+        created.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return created
 
 
 def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
@@ -255,7 +255,7 @@ def _phase(step: StepStatus, now: datetime | None) -> str:
     return f"{phase} {seconds_text(max(0, round((now - step.start_time).total_seconds())))}"
 
 
-def _told(kind: str, text: str, style: str) -> Text:
+def _line(kind: str, text: str, style: str) -> Text:
     return Text.assemble((kind, style), ": ", clean_lines(text))
 
 

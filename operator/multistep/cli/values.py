@@ -51,12 +51,12 @@ def _values(option: str, given: Sequence[str]) -> dict[str, str]:
     """Parse ``NAME=VALUE``, or ``NAME`` for its value in this process's environment."""
     values: dict[str, str] = {}
     for each in given:
-        name, told, value = each.partition("=")
-        if not told and name not in os.environ:
+        name, separator, value = each.partition("=")
+        if not separator and name not in os.environ:
             raise UsageError(
                 f"{option} {name}: the environment here has no variable {name}; give a value with {option} {name}=VALUE"
             )
-        values[_variable_name(name, f"{option} {name}")] = value if told else os.environ[name]
+        values[_variable_name(name, f"{option} {name}")] = value if separator else os.environ[name]
     return values
 
 
@@ -71,5 +71,5 @@ def from_secret(option: str, text: str) -> Manifest:
 
 def _variable_name(name: str, option: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise UsageError(f"{option}: a name is made of letters, digits, '_', '.' and '-', and does not start with a digit")
+        raise UsageError(f"{option}: a name consists of letters, digits, '_', '.' and '-', and does not start with a digit")
     return name

@@ -111,13 +111,13 @@ def _not_started(s: Situation) -> Decision | None:
 
 def _backing_off(s: Situation) -> Decision | None:
     """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s."""
-    lost = s.trial.status.attempts
-    if not lost or s.pod is not None or s.trial.status.pod_uid is not None or lost[-1].end_time is None:
+    former = s.trial.status.attempts
+    if not former or s.pod is not None or s.trial.status.pod_uid is not None or former[-1].end_time is None:
         return None
-    if lost[-1].reason == SUSPENDED:
+    if former[-1].reason == SUSPENDED:
         return None
-    left = lost[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(faults(lost)) - s.now
-    return Wait("BackingOff", f"attempt {lost[-1].number} failed: {lost[-1].reason}", seconds=left) if left > 0 else None
+    left = former[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(faults(former)) - s.now
+    return Wait("BackingOff", f"attempt {former[-1].number} failed: {former[-1].reason}", seconds=left) if left > 0 else None
 
 
 def _pod_not_created(s: Situation) -> Decision | None:
@@ -150,7 +150,7 @@ def _pod_unknown(s: Situation) -> Decision | None:
 
 
 def _evicted_by_itself(s: Situation) -> Decision | None:
-    """Charge an eviction to the container that caused it: it exceeded its own limits, or made the node run low."""
+    """Charge an eviction to the container that caused it: it exceeded its own limits, or exhausted the node's resource."""
     if s.pod is None or s.pod.reason != "Evicted":
         return None
     died = own_usage_exception(s.pod.message, disrupted=bool(s.pod.disruption))
@@ -214,7 +214,7 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _released(s: Situation) -> Decision | None:
-    """Release the pod of a suspended trial if the policy says so. A pod that has not started always is: it has no state."""
+    """Release the pod of a suspended trial if the policy requires it. One that has not started always is: it has no state."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
     started = s.trial.status.current_step is not None
@@ -397,8 +397,8 @@ def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, no
 
 def attempt_start(trial: MultiStepTrial) -> datetime | None:
     """Return the start time of the current attempt: the end of the one before, else the trial's start."""
-    lost = trial.status.attempts
-    return lost[-1].end_time if lost else trial.status.start_time
+    former = trial.status.attempts
+    return former[-1].end_time if former else trial.status.start_time
 
 
 def _attempt_start(s: Situation) -> float:

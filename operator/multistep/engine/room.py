@@ -99,6 +99,6 @@ class Filling:
             if after.bytes > self.room.bytes // share:
                 return self.room.refusal(size)
             if after.files > self.room.files // share:
-                return f"there are more files than the {self.room.files_of}'s results limit"
+                return f"more files than the {self.room.files_of}'s results limit"
         self.used = after
         return ""

@@ -51,18 +51,18 @@ def spans(trial: MultiStepTrial) -> list[Span]:
 
 def _attempts(status: TrialStatus) -> list[AttemptStatus]:
     """Return the failed attempts, and the last one if it started after them."""
-    lost = status.attempts
-    if status.attempt is None or any(each.number == status.attempt for each in lost):
-        return lost
+    former = status.attempts
+    if status.attempt is None or any(each.number == status.attempt for each in former):
+        return former
     last = AttemptStatus(
         number=status.attempt,
         pod_name=status.pod_name,
         node_name=status.node_name,
-        start_time=lost[-1].end_time if lost else status.start_time,
+        start_time=former[-1].end_time if former else status.start_time,
         end_time=status.completion_time,
         steps=status.steps,
     )
-    return [*lost, last]
+    return [*former, last]
 
 
 def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, root: Span) -> Iterator[Span]:

@@ -52,7 +52,7 @@ class EventFilter:
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
         return self._record("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
-    def over(self, key: Key) -> bool:
+    def finished(self, key: Key) -> bool:
         """Return whether a trial has finished: then its pods' events need no reconcile, as its last one cleaned them up."""
         seen = self._seen.get(("trial", *key))
         return seen is not None and seen.over

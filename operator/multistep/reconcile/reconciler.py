@@ -38,7 +38,7 @@ from multistep.sources.trial_task import TrialLoader
 from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
 
-STARTING_NEWS_SECONDS = 1.0  # after a pod became schedulable or unstuck: it most often runs soon, so one reconcile does
+STARTED_REQUEUE_SECONDS = 1.0  # after a pod became schedulable or unstuck: it most often runs soon, so one reconcile does
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Reconciler:
         if gone or not is_starting(pod):
             return 0.0
         waits = type == "ADDED" if before is None else is_starting(before)  # the reconcile that created the pod set a timer
-        return None if waits else STARTING_NEWS_SECONDS
+        return None if waits else STARTED_REQUEUE_SECONDS
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one trial. Return the seconds after which to requeue it; None: at the next event only."""

@@ -173,23 +173,23 @@ class _SweepReconcile:
     async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> CreationError | None:
         """Create trials one after the other; the first number whose trial cannot be created stops all later ones.
 
-        early: from this number on, the trials are prepared ahead of need and wait for their turn.
+        early: from this number on, the trials are created early and suspended.
         """
         for number in numbers:
             try:
-                made = await self._cluster.create(manifest(self._sweep, plan, number, early=number >= early))
+                trial = await self._cluster.create(manifest(self._sweep, plan, number, early=number >= early))
                 self._s.metrics.sweep_trials.inc()
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
-                made = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
-                if (owner := owner_of(made)) is None or owner[1] != self._sweep.metadata.uid:
+                trial = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
+                if (owner := owner_of(trial)) is None or owner[1] != self._sweep.metadata.uid:
                     return CreationError(NAME_TAKEN, _name_taken(plan.names[number]))
             except (NotFound, Unavailable):
                 raise
             except ClusterError as error:  # a quota, a policy, or an invalid trial spec
                 return CreationError(REFUSED, str(error))
-            self._page.read(made)
+            self._page.read(trial)
             self._page.created = max(self._page.created, number + 1)
         return None
 

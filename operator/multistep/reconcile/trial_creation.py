@@ -36,7 +36,7 @@ class TrialCreation(TrialContext):
         return starts.ask(self._key, first=first)
 
     def _queued_seconds(self) -> float | None:
-        """Return the seconds until a queued trial retries, or reports that it is queued. None: it is requeued at its turn."""
+        """Return the seconds until a queued trial retries or reports its state. None: it is requeued when it gets a slot."""
         if self._key in self._t.quotas:
             return self._until_deadline(self._t.quotas.pause(self._key))
         left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
@@ -46,14 +46,14 @@ class TrialCreation(TrialContext):
         """Create a pod as TrialPods.create does, and pass the result to the quota's queue."""
         refusal, quotas = "", self._t.quotas
         try:
-            made = await self._t.pods.create(request, manifest)
-            if isinstance(made, decisions.Wait) and made.reason == QUOTA_EXCEEDED:
-                refusal = made.message
+            result = await self._t.pods.create(request, manifest)
+            if isinstance(result, decisions.Wait) and result.reason == QUOTA_EXCEEDED:
+                refusal = result.message
         finally:
             quotas.tried(self._key, manifest, refusal, first=first)
-        if isinstance(made, PodFacts):
-            self._t.starts.saw(self._key, made)
-        return replace(made, seconds=quotas.pause(self._key)) if refusal and isinstance(made, decisions.Wait) else made
+        if isinstance(result, PodFacts):
+            self._t.starts.saw(self._key, result)
+        return replace(result, seconds=quotas.pause(self._key)) if refusal and isinstance(result, decisions.Wait) else result
 
     async def _create_pod(self) -> float | None:
         earlier = former(self._trial)
@@ -64,14 +64,14 @@ class TrialCreation(TrialContext):
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
             return self._queued_seconds()
-        await self._t.volume.begin_attempt(TrialKey.of(trial), trial.status.attempt or 1)
+        await self._t.volume.start_attempt(TrialKey.of(trial), trial.status.attempt or 1)
         match await self._create(request, manifest, first=first):
             case None:
                 return 0  # the pod exists: the next decision checks its owner
             case decisions.Wait() as refused:
                 return await self._wait_after_rejection(refused, lifecycle.attempt_start(trial))
-            case made:
-                self._pod = made
+            case result:
+                self._pod = result
                 return await self._adopt()
 
     async def _adopt(self) -> float:
@@ -110,8 +110,8 @@ class TrialCreation(TrialContext):
                 return 0
             case decisions.Wait() as refused:
                 return await self._wait_after_rejection(refused, named.start_time)
-            case made:
-                self._verifier = made
+            case result:
+                self._verifier = result
                 return await self._adopt_verifier()
 
     async def _adopt_verifier(self) -> float:

@@ -31,14 +31,14 @@ async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
     )
     try:
         async with asyncio.timeout(rules.seconds + _LONGER_SECONDS):
-            said = await _communicate(process, Order(request, rules, str(cache)).to_json())
+            output = await _communicate(process, Order(request, rules, str(cache)).to_json())
     except TimeoutError:
-        said = b""
+        output = b""
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    return _parsed(said, process.returncode, request, rules)
+    return _parsed(output, process.returncode, request, rules)
 
 
 async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:
@@ -47,16 +47,16 @@ async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> byt
         process.stdin.write(order)
         await process.stdin.drain()
         process.stdin.close()
-    said = b""
-    while len(said) < _ANSWER_BYTES and (data := await process.stdout.read(_ANSWER_BYTES)):
-        said += data
-    return said
+    output = b""
+    while len(output) < _ANSWER_BYTES and (data := await process.stdout.read(_ANSWER_BYTES)):
+        output += data
+    return output
 
 
-def _parsed(said: bytes, code: int | None, request: Request, rules: Rules) -> Fetched:
+def _parsed(output: bytes, code: int | None, request: Request, rules: Rules) -> Fetched:
     what = request.location.partition("?")[0]
     try:
-        return parse_answer(said)
+        return parse_answer(output)
     except SourceError as error:
         raise SourceError(_without(str(error), request), transient=error.transient, reason=error.reason) from None
     except (ValueError, KeyError, TypeError):

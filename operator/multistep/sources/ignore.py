@@ -39,8 +39,8 @@ class IgnoreRules:
         excluded = False
         for start in range(scope, end):
             name = "/".join(parts[start:end]) + ("/" if directory else "")
-            said = self._spec("/".join(parts[:start])).check_file(name).include
-            excluded = excluded if said is None else said
+            match = self._spec("/".join(parts[:start])).check_file(name).include
+            excluded = excluded if match is None else match
         return excluded
 
     def _is_directory(self, path: str) -> bool:

@@ -129,9 +129,9 @@ _KEYS = {
 
 
 def _check_keys(field: str, kind: str, name: str, values: Mapping[str, str]) -> None:
-    known, told = _KEYS[kind]
+    known, keys = _KEYS[kind]
     if not known & values.keys():
         found = ", ".join(sorted(values)) or "nothing"
-        raise SourceError(f"{field}.secretRef: Secret {name!r} must have {told}; it has {found}")
+        raise SourceError(f"{field}.secretRef: Secret {name!r} must have {keys}; it has {found}")
     if "AWS_ACCESS_KEY_ID" in values and "AWS_SECRET_ACCESS_KEY" not in values:
         raise SourceError(f"{field}.secretRef: Secret {name!r} has AWS_ACCESS_KEY_ID, but no AWS_SECRET_ACCESS_KEY")

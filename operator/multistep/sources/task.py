@@ -175,7 +175,7 @@ def _check_instruction(bundle: Bundle, step: str | None) -> None:
         raise InvalidTask("is missing: each step has a directory", kind="FileNotFoundError", field=f"steps/{step}/")
     path = _path(step, "instruction.md")
     if not links.is_file(bundle, path):
-        raise InvalidTask("is missing: it tells the agent what to do", kind="FileNotFoundError", field=path)
+        raise InvalidTask("is missing: it has the agent's instruction", kind="FileNotFoundError", field=path)
 
 
 def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: StepConfig | None) -> None:

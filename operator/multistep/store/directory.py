@@ -89,7 +89,7 @@ class TrialDirectory:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def put(self, made: Path, place: str) -> None:
+    def put(self, path: Path, place: str) -> None:
         """Move a directory to its place, after an older one there was moved away."""
         target = self.path / place
         make(target.parent)
@@ -97,7 +97,7 @@ class TrialDirectory:
             self.check()
             if os.path.lexists(target):
                 target.rename(aside / "old")
-            made.rename(target)
+            path.rename(target)
 
     def start_attempt(self, attempt: int) -> None:
         """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent."""

@@ -230,7 +230,7 @@ class _Unpacking:
             for number, member in enumerate(members(fd, cut=bool(self.received.cut))):
                 try:
                     if number >= MAX_MEMBERS:
-                        raise Skipped(f"there are more than {MAX_MEMBERS} files")
+                        raise Skipped(f"more than {MAX_MEMBERS} files")
                     self._add(tree, member, fd)
                 except Skipped as why:
                     self.notes.add(self.sources.name_of(member), member.name, str(why))

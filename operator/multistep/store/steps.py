@@ -57,8 +57,8 @@ def keep_step(
         if step.directory is not None and part == "all":
             to.put(work, f"steps/{step.directory}")
         else:
-            for made in sorted(work.iterdir()):
-                to.put(made, f"{_place(step)}{made.name}")
+            for path in sorted(work.iterdir()):
+                to.put(path, f"{_place(step)}{path.name}")
     to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
     write_note(to, Collection(attempt, step.index, part), kept.used)
     return kept

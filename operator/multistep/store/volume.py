@@ -142,7 +142,7 @@ class Volume:
         kept = await self._run(key, "reading records", lambda to: to.kept(_RECORDS, attempt))
         return [record for data in kept.values() for record in json.loads(data)]
 
-    async def begin_attempt(self, key: TrialKey, attempt: int) -> None:
+    async def start_attempt(self, key: TrialKey, attempt: int) -> None:
         """Move an earlier attempt's results to ``attempts/N/``. Idempotent. Raises StoreError if a later attempt has started."""
         await self._run(key, f"starting attempt {attempt}", lambda to: to.start_attempt(attempt))
 

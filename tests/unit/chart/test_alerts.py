@@ -76,7 +76,7 @@ CASES = {
             'multistep_leading{namespace="s", job="m", pod="b"}': "1x120",
         },
     ),
-    "MultistepAttemptsLost": Case(lost("Evicted", "0+1x120", "0+2x120"), lost("Evicted", "0+1x120", "0+20x120")),
+    "MultistepAttemptsFailed": Case(lost("Evicted", "0+1x120", "0+2x120"), lost("Evicted", "0+1x120", "0+20x120")),
     "MultistepInfrastructureFailures": Case(
         failed("Failed", "Infrastructure", "0+1x120"), failed("Failed", "Task", "0+1x120"), minute=30
     ),

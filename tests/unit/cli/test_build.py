@@ -200,7 +200,7 @@ def test_buildah_nests_nothing_unless_told(variable: str, monkeypatch: pytest.Mo
 
 def test_the_runner_that_is_named_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MULTISTEP_RUNNER", str(tmp_path / "runner"))
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="which does not exist"):
         runner.find_runner()
     (tmp_path / "runner").touch()
     assert runner.find_runner() == tmp_path / "runner"

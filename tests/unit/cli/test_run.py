@@ -160,7 +160,7 @@ def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: 
     ("arguments", "told"),
     [
         (["--var", "MULTISTEP_NOT_SET"], "the environment here has no variable MULTISTEP_NOT_SET"),
-        (["--var", "a b=c"], "a name is made of letters"),
+        (["--var", "a b=c"], "a name consists of letters"),
         (["--results", "."], "is not empty"),
         (["--results", "pyproject.toml"], "is not a directory"),
         (["--name", "A"], "--name"),

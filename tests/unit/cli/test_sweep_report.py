@@ -180,7 +180,7 @@ def test_a_real_difference_is_told_in_words(invoke: Invoke, cluster: CliCluster)
 def test_too_little_to_tell_is_told(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "a", {(f"t{n}", "mine"): [1.0] for n in range(5)})
     put(cluster, "b", {(f"t{n}", "mine"): [0.0] for n in range(5)})
-    assert "with fewer than 6 tasks no difference can be told from chance" in invoke("sweep", "compare", "a", "b").stdout
+    assert "this is not significant: fewer than 6 tasks never show a difference" in invoke("sweep", "compare", "a", "b").stdout
     put(cluster, "c", {("t0", "mine"): [0.5]})
     assert "in the only task they share" in invoke("sweep", "compare", "a", "c").stdout
 
@@ -221,7 +221,7 @@ def test_any_two_agents_can_be_named(invoke: Invoke, cluster: CliCluster) -> Non
     [
         (["a/none"], "a has no agent 'none'; it has 'good', 'poor'"),
         (["a/good"], "a has the agent 'good' only: name a second sweep"),
-        (["a", "b"], "a has 'good', 'poor', and b has 'x', 'y': no agent is in both, so say which are meant"),
+        (["a", "b"], "a has 'good', 'poor', and b has 'x', 'y': no agent is in both sweeps; name the agents: SWEEP/AGENT"),
         (["a/good", "b/x"], "a/good and b/x share no task in which trials of both count"),
         (["a", "b", "c"], "compare takes one or two sides, not 3"),
     ],

@@ -23,30 +23,30 @@ def pod(**status: Any) -> dict[str, Any]:
 
 
 def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_name_are() -> None:
-    news = EventFilter()
-    assert news.trial(trial(), "ADDED") == KEY
-    assert news.trial({**trial(), "status": {"phase": "Running"}}, "MODIFIED") is None
-    assert news.trial(trial(generation=2), "MODIFIED") == KEY
-    assert news.trial(trial(generation=2, deletionTimestamp="2026-01-01T00:00:00Z"), "MODIFIED") == KEY
-    assert news.trial(trial(generation=2), "DELETED") == KEY
-    assert news.trial(trial(uid="another"), "ADDED") == KEY
+    event_filter = EventFilter()
+    assert event_filter.trial(trial(), "ADDED") == KEY
+    assert event_filter.trial({**trial(), "status": {"phase": "Running"}}, "MODIFIED") is None
+    assert event_filter.trial(trial(generation=2), "MODIFIED") == KEY
+    assert event_filter.trial(trial(generation=2, deletionTimestamp="2026-01-01T00:00:00Z"), "MODIFIED") == KEY
+    assert event_filter.trial(trial(generation=2), "DELETED") == KEY
+    assert event_filter.trial(trial(uid="another"), "ADDED") == KEY
 
 
 def test_whatever_a_listing_brings_is_news() -> None:
-    news = EventFilter()
-    assert [news.trial(trial(), None), news.trial(trial(), None)] == [KEY, KEY]
-    assert [news.pod(pod(phase="Pending"), None) is not None for _ in range(2)] == [True, True]
+    event_filter = EventFilter()
+    assert [event_filter.trial(trial(), None), event_filter.trial(trial(), None)] == [KEY, KEY]
+    assert [event_filter.pod(pod(phase="Pending"), None) is not None for _ in range(2)] == [True, True]
 
 
 def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
-    news = EventFilter()
+    event_filter = EventFilter()
     pending = pod(phase="Pending")
-    assert news.pod(pending, "ADDED") == PodEvent(KEY, pods.facts(pending), None)
-    assert news.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
+    assert event_filter.pod(pending, "ADDED") == PodEvent(KEY, pods.facts(pending), None)
+    assert event_filter.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
     ready = {"type": "Ready", "status": "True"}
     is_ready = pod(phase="Pending", conditions=[ready])
-    assert news.pod(is_ready, "MODIFIED") == PodEvent(KEY, pods.facts(is_ready), pods.facts(pending))
-    assert news.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
+    assert event_filter.pod(is_ready, "MODIFIED") == PodEvent(KEY, pods.facts(is_ready), pods.facts(pending))
+    assert event_filter.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 
 def test_a_pod_of_nobody_is_no_news() -> None:
@@ -56,12 +56,12 @@ def test_a_pod_of_nobody_is_no_news() -> None:
 
 
 def test_a_trial_is_over_as_long_as_its_last_event_says_so() -> None:
-    news = EventFilter()
-    assert not news.over(KEY)
+    event_filter = EventFilter()
+    assert not event_filter.finished(KEY)
     for phase, over in (("Running", False), ("Complete", True), ("Failed", True)):
-        news.trial({**trial(), "status": {"phase": phase}}, "MODIFIED")
-        assert news.over(KEY) is over
-    news.trial(trial(), "DELETED")
-    assert not news.over(KEY)
-    news.trial(trial(uid="another"), "ADDED")
-    assert not news.over(KEY)
+        event_filter.trial({**trial(), "status": {"phase": phase}}, "MODIFIED")
+        assert event_filter.finished(KEY) is over
+    event_filter.trial(trial(), "DELETED")
+    assert not event_filter.finished(KEY)
+    event_filter.trial(trial(uid="another"), "ADDED")
+    assert not event_filter.finished(KEY)

@@ -87,7 +87,7 @@ async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
     await volume.keep_records(KEY, attempt=1, step=Step(index=12), records=[{"id": "b"}])
     await volume.keep_records(KEY, attempt=2, step=Step(), records=[{"id": "c"}])
     assert sorted(each["id"] for each in await volume.records(KEY, 1)) == ["a", "b"]
-    await volume.begin_attempt(KEY, 2)
+    await volume.start_attempt(KEY, 2)
     assert await volume.records(KEY, 2) == [{"id": "c"}]
 
 

@@ -31,7 +31,7 @@ async def keep(volume: Volume) -> None:
 WRITES: dict[str, Callable[[Volume], Awaitable[object]]] = {
     "keep_step": keep,
     "keep_records": lambda volume: volume.keep_records(KEY, attempt=1, step=Step(), records=[]),
-    "begin_attempt": lambda volume: volume.begin_attempt(KEY, 2),
+    "start_attempt": lambda volume: volume.start_attempt(KEY, 2),
     "finish": lambda volume: volume.finish(KEY, {"result.json": b"{}"}),
     "append_log": lambda volume: volume.append_log(KEY, "a line"),
     "redact": lambda volume: volume.redact(KEY, ["secret"]),

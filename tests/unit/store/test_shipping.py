@@ -212,7 +212,7 @@ async def collected_directly(volume: Volume, s3: servers.S3, told: str | None = 
 async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: servers.S3, volume: Volume) -> None:
     shipped, data, pointer = await collected_directly(volume, s3)
     assert await volume.pointers(KEY) == {"steps/one/artifacts/large": pointer}
-    await volume.begin_attempt(KEY, 2)
+    await volume.start_attempt(KEY, 2)
     await volume.finish(KEY, {"result.json": b"{}"})
     await shipped.ship(KEY)
     found = unpacked(await tar_of(shipped))

@@ -59,10 +59,10 @@ async def test_a_spool_leaves_no_name_behind_not_even_while_it_is_used(volume: V
 async def test_an_earlier_attempt_is_kept_on_record(volume: Volume) -> None:
     await keep(volume, tar(member("0/a", b"first")))
     await volume.append_log(KEY, "the node was lost")
-    await volume.begin_attempt(KEY, 2)
+    await volume.start_attempt(KEY, 2)
     await keep(volume, tar(member("0/a", b"second")), attempt=2)
     before = snapshot(trial_path(volume))
-    await volume.begin_attempt(KEY, 2)
+    await volume.start_attempt(KEY, 2)
     assert snapshot(trial_path(volume)) == before
     assert before["attempts/1/steps/one/agent/a"][2] == b"first"
     assert before["steps/one/agent/a"][2] == b"second"
@@ -80,7 +80,7 @@ async def test_a_collection_begins_its_attempt_and_a_late_one_is_refused(volume:
 async def test_an_attempt_whose_move_was_broken_off_is_moved_to_the_end(volume: Volume) -> None:
     await keep(volume, tar(member("0/a", b"x")))
     (trial_path(volume) / "attempts/1/steps").mkdir(parents=True)
-    await volume.begin_attempt(KEY, 2)
+    await volume.start_attempt(KEY, 2)
     assert "attempts/1/steps.2/one/agent/a" in names(volume)
 
 
@@ -125,7 +125,7 @@ async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: Vol
 async def test_redacting_reaches_earlier_attempts_too_and_nothing_there_is_no_error(volume: Volume) -> None:
     await volume.redact(KEY, ["hunter2"])
     await keep(volume, tar(member("0/a", b"is hunter2")))
-    await volume.begin_attempt(KEY, 2)
+    await volume.start_attempt(KEY, 2)
     await volume.finish(KEY, {"trial.log": b"hunter2"})
     await volume.redact(KEY, ["hunter2"])
     found = snapshot(trial_path(volume))
@@ -152,7 +152,7 @@ async def test_an_archive_is_the_directory(volume: Volume, tmp_path: Path) -> No
         member("0/ünï", b"x"), member("0/" + os.fsdecode(b"\xff"), b"x", mode=0o755),
     )  # fmt: skip
     await keep(volume, sent)
-    await volume.begin_attempt(KEY, 1)
+    await volume.start_attempt(KEY, 1)
     (trial_path(volume) / ".work-crashed").mkdir()
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy.tar").write_bytes(await archived(volume))

@@ -141,5 +141,5 @@ def execute(command: Command, *, verbose: bool = False) -> None:
             return
         kept.seek(0)
         last = b"".join(deque(kept, _SHOWN_LINES)).decode(errors="replace").rstrip()
-    said = f"; its last lines:\n{last}\nmore: repeat the command with --verbose" if last else ""
-    raise UsageError(f"`{' '.join(command.argv)}` failed with status {ended.returncode}{said}")
+    output = f"; its last lines:\n{last}\nmore: repeat the command with --verbose" if last else ""
+    raise UsageError(f"`{' '.join(command.argv)}` failed with status {ended.returncode}{output}")

@@ -14,10 +14,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def find_runner() -> Path | None:
-    """Return the path of $MULTISTEP_RUNNER, else of this package's or the source checkout's runner; None: there is none."""
+    """Return the path of $MULTISTEP_RUNNER, else of this package's or the source checkout's runner; None: no runner."""
     if named := os.environ.get(RUNNER_VARIABLE):
         if not Path(named).is_file():
-            raise UsageError(f"${RUNNER_VARIABLE} is {named}, and there is no such file")
+            raise UsageError(f"${RUNNER_VARIABLE} is {named}, which does not exist")
         return Path(named)
     places = [_PACKAGE / "_runner" / "runner"]
     if checkout := source_checkout():

@@ -14,7 +14,7 @@ from multistep.cli.cluster import Cluster
 from multistep.cli.options import Target
 from multistep.cli.sweep.sweep_report import pairs_table
 from multistep.cli.sweep.sweep_rows import read, read_report
-from multistep.cli.terminal import clean, print_json, print_out, say
+from multistep.cli.terminal import clean, print_err, print_json, print_out
 from multistep.errors import UsageError
 from multistep.report.page import number, probability
 from multistep.report.rows import Row
@@ -53,13 +53,13 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
         sides = [await _side(connected, target.namespace or connected.namespace, each) for each in texts]
     contests = _contests(sides)
     if sides[0].scoring != sides[-1].scoring:
-        say(f"warning: {sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
+        print_err(f"warning: {sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
     compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
     pairs = judged(compared)
     if not pairs:
         raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which trials of both count")
     for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
-        say(f"warning: {warning}")
+        print_err(f"warning: {warning}")
     if as_json:
         print_json([{**asdict(each), "is_real": each.is_real, "verdict": verdict(each)} for each in pairs])
         return
@@ -101,7 +101,7 @@ def _contests(sides: Sequence[Side]) -> list[Contest]:
         return [_contest(first, agent, second, agent) for agent in shared]
     raise UsageError(
         f"{first.name} has {_listed(first.agents)}, and {second.name} has {_listed(second.agents)}: "
-        "no agent is in both, so say which are meant: SWEEP/AGENT"
+        "no agent is in both sweeps; name the agents: SWEEP/AGENT"
     )
 
 
@@ -118,19 +118,19 @@ def verdict(pair: Pair) -> str:
     found, first, second = pair.difference.estimate, clean(pair.first), clean(pair.second)
     tasks = f"{found.tasks} shared tasks"
     if found.value == 0:
-        told = f"{first} and {second} have the same mean reward"
+        result = f"{first} and {second} have the same mean reward"
     else:
         better, worse = (first, second) if found.value > 0 else (second, first)
-        told = f"{better} is better than {worse} by {number(abs(found.value))}"
+        result = f"{better} is better than {worse} by {number(abs(found.value))}"
     if found.tasks == 1:
-        return f"{told} in the only task they share: one task says nothing about others."
+        return f"{result} in the only task that they share; one task does not allow a conclusion about others."
     if found.tasks < FEWEST:
-        return f"{told} over {tasks}, but that shows nothing: with fewer than {FEWEST} tasks no difference can be told from chance."
+        return f"{result} over {tasks}, but this is not significant: fewer than {FEWEST} tasks never show a difference."
     span = "" if found.low is None else f"95 % interval of {first} minus {second} {number(found.low)} to {number(found.high)}, "
     numbers = f"({span}p {_equals(probability(pair.p))})"
     if pair.is_real:
-        return f"{told} over {tasks}, and the difference is real {numbers}."
-    return f"{told} over {tasks}, and no difference is shown {numbers}: chance alone makes as much often enough."
+        return f"{result} over {tasks}, and the difference is real {numbers}."
+    return f"{result} over {tasks}, and no difference is shown {numbers}: chance alone explains it."
 
 
 def _equals(p: str) -> str:

@@ -47,12 +47,12 @@ class _Lines:
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._line, self._clock = line, clock
         self._phase: str | None = None
-        self._told = ""
+        self._printed = ""
         self._at = 0.0
 
     def report(self, status: SweepStatus) -> None:
         text, now = progress_text(status, datetime.now(UTC)), self._clock()
-        if status.phase == self._phase and (text == self._told or now - self._at < LINE_SECONDS):
+        if status.phase == self._phase and (text == self._printed or now - self._at < LINE_SECONDS):
             return
-        self._phase, self._told, self._at = status.phase, text, now
+        self._phase, self._printed, self._at = status.phase, text, now
         self._line(text)

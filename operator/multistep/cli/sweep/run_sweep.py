@@ -25,7 +25,7 @@ from multistep.cli.sweep.sweep_manifest import (
 )
 from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.terminal import print_json, print_out, say
+from multistep.cli.terminal import print_err, print_json, print_out
 from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, owned_by
 from multistep.cli.trial.run_trial import built_image, check, check_used
 from multistep.cli.trial.submit import existing_image
@@ -110,15 +110,15 @@ class SweepSession:
 
     async def _submit(self, make: Callable[[str], SweepSubmission]) -> Exit:
         async with cluster.connect(self.target) as connected:
-            made = make(self.target.namespace or connected.namespace)
-            metadata = made.sweep["metadata"]
+            submission = make(self.target.namespace or connected.namespace)
+            metadata = submission.sweep["metadata"]
             namespace, name = metadata["namespace"], metadata["name"]
-            await _create(connected, made)
+            await _create(connected, submission)
             if self.detach:
                 status = SweepStatus()
-                say(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
+                print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
             else:
-                say(f"sweep {name} in namespace {namespace}")
+                print_err(f"sweep {name} in namespace {namespace}")
                 status = await follow_sweep(connected, namespace, name)
         if self.detach and not self.as_json:
             print(name)
@@ -146,14 +146,14 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
     return outcome_of_sweep(status).exit
 
 
-async def _create(connected: Cluster, made: SweepSubmission) -> None:
+async def _create(connected: Cluster, submission: SweepSubmission) -> None:
     """Create the sweep, then the objects that it owns, so that an interruption leaves no orphans. Raises ClusterError."""
-    for manifest in made.others:
+    for manifest in submission.others:
         await connected.apply(manifest)
-    metadata = made.sweep["metadata"]
-    sweep = await _created(connected, made.sweep)
+    metadata = submission.sweep["metadata"]
+    sweep = await _created(connected, submission.sweep)
     try:
-        for manifest in made.owned:
+        for manifest in submission.owned:
             await connected.apply(owned_by(manifest, sweep))
     except (ClusterError, asyncio.CancelledError):
         with suppress(ClusterError):

@@ -117,8 +117,8 @@ def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | No
 
 def _agent(text: str, env: Sequence[Manifest]) -> Manifest:
     more = optional(env=list(env) or None)
-    name, told, command = text.partition("=")
-    if not told:
+    name, separator, command = text.partition("=")
+    if not separator:
         if name not in _PLAIN_AGENTS:
             raise UsageError(f"--agent {text}: must be {', '.join(_PLAIN_AGENTS)}, or NAME=COMMAND for one of your own")
         return {"name": name, "agent": {"name": name, **more}}

@@ -14,7 +14,7 @@ from rich.text import Text
 from multistep.cli import cluster
 from multistep.cli.options import Target
 from multistep.cli.sweep.sweep_rows import read
-from multistep.cli.terminal import clean, print_out, say, table
+from multistep.cli.terminal import clean, print_err, print_out, table
 from multistep.errors import UsageError
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import number, page, probability
@@ -54,13 +54,13 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
         about, rows = await read(connected, target.namespace or connected.namespace, sweep)
     summary = summarize(rows)
     for warning in summary.warnings:
-        say(f"warning: {clean(warning)}")
+        print_err(f"warning: {clean(warning)}")
     for each in outputs:
         if each.form == "table":
             print_out(standings_table(summary), *differences(summary))
         elif each.path:
             _write(each.path, _content(each.form, about, summary))
-            say(f"wrote {each.path}")
+            print_err(f"wrote {each.path}")
         else:
             sys.stdout.flush()
             sys.stdout.buffer.write(_content(each.form, about, summary))

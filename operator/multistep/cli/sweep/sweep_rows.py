@@ -47,7 +47,7 @@ def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
     """Return the UID of a deleted sweep of which only trials exist."""
     uids = {uid for uid, _ in owned}
     if len(uids) > 1:
-        raise UsageError(f"there is no sweep {sweep!r}, and the trials left belong to {len(uids)} deleted sweeps of that name")
+        raise UsageError(f"sweep {sweep!r} does not exist, and its trials belong to {len(uids)} deleted sweeps of that name")
     return next(iter(uids), None)
 
 

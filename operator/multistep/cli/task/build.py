@@ -55,11 +55,11 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
 
 def _explain(*, runner: bool, in_reach: bool) -> None:
     """Print what the next command needs to know."""
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
 
     if runner:
-        say("the runner is in the image: set spec.environment.runnerInImage: true, or --runner-in-image beside --image")
+        print_err("the runner is in the image: set spec.environment.runnerInImage: true, or --runner-in-image beside --image")
     else:
-        say("the runner is not in the image, as no runner binary was found here: an init container will copy it")
+        print_err("the runner is not in the image, as no runner binary was found here: an init container will copy it")
     if not in_reach:
-        say("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")
+        print_err("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")

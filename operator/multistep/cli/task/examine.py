@@ -137,7 +137,7 @@ def _limited(config: TaskConfig) -> Iterator[str]:
     verifiers = (config.verifier, *(step.verifier for step in config.steps or []))
     environments = (config.environment, *(each.environment for each in verifiers if each.environment))
     for mode in sorted({each.network_mode for each in environments} - {"public"}):
-        yield f"network_mode: {mode} is refused by operators that were not told that their cluster enforces NetworkPolicies"
+        yield f"network_mode: {mode} is rejected by operators without trials.networkPolicyEnforced"
 
 
 def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:

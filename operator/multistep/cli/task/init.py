@@ -27,9 +27,9 @@ The new task runs unchanged: each step asks for a line in a file, tests for it a
 def init(directory: Path, steps: str) -> None:
     """Create a task from a template in the new directory NAME."""
     from multistep.cli.task.scaffold import scaffold
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
 
     names = [each.strip() for each in steps.split(",")]
     scaffold(directory, names)
     click.echo(directory)
-    say(f"created a task with {len(names)} steps; next: multistep check {directory}")
+    print_err(f"created a task with {len(names)} steps; next: multistep check {directory}")

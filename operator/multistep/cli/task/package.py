@@ -22,7 +22,7 @@ the trials carry the label multistep.dev/bundle=DIGEST, and
   kubectl delete multisteptrial,configmap -l multistep.dev/bundle=DIGEST
 removes all of them. (What `multistep run` makes goes with its trial.)
 
-With --to they go to a registry or bucket instead, and the trial names them by digest; what is there already is not sent
+With --to they go to a registry or bucket instead, and the trial names them by digest; existing content is not sent
 again. Credentials are those of `docker login`, and the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
 AWS_ENDPOINT_URL (with AWS_ALLOW_HTTP=true where that is http://); the operator's are in the Secret of --source-secret.
 
@@ -51,7 +51,7 @@ def package(
 ) -> None:
     """Write the manifests of a trial of the task in directory TASK to stdout."""
     from multistep.cli.task.task_directory import TaskDirectory
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
     from multistep.cli.trial.manifests import to_yaml
     from multistep.cli.trial.submit import TrialOptions, existing_image, make_request, make_submission
     from multistep.cli.values import Values
@@ -62,10 +62,10 @@ def package(
 
     directory = TaskDirectory.open(task)
     if directory.toml_error:
-        say(f"warning: {directory.toml_error}; packaged as it is")
+        print_err(f"warning: {directory.toml_error}; packaged as it is")
     chosen = existing_image(directory, image, runner_in_image=runner_in_image)
     if chosen is not None and image is None:
-        say(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
+        print_err(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
     request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
     if to:
         from dataclasses import replace
@@ -73,7 +73,7 @@ def package(
         from multistep.cli.task.publish import publish
 
         published = publish(directory, to, plain_http=plain_http, secret=source_secret)
-        say(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
+        print_err(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
         request = replace(request, source=published.source)
     submission = make_submission(directory, request, Values(), shared=True)
     click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 from multistep.api.conditions import is_finished
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster
-from multistep.cli.terminal import say, working
+from multistep.cli.terminal import print_err, working
 from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.unpack import Unpacked, unpack
 from multistep.errors import NotFound, StoreError, Unavailable, UsageError
@@ -142,6 +142,6 @@ def _shown(uri: str) -> str:
 
 def _warn_left_out(unpacked: Unpacked) -> None:
     for path, why in unpacked.left_out[:_SHOWN]:
-        say(f"warning: left out {path!r}: {why}")
+        print_err(f"warning: left out {path!r}: {why}")
     if len(unpacked.left_out) > _SHOWN:
-        say(f"warning: left out {len(unpacked.left_out) - _SHOWN} more")
+        print_err(f"warning: left out {len(unpacked.left_out) - _SHOWN} more")

@@ -53,9 +53,9 @@ def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
     """Return the changes as lines. old: None for the first status."""
     before = old or TrialStatus()
     lines = _attempt_lines(before, new)
-    began_anew = len(new.attempts) > len(before.attempts)
+    restarted = len(new.attempts) > len(before.attempts)
     for index, step in enumerate(new.steps):
-        former = before.steps[index] if index < len(before.steps) and not began_anew else None
+        former = before.steps[index] if index < len(before.steps) and not restarted else None
         lines += _step_lines(index, former, step)
     return lines + _phase_lines(before, new)
 
@@ -74,8 +74,8 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
     durations = step.durations or Durations()
     spent = {"agent": durations.agent, "verifier": durations.verifier}
     times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
-    told = [f"reward {rewards_text(step.rewards)}", *times, *_brief_faults(step)]
-    return [f"{label}: {step.phase}, {', '.join(told)}"]
+    parts = [f"reward {rewards_text(step.rewards)}", *times, *_brief_faults(step)]
+    return [f"{label}: {step.phase}, {', '.join(parts)}"]
 
 
 def _brief_faults(step: StepStatus) -> list[str]:
@@ -108,12 +108,12 @@ async def versions(
 
 
 @asynccontextmanager
-async def _note_if_silent(heard: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
+async def _note_if_silent(received: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
     """Call note if no operator has set a status after a while."""
 
     async def wait() -> None:
         await asyncio.sleep(UNHEARD_SECONDS)
-        if not heard():
+        if not received():
             note(_UNHEARD)
 
     task = asyncio.create_task(wait())

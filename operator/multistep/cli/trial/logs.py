@@ -93,7 +93,7 @@ def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
 
 async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:
     from multistep.cli import cluster
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
     from multistep.cli.trial.outcome import outcome
     from multistep.cli.trial.trial_output import Reader
 
@@ -103,7 +103,7 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
         status = await (_follow if wanted.follow else _once)(connected, namespace, trial, reader, wanted)
     form.close()
     if not reader.shown:
-        say(_nothing(trial, status))
+        print_err(_nothing(trial, status))
     return outcome(status).exit if wanted.follow else 0
 
 
@@ -138,7 +138,7 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     """Poll for output until the trial finishes. Errors while the pod starts or ends are retried; nothing is shown twice."""
     from multistep.api.conditions import is_finished
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
     from multistep.cli.trial.trial_output import LATER
     from multistep.errors import UsageError
 
@@ -154,7 +154,7 @@ async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, w
         except UsageError as error:
             if finished:
                 raise
-            say(f"{error}; waiting until the trial finishes")
+            print_err(f"{error}; waiting until the trial finishes")
             allowed = False
         if finished:
             _check_step(status, wanted, name)

@@ -44,18 +44,18 @@ class Raw:
     def __init__(self, write: Write, *, titles: bool) -> None:
         self._write, self._titles = write, titles
         self._piece: Piece | None = None
-        self._at_begin = True
+        self._at_line_start = True
 
     def start(self, piece: Piece) -> None:
         if piece != self._piece:
-            self._write(b"" if self._at_begin else b"\n")
+            self._write(b"" if self._at_line_start else b"\n")
             if self._titles:
                 self._write(f"==> {escaped(piece.title)} <==\n".encode())
-            self._piece, self._at_begin = piece, True
+            self._piece, self._at_line_start = piece, True
 
     def show(self, data: bytes) -> None:
         self._write(data)
-        self._at_begin = data.endswith(b"\n") if data else self._at_begin
+        self._at_line_start = data.endswith(b"\n") if data else self._at_line_start
 
     def end(self) -> None:
         return
@@ -122,7 +122,7 @@ class Json:
         *lines, rest = self._decoder.decode(data).split("\n")
         for line in lines:
             self._take(line)
-            self._tell()
+            self._write_part()
         self._take(rest)
 
     def end(self) -> None:
@@ -139,18 +139,18 @@ class Json:
 
     def _finish_line(self) -> None:
         if self._length:
-            self._tell()
+            self._write_part()
 
-    def _tell(self) -> None:
+    def _write_part(self) -> None:
         assert self._piece is not None
         left_out = self._length - len(self._line)
-        told = {
+        document = {
             "attempt": self._piece.attempt,
             "step": self._piece.step or None,
             "phase": self._piece.phase,
             "text": self._line.removesuffix("\r"),
         }
-        self._write((json.dumps(told | ({"charactersLeftOut": left_out} if left_out else {})) + "\n").encode())
+        self._write((json.dumps(document | ({"charactersLeftOut": left_out} if left_out else {})) + "\n").encode())
         self._line, self._length = "", 0
 
 

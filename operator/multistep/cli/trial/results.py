@@ -22,7 +22,7 @@ Nothing but a kubeconfig is needed: the results are read through the API server.
 @click.command(epilog=_EPILOG)
 @trial_argument
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Write into DIRECTORY although there is something in it.")
+@click.option("--force", is_flag=True, help="Write into DIRECTORY although it is not empty.")
 @namespace_option
 @kubeconfig_options
 def results(trial: str, directory: Path, force: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
@@ -36,7 +36,7 @@ def results(trial: str, directory: Path, force: bool, namespace: str | None, kub
 async def _results(target: Target, trial: str, directory: Path) -> None:
     from multistep.api.trial import parse_status
     from multistep.cli import cluster
-    from multistep.cli.terminal import bytes_text, say, stored_text
+    from multistep.cli.terminal import bytes_text, print_err, stored_text
     from multistep.cli.trial.fetch import fetch_results
     from multistep.errors import UsageError
 
@@ -46,11 +46,11 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
         if found is None:
             raise UsageError(
                 f"trial {trial!r} does not exist in namespace {namespace!r}: `kubectl get mst -A` lists all. If it was deleted, "
-                f"its results may still be on the operator's volume, in {namespace}/{trial}/, but only its status said how to read "
-                "them: ask whoever runs the operator (docs/operations.md, Results)"
+                f"its results may still be on the operator's volume, in {namespace}/{trial}/, but only its status had their "
+                "key: ask whoever runs the operator (docs/operations.md, Results)"
             )
         status = parse_status(found)
         unpacked = await fetch_results(connected, trial, status, directory)
-    say(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")
+    print_err(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")
     if status.results_store:
-        say(stored_text(status.results_store))
+        print_err(stored_text(status.results_store))

@@ -17,7 +17,7 @@ from multistep.cli.image.kubeconfig import current_cluster
 from multistep.cli.options import Target
 from multistep.cli.task.examine import Report, examine
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.terminal import Progress, print_json, print_out, say, status_document, trial_view
+from multistep.cli.terminal import Progress, print_err, print_json, print_out, status_document, trial_view
 from multistep.cli.trial.fetch import check_directory, fetch_results
 from multistep.cli.trial.follow import follow
 from multistep.cli.trial.manifests import TrialImage, TrialRequest
@@ -82,7 +82,7 @@ class Session:
             await submit(connected, submission)
             if self.detach:
                 return self._leave(namespace, name)
-            say(f"trial {name} in namespace {namespace}")
+            print_err(f"trial {name} in namespace {namespace}")
             status = await self._follow(connected, namespace, name)
             return await self._finish(connected, namespace, name, status)
 
@@ -91,7 +91,7 @@ class Session:
             print_json(status_document(namespace, name, TrialStatus()))
         else:
             print(name)
-            say(f"submitted; {_hints(namespace, name)}")
+            print_err(f"submitted; {_hints(namespace, name)}")
         return Exit.OK
 
     async def _follow(self, connected: Cluster, namespace: str, name: str) -> TrialStatus:
@@ -118,7 +118,7 @@ class Session:
         else:
             print_out(trial_view(name, status, namespace=namespace))
         if fault is not None:
-            say(f"error: results were not fetched: {fault}")
+            print_err(f"error: results were not fetched: {fault}")
         return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
 
 
@@ -126,7 +126,7 @@ def check(directory: TaskDirectory, *, verification: bool, agents: Collection[st
     """Print a task's warnings. given: names of variables. Raises InvalidTask, or UsageError if a variable is missing."""
     report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents)
     for warning in report.warnings:
-        say(f"warning: {warning}")
+        print_err(f"warning: {warning}")
     if not report.ok:
         lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
         raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *lines]))
@@ -144,7 +144,7 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Collect
     message = f"--var {' --var '.join(unused)}: no template in task.toml uses {', '.join(f'${{{name}}}' for name in unused)}"
     if "command" in agents:
         raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
-    say(f"warning: {message}")
+    print_err(f"warning: {message}")
 
 
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:

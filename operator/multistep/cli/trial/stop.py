@@ -65,31 +65,31 @@ async def _request_stop(connected: Cluster, namespace: str, found: dict[str, obj
     from multistep.api.conditions import is_finished
     from multistep.api.model import Metadata
     from multistep.api.trial import parse_status
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
     from multistep.cli.trial.outcome import outcome
     from multistep.kube.resources import TRIALS
 
     metadata, status = Metadata.model_validate(found["metadata"]), parse_status(found)
     if is_finished(status):
-        say(f"{metadata.name}: is {outcome(status).phase} already")
+        print_err(f"{metadata.name}: is {outcome(status).phase} already")
     else:
         await connected.patch(TRIALS, namespace, metadata.name, {"metadata": {"uid": metadata.uid}, "spec": {"stop": True}})
-        say(f"{metadata.name}: stopping")
+        print_err(f"{metadata.name}: stopping")
     return status
 
 
 async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
     from multistep.api.conditions import is_finished
     from multistep.cli.exits import Interrupted
-    from multistep.cli.terminal import say
+    from multistep.cli.terminal import print_err
     from multistep.cli.trial.follow import until_finished
     from multistep.cli.trial.outcome import outcome
 
     async def one(name: str, status: TrialStatus) -> TrialStatus:
         if not is_finished(status):
-            status = await until_finished(connected, namespace, name, say)
+            status = await until_finished(connected, namespace, name, print_err)
             end = outcome(status)
-            say(f"{name}: {end.phase}: {end.why}")
+            print_err(f"{name}: {end.phase}: {end.why}")
         return status
 
     try:

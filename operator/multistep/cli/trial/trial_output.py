@@ -12,7 +12,7 @@ from urllib.parse import quote
 from multistep.api.conditions import is_finished
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster
-from multistep.cli.terminal import say
+from multistep.cli.terminal import print_err
 from multistep.cli.trial.fetch import read_part
 from multistep.cli.trial.pieces import Piece, Wanted, pieces
 from multistep.cli.trial.printing import MAX_TAIL_BYTES, Form, Tail
@@ -35,7 +35,7 @@ class Reader:
         self._offsets: dict[Piece, int] = {}
         self._finished: set[Piece] = set()
         self._passed: set[Piece] = set()  # missing in the pod, perhaps in the results
-        self._told: set[str] = set()
+        self._printed_notes: set[str] = set()
         self._since: int | None = None  # the latest attempt at the first poll
         self.shown = 0  # bytes
 
@@ -56,10 +56,10 @@ class Reader:
     def _give_up(self, lost: list[Piece]) -> None:
         """Skip output of a finished attempt: its results can be read only when the trial has finished."""
         if lost and self._wanted.follow and any(each in self._offsets for each in lost):
-            self._tell(f"attempt {lost[0].attempt} finished and its pod was deleted: its last output is not shown")
+            self._print_once(f"attempt {lost[0].attempt} finished and its pod was deleted: its last output is not shown")
             self._finished.update(lost)
         elif lost and not self._wanted.follow:
-            self._tell("the output of earlier attempts can be read when the trial has finished")
+            self._print_once("the output of earlier attempts can be read when the trial has finished")
 
     # -- the runner
 
@@ -116,7 +116,7 @@ class Reader:
             if piece.phase == HEALTHCHECK and not printed.done:
                 return False  # each healthcheck attempt restarts the output: show the last one
             if printed.start > offset and tail is None:
-                self._tell(f"{piece.title}: {printed.start - offset} bytes were dropped in the pod")
+                self._print_once(f"{piece.title}: {printed.start - offset} bytes were dropped in the pod")
             offset = max(offset, printed.start) + len(printed.data)
             self._show(piece, printed.data, tail)
             if not printed.data or offset >= printed.size or asyncio.get_running_loop().time() > until:
@@ -172,10 +172,10 @@ class Reader:
             self.shown += len(data)
             sys.stdout.flush()
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            say(text)
+    def _print_once(self, text: str) -> None:
+        if text not in self._printed_notes:
+            self._printed_notes.add(text)
+            print_err(text)
 
 
 LATER = (PodError, ClusterError)  # the pod may be starting or ending, or the connection broken: retry

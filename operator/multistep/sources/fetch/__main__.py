@@ -67,7 +67,7 @@ def check(file: Path, order: Order) -> None:
         names = {path for path, _ in read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))}
     if "task.toml" not in names:
         where = f"at {order.request.path!r}" if order.request.path.strip("/") else "at its top"
-        raise SourceError(f"{order.request.location.partition('?')[0]} holds no task: there is no task.toml {where}")
+        raise SourceError(f"{order.request.location.partition('?')[0]} has no task: task.toml is missing {where}")
 
 
 def outcome(order: Order) -> Fetched | SourceError:
@@ -78,7 +78,7 @@ def outcome(order: Order) -> Fetched | SourceError:
     except SourceError as error:
         return error
     except MemoryError:
-        return SourceError(f"{what} takes more memory to read than there is for it", reason=TOO_LARGE)
+        return SourceError(f"{what} takes more memory to read than the limit", reason=TOO_LARGE)
     except (OSError, zlib.error) as error:
         return SourceError(f"{what} could not be read or kept: {getattr(error, 'strerror', None) or error}", transient=True)
     except Exception as error:  # libraries raise any exception on hostile bytes

@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 from multistep.errors import SourceError
 from multistep.sources.bundle import Entry, Limits
 from multistep.sources.fetch.guard import check_named, host_of, listed
-from multistep.sources.fetch.http import basic, make_pool, trouble
+from multistep.sources.fetch.http import basic, connection_error, make_pool
 from multistep.sources.fetch.oci import kept_in
 from multistep.sources.fetch.output import Budget, Output, write_tar
 from multistep.sources.fetch.request import COMMIT, Fetched, Order
@@ -111,7 +111,7 @@ class _Remote:
             return [revision.encode()]
 
         nothing = repository.get_graph_walker([])
-        self._told(lambda: self._client.fetch_pack(self._path, want, nothing, take, depth=1), at=revision)  # type: ignore[arg-type]
+        self._call(lambda: self._client.fetch_pack(self._path, want, nothing, take, depth=1), at=revision)  # type: ignore[arg-type]
 
     def _check_known(self, revision: str) -> None:
         """Raise SourceError if the commit does not exist: git's own server then closes the connection without an error."""
@@ -119,20 +119,20 @@ class _Remote:
             raise SourceError(f"{self._url} has no commit {revision}, or does not give it", reason=NOT_FOUND)
 
     def _refs(self) -> dict[str, str]:
-        found: Any = self._told(lambda: self._client.get_refs(self._path))
+        found: Any = self._call(lambda: self._client.get_refs(self._path))
         refs = getattr(found, "refs", found)
         return {name.decode(errors="replace"): each.decode() for name, each in refs.items() if each}
 
-    def _told(self, ask: Any, at: str = "") -> Any:
+    def _call(self, ask: Any, at: str = "") -> Any:
         try:
             return ask()
         except (HTTPUnauthorized, HTTPProxyUnauthorized):
-            text = f"{self._url}: access denied, or it is not there; check the URL and the Secret named in secretRef, or name one"
+            text = f"{self._url}: access denied, or it does not exist; check the URL and the Secret named in secretRef, or name one"
             raise SourceError(text, reason=DENIED) from None
         except NotGitRepository:
-            raise SourceError(f"{self._url} is not there, or is no git repository", reason=NOT_FOUND) from None
+            raise SourceError(f"{self._url} does not exist, or is not a git repository", reason=NOT_FOUND) from None
         except (HTTPError, OSError) as error:
-            raise trouble(error, self._url) from None
+            raise connection_error(error, self._url) from None
         except HangupException:
             raise _BrokeOff(f"{self._url}: the server broke off", transient=True) from None
         except GitProtocolError as error:
@@ -160,17 +160,17 @@ class _OneHost:
             if new is not None and (new.host != self._host or (new.scheme != "https" and url.startswith("https"))):
                 raise SourceError(f"{host_of(url)} redirects to {new.host}: name that in spec.task.git.url, if it is what you want")
             url = place if new is not None else f"{urlsplit(url).scheme}://{urlsplit(url).netloc}{place}"
-        raise SourceError(f"{host_of(url)} redirects again and again")
+        raise SourceError(f"{host_of(url)} redirects too often")
 
 
-def _refused(said: str, url: str, at: str) -> SourceError:
-    if "403" in said or "401" in said:
+def _refused(response: str, url: str, at: str) -> SourceError:
+    if "403" in response or "401" in response:
         return SourceError(f"{url}: access denied; check the Secret named in secretRef", reason=DENIED)
-    if re.search(r"\b(429|5\d\d)\b", said):
+    if re.search(r"\b(429|5\d\d)\b", response):
         return SourceError(f"{url}: the server does not serve it now", transient=True)
-    if "not our ref" in said or "not found" in said.lower() or "unadvertised" in said:
+    if "not our ref" in response or "not found" in response.lower() or "unadvertised" in response:
         return SourceError(f"{url} has no commit {at}, or does not give it", reason=NOT_FOUND)
-    return SourceError(f"{url}: the server refuses, or speaks no git: {said[:200]!r}", transient=True)
+    return SourceError(f"{url}: the server rejects the request, or does not speak git: {response[:200]!r}", transient=True)
 
 
 def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:

@@ -79,7 +79,7 @@ class Http:
         try:
             return self._pool.request(method, url, headers=headers, body=body, redirect=False, preload_content=False)
         except (HTTPError, OSError) as error:
-            raise trouble(error, host_of(url)) from None
+            raise connection_error(error, host_of(url)) from None
 
 
 def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
@@ -95,7 +95,7 @@ def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
                 raise SourceError(f"{what} has more than {most} bytes, which is the limit", reason=TOO_LARGE)
             yield data
     except (HTTPError, OSError) as error:
-        raise trouble(error, what) from None
+        raise connection_error(error, what) from None
     finally:
         response.close()
 
@@ -115,7 +115,7 @@ def check_status(response: Response, what: str) -> Response:
         text = f"{what}: access denied (HTTP {status}); check the Secret named in secretRef, or name one"
         raise SourceError(text, reason=DENIED)
     if status in (404, 410):
-        raise SourceError(f"{what} is not there (HTTP {status})", reason=NOT_FOUND)
+        raise SourceError(f"{what} does not exist (HTTP {status})", reason=NOT_FOUND)
     if status in (408, 425, 429) or status >= 500:
         raise SourceError(f"{what}: the server does not serve it now (HTTP {status})", transient=True)
     raise SourceError(f"{what}: the server answers with HTTP {status}")
@@ -126,7 +126,7 @@ def basic(user: str, password: str) -> str:
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-def trouble(error: Exception, what: str) -> SourceError:
+def connection_error(error: Exception, what: str) -> SourceError:
     """Return a SourceError for a failed request, without the URL, which may be signed. Invalid certificates and requests are
     permanent errors, all others are transient.
     """

@@ -36,10 +36,10 @@ class Registry:
         """Return digest and content of the manifest (or index) with a tag or digest. Raises SourceError if its digest differs."""
         what = f"{self._reference.name}{'@' if ':' in wanted else ':'}{wanted}"
         response = check_status(self._send("GET", f"manifests/{wanted}", {"Accept": _ACCEPT}), what)
-        told = response.headers.get("Docker-Content-Digest", "")
+        sent = response.headers.get("Docker-Content-Digest", "")
         data = body(response, what)
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        expected = wanted if ":" in wanted else told
+        expected = wanted if ":" in wanted else sent
         if expected.startswith("sha256:") and expected != digest:
             raise SourceError(f"{what}: the registry sent a manifest with digest {digest}", reason=DIGEST)
         try:

@@ -20,7 +20,7 @@ class Rules:
     """The operator's settings for fetches. allowed_hosts: patterns of hosts that a trial may name; empty: all.
 
     insecure_hosts: registries without TLS, and hosts to which credentials may be sent without TLS. blocked_networks: no
-    connection is made to an address in them, whatever the host name. seconds: timeout of one fetch.
+    connection is opened to an address in them, whatever the host name. seconds: timeout of one fetch.
     """
 
     allowed_hosts: tuple[str, ...] = ()
@@ -119,8 +119,8 @@ def parse_answer(text: bytes) -> Fetched:
     """Parse an answer: what was fetched, or the SourceError. Raises ValueError, KeyError or TypeError if it is invalid."""
     table = json.loads(text)
     if "error" in table:
-        told = table["error"]
-        raise SourceError(told["message"], transient=told["transient"], reason=told["reason"])
+        error = table["error"]
+        raise SourceError(error["message"], transient=error["transient"], reason=error["reason"])
     fetched = table["fetched"]
     return Fetched(**{**fetched, "tasks": tuple(FetchedTask(**each) for each in fetched["tasks"])})
 

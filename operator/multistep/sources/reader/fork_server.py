@@ -31,17 +31,17 @@ class ForkServer:
 
     async def read(self, order: Order) -> Answer:
         """Return the task. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child died."""
-        said, code = b"", None
+        output, code = b"", None
         with suppress(TimeoutError):
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
-                said, code = await self._exchange(order.to_json())
+                output, code = await self._exchange(order.to_json())
         if code == -signal.SIGXCPU:
             text = f"reading the task took more than {CPU_SECONDS} s of CPU time"
             raise InvalidSpec(f"spec.task: {text}: make its patterns in .harborignore simpler, or its files and links fewer")
         if code != 0:
             raise ReadFailed(f"the process that read the task {_how(code)}")
         try:
-            return parse_answer(said)
+            return parse_answer(output)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ReadFailed(f"the process that read the task gave no answer: {type(error).__name__}") from None
 
@@ -58,12 +58,12 @@ class ForkServer:
             with suppress(ConnectionError):
                 await loop.sock_sendall(talk, order)
                 talk.shutdown(socket.SHUT_WR)
-            said = bytearray()
+            output = bytearray()
             with suppress(ConnectionError):
-                while len(said) <= ANSWER_BYTES and (data := await loop.sock_recv(talk, _CHUNK)):
-                    said += data
+                while len(output) <= ANSWER_BYTES and (data := await loop.sock_recv(talk, _CHUNK)):
+                    output += data
             code = await loop.sock_recv(status, STATUS.size)
-            return bytes(said), STATUS.unpack(code)[0] if len(code) == STATUS.size else None
+            return bytes(output), STATUS.unpack(code)[0] if len(code) == STATUS.size else None
 
     def _send(self, *sockets: socket.socket) -> None:
         for _ in range(_STARTS):

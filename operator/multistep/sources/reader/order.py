@@ -62,12 +62,12 @@ class Answer:
 
 def error_answer(error: MultistepError) -> bytes:
     """Return an error as an answer."""
-    told = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LENGTH]}
+    document = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LENGTH]}
     if isinstance(error, SourceError):
-        told |= {"reason": error.reason, "transient": error.transient, "retry": error.retry_seconds}  # type: ignore[dict-item]
+        document |= {"reason": error.reason, "transient": error.transient, "retry": error.retry_seconds}  # type: ignore[dict-item]
     if isinstance(error, InvalidTask):
-        told |= {"kind": error.kind, "field": error.field[:_MESSAGE_LENGTH]}
-    return json.dumps({"error": told}).encode()
+        document |= {"kind": error.kind, "field": error.field[:_MESSAGE_LENGTH]}
+    return json.dumps({"error": document}).encode()
 
 
 def parse_answer(text: bytes) -> Answer:
@@ -90,14 +90,14 @@ def _layout(table: Mapping[str, Any]) -> TaskLayout:
     return TaskLayout(**{**table, "steps": steps, "root": StepLayout(**table["root"])})
 
 
-def _error(told: Mapping[str, Any]) -> MultistepError:
-    message = str(told["message"])[:_MESSAGE_LENGTH]
-    match told["type"]:
+def _error(document: Mapping[str, Any]) -> MultistepError:
+    message = str(document["message"])[:_MESSAGE_LENGTH]
+    match document["type"]:
         case "InvalidTask":
-            error = InvalidTask(message, kind=str(told["kind"]))
-            error.field = str(told["field"])
+            error = InvalidTask(message, kind=str(document["kind"]))
+            error.field = str(document["field"])
             return error
         case "InvalidSpec":
             return InvalidSpec(message)
-    retry = cast("float | None", told["retry"])
-    return SourceError(message, transient=bool(told["transient"]), reason=str(told["reason"]), retry_seconds=retry)
+    retry = cast("float | None", document["retry"])
+    return SourceError(message, transient=bool(document["transient"]), reason=str(document["reason"]), retry_seconds=retry)
