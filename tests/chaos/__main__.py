@@ -23,19 +23,19 @@ def main() -> int:
     """Run the command line. Return 0 if the run passed, 1 if it did not, and 2 if it is not possible here."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--trials", type=int, default=40, metavar="N")
-    parser.add_argument("--seconds", type=float, default=300.0, help="how long the storm lasts at most (default: %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(10**6), help="chooses the blows; their effect is never quite the same"
+        "--seconds", type=float, default=300.0, help="maximum duration of the faults in seconds (default: %(default)s)"
     )
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="selects the faults; their timing still varies")
     parser.add_argument(
-        "--out", type=Path, default=Path("out/chaos"), metavar="DIR", help="where the operator's log is kept (default: %(default)s)"
+        "--out", type=Path, default=Path("out/chaos"), metavar="DIR", help="directory of the operator's log (default: %(default)s)"
     )
     options = parser.parse_args()
-    print(f"seed {options.seed}, {options.trials} trials, a storm of at most {options.seconds:.0f} s", flush=True)
+    print(f"seed {options.seed}, {options.trials} trials, faults for at most {options.seconds:.0f} s", flush=True)
     try:
         outcome = asyncio.run(_run(Options(options.trials, options.seconds, options.seed, options.out / str(options.seed))))
     except asyncio.CancelledError:
-        print("chaos: ended before its time", file=sys.stderr)
+        print("chaos: interrupted", file=sys.stderr)
         return 1
     except (MultistepError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)

@@ -18,18 +18,18 @@ from multistep.errors import ClusterError, UsageError
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
 from multistep.pods.manifest import LABEL_TRIAL
+from tests.chaos.injector import COMPONENTS, FaultInjector
 from tests.chaos.netns import led_astray, listen
 from tests.chaos.outside import OutsideLog, outside_log
 from tests.chaos.proxy import Chance, Proxy, proxy
 from tests.chaos.report import Outcome, describe, last_words
-from tests.chaos.storm import COMPONENTS, Storm
 from tests.chaos.trials import UNLUCKY, Course, manifest
 from tests.chaos.verdict import Evidence, wrongs
 from tests.chaos.victim import QUICK_TO_FOLLOW, Victim
 from tests.e2e.given import Given, Object, finished
 from tests.e2e.operators import with_variables
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 CALM_SECONDS = 400.0  # for the unfinished trials after the last fault
 ORPHANS_SECONDS = 60.0  # documented deadline for deleting orphans
 MOST_DESCRIBED = 5
@@ -58,7 +58,7 @@ class Scene:
     started: float
     trials: list[Object] = field(default_factory=list)
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Print a line of progress."""
         ended = sum(map(finished, self.trials))
         print(f"{time.monotonic() - self.started:6.1f} s  {ended:3} of {self.options.trials} ended  {what}", flush=True)
@@ -74,10 +74,10 @@ async def run(options: Options) -> Outcome:
     async with _cluster() as (config, client), _scene(options, config, client) as scene:
         for name in scene.course.names:
             await scene.given.applied(manifest(scene.course, name))
-        scene.tell("all trials are made; the storm begins")
+        scene.report("all trials are created; fault injection starts")
         try:
-            storm = await _weather(scene)
-            return await _judged(scene, storm)
+            injector = await _inject_faults(scene)
+            return await _judged(scene, injector)
         finally:
             await scene.victim.ready()
 
@@ -88,7 +88,7 @@ async def _cluster() -> AsyncIterator[tuple[Config, Client]]:
     config = load_config()
     async with await Client.connect() as client:
         if urlsplit(client.connection.base_url).hostname != config.network.api_address:
-            raise UsageError(f"chaos strikes the cluster of localkube only; KUBECONFIG is for {client.connection.base_url}")
+            raise UsageError(f"chaos runs only on the cluster of localkube; KUBECONFIG is for {client.connection.base_url}")
         yield config, client
 
 
@@ -120,49 +120,51 @@ async def _namespace(client: Client) -> AsyncIterator[Given]:
         await client.delete(await client.resource_of(space), None, given.namespace)
 
 
-async def _weather(scene: Scene) -> Storm:
+async def _inject_faults(scene: Scene) -> FaultInjector:
     """Inject faults while trials run, then wait without faults for the unfinished trials."""
     options = scene.options
-    storm = Storm(scene.given, scene.victim, scene.proxy, random.Random(options.seed), options.trials // 2, UNLUCKY, scene.tell)
-    scene.proxy.chance.raging = True
-    raging = asyncio.create_task(storm.rage())
-    await _all_ended(scene, options.seconds, raging)
+    injector = FaultInjector(
+        scene.given, scene.victim, scene.proxy, random.Random(options.seed), options.trials // 2, UNLUCKY, scene.report
+    )
+    scene.proxy.chance.active = True
+    injecting = asyncio.create_task(injector.run())
+    await _all_ended(scene, options.seconds, injecting)
     with suppress(TimeoutError):  # on a slow machine fewer faults occur while the trials run
         async with asyncio.timeout(options.seconds):
-            while _missing(storm.count) and not raging.done():
-                await asyncio.sleep(LOOK_SECONDS)
-    scene.proxy.chance.raging = False
-    storm.over.set()
-    await raging
-    scene.tell("calm")
+            while _missing(injector.count) and not injecting.done():
+                await asyncio.sleep(POLL_SECONDS)
+    scene.proxy.chance.active = False
+    injector.stopped.set()
+    await injecting
+    scene.report("no more faults")
     await scene.victim.ready()
     await _all_ended(scene, CALM_SECONDS)
-    return storm
+    return injector
 
 
-async def _all_ended(scene: Scene, seconds: float, raging: asyncio.Task[None] | None = None) -> None:
-    """Wait until all trials are finished, the timeout expires, or the storm fails."""
+async def _all_ended(scene: Scene, seconds: float, injecting: asyncio.Task[None] | None = None) -> None:
+    """Wait until all trials are finished, the timeout expires, or the injector fails."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while scene.unfinished and not (raging and raging.done()):
+            while scene.unfinished and not (injecting and injecting.done()):
                 with suppress(ClusterError):  # the API server may be unavailable
                     scene.trials = await scene.given.client.list_all(TRIALS, scene.given.namespace)
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
 
-async def _judged(scene: Scene, storm: Storm) -> Outcome:
+async def _judged(scene: Scene, injector: FaultInjector) -> Outcome:
     outcome = Outcome(
         seconds=time.monotonic() - scene.started,
-        blows=storm.count,
+        faults=injector.count,
         cuts=scene.proxy.chance.hits,
         execs=scene.proxy.execs,
         lines=len(scene.log.lines),
         ended=[each for each in scene.trials if finished(each)],
     )
-    evidence = Evidence(scene.log, frozenset(storm.taken), await _killed(scene))
+    evidence = Evidence(scene.log, frozenset(injector.taken), await _killed(scene))
     found = {each["metadata"]["name"]: wrongs(each, evidence) for each in outcome.ended}
     found |= {name: [f"{name} has not ended"] for name in scene.unfinished}
-    outcome.wrong += [*chain.from_iterable(found.values()), *_too_mild(outcome), *await _orphans(scene)]
+    outcome.wrong += [*chain.from_iterable(found.values()), *_missing_faults(outcome), *await _orphans(scene)]
     await _show(scene, [name for name, problems in found.items() if problems])
     return outcome
 
@@ -174,17 +176,17 @@ async def _killed(scene: Scene) -> set[str]:
     return {each["regarding"]["name"] for each in events if each["reason"] == "Killing"}
 
 
-def _too_mild(outcome: Outcome) -> list[str]:
+def _missing_faults(outcome: Outcome) -> list[str]:
     """Return a problem for each required kind of fault that did not occur: such a run proves nothing."""
-    missing = _missing(outcome.blows)
+    missing = _missing(outcome.faults)
     missing += [] if sum(outcome.cuts.values()) > len(outcome.ended) else ["connections cut more often than there are trials"]
-    return [f"the storm was too mild: no {kind}" for kind in missing]
+    return [f"fault did not occur: no {kind}" for kind in missing]
 
 
-def _missing(blows: Iterable[str]) -> list[str]:
+def _missing(faults: Iterable[str]) -> list[str]:
     """Return the required kinds of faults that did not occur."""
     kinds = ("operator killed", "trial pod deleted", *(f"{component} restarted" for component in COMPONENTS))
-    return [kind for kind in kinds if not any(blow.startswith(kind) for blow in blows)]
+    return [kind for kind in kinds if not any(fault.startswith(kind) for fault in faults)]
 
 
 async def _orphans(scene: Scene) -> list[str]:
@@ -193,7 +195,7 @@ async def _orphans(scene: Scene) -> list[str]:
     while left := await scene.given.client.list_all(PODS, scene.given.namespace, label_selector=LABEL_TRIAL):
         if time.monotonic() > deadline:
             return [f"pod {pod['metadata']['name']} is left over" for pod in left]
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     return []
 
 

@@ -77,9 +77,9 @@ async def _renew(net: Network) -> None:
 async def _nft(net: Network, rules: str) -> None:
     command = ["nsenter", f"--net={_namespace(net)}", "nft", "-f", "-"]
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate(rules.encode())
+    _, output = await process.communicate(rules.encode())
     if process.returncode:
-        raise OSError(os.EX_OSERR, f"nft: {said.decode()}")
+        raise OSError(os.EX_OSERR, f"nft: {output.decode()}")
 
 
 def _namespace(net: Network) -> Path:

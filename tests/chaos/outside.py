@@ -32,7 +32,7 @@ class OutsideLog:
             async with asyncio.timeout(LINE_SECONDS):
                 pod, step, phase = (await reader.readline()).decode().split()
                 self.lines.append(Line(pod, step, phase))
-                writer.write(b"noted\n")
+                writer.write(b"ok\n")
                 await writer.drain()
         writer.close()
 

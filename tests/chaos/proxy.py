@@ -1,7 +1,7 @@
 """A proxy between the operator and the API server that cuts connections at chosen points.
 
 It terminates TLS on both sides to see the traffic: in exec connections each request to the runner and each response, in other
-connections the kind of request. At each such point it strikes at random, less often where it struck often before.
+connections the kind of request. At each such point it breaks connections at random, less often where it broke many before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from multistep.runner_client.frames import DATA, END, FrameReader
 from tests.chaos.websocket import Passing, next_frame
 
 Place = tuple[str, str]  # the request, and the moment in its handling
-HALF, LOST, LATE = "request cut in half", "answer lost", "answer late"
-ANSWER_HALF, BODY_HALF = "answer cut in half", "body cut in half"
+HALF, LOST, LATE = "request cut in half", "response lost", "response late"
+ANSWER_HALF, BODY_HALF = "response cut in half", "body cut in half"
 LATE_SECONDS = 4.0
 FIRST_CHANCE = 0.2
 CHUNK_BYTES = 1 << 16
@@ -37,22 +37,23 @@ class Cut(Exception):
 
 
 class Chance:
-    """Decides at random whether to strike at a point. raging: strikes only if set; hits: number of strikes by point."""
+    """Decides at random whether to break a connection at a point. active: it breaks any;
+    hits: number of broken connections by point."""
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance
-        self.raging = False
+        self.active = False
         self.hits: Counter[Place] = Counter()
 
-    def strikes(self, what: str, moment: str) -> bool:
+    def breaks(self, what: str, moment: str) -> bool:
         place = (what, moment)
-        if not self.raging or self._random.random() >= FIRST_CHANCE / (1 + self.hits[place]):
+        if not self.active or self._random.random() >= FIRST_CHANCE / (1 + self.hits[place]):
             return False
         self.hits[place] += 1
         return True
 
     def may_cut(self, what: str, moment: str) -> None:
-        if self.strikes(what, moment):
+        if self.breaks(what, moment):
             raise Cut
 
 
@@ -191,11 +192,11 @@ class Exec:
         self._there.feed(passing.payload[1:])
         for frame in self._there:
             if frame.kind == DATA:
-                if self.chance.strikes("upload", BODY_HALF):
+                if self.chance.breaks("upload", BODY_HALF):
                     await _cut_in_half(self.wire.there_writer, passing.raw)
                 continue
             self.asked = "end of upload" if frame.kind == END else str(frame.json()["op"])
-            if self.chance.strikes(self.asked, HALF):
+            if self.chance.breaks(self.asked, HALF):
                 await _cut_in_half(self.wire.there_writer, passing.raw)
 
     async def _answers(self) -> None:
@@ -209,12 +210,12 @@ class Exec:
         if self.asked:
             self._answering, self.asked = self.asked, ""
             self.chance.may_cut(self._answering, LOST)
-            if self.chance.strikes(self._answering, LATE):
+            if self.chance.breaks(self._answering, LATE):
                 await asyncio.sleep(LATE_SECONDS)
-            if self.chance.strikes(self._answering, ANSWER_HALF):
+            if self.chance.breaks(self._answering, ANSWER_HALF):
                 await _cut_in_half(self.wire.writer, passing.raw)
         self._back.feed(passing.payload[1:])
-        if any(frame.kind == DATA for frame in self._back) and self.chance.strikes("download", BODY_HALF):
+        if any(frame.kind == DATA for frame in self._back) and self.chance.breaks("download", BODY_HALF):
             await _cut_in_half(self.wire.writer, passing.raw)
 
 

@@ -19,7 +19,7 @@ class Outcome:
     """The results of a run. wrong: all problems; empty if the run passed."""
 
     seconds: float = 0.0
-    blows: Mapping[str, int] = field(default_factory=dict)
+    faults: Mapping[str, int] = field(default_factory=dict)
     cuts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     execs: int = 0
     lines: int = 0
@@ -29,18 +29,20 @@ class Outcome:
     def summary(self) -> str:
         """Return a summary of the run."""
         phases = Counter(each["status"]["phase"] for each in self.ended)
-        lost = Counter(each["reason"] for found in self.ended for each in found["status"].get("attempts") or [])
-        told = [
+        failed = Counter(each["reason"] for found in self.ended for each in found["status"].get("attempts") or [])
+        summary = [
             f"{len(self.ended)} trials in {self.seconds:.0f} s: {_counted(phases)}",
-            f"attempts lost: {sum(lost.values())} ({_counted(lost) or 'none'})",
-            f"blows: {sum(self.blows.values())} ({_counted(self.blows)})",
+            f"failed attempts: {sum(failed.values())} ({_counted(failed) or 'none'})",
+            f"faults: {sum(self.faults.values())} ({_counted(self.faults)})",
             f"cuts: {sum(self.cuts.values())}, with {self.execs} exec connections",
             *(f"  {what:<14} {_counted(moments)}" for what, moments in sorted(self._moments().items())),
             f"the log outside has {self.lines} lines",
         ]
         if self.wrong:
-            return "\n".join([*told, f"{len(self.wrong)} WRONG:", *(f"  {each}" for each in self.wrong)])
-        return "\n".join([*told, "every reward is right, every phase began once, every loss has its reason, no pod is left"])
+            return "\n".join([*summary, f"{len(self.wrong)} WRONG:", *(f"  {each}" for each in self.wrong)])
+        return "\n".join(
+            [*summary, "every reward is right, every phase started once, every failed attempt has its reason, no pod is left"]
+        )
 
     def _moments(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}

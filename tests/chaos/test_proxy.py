@@ -33,7 +33,7 @@ class Once(Chance):
         super().__init__(random.Random())
         self._place = place
 
-    def strikes(self, what: str, moment: str) -> bool:
+    def breaks(self, what: str, moment: str) -> bool:
         if (what, moment) != self._place or self.hits:
             return False
         self.hits[what, moment] += 1
@@ -78,7 +78,7 @@ def runner() -> FakeRunner:
     return FakeRunner("uid", files={"/app/out": b"out"})
 
 
-async def test_without_a_strike_everything_passes() -> None:
+async def test_without_a_broken_connection_everything_passes() -> None:
     there = runner()
     async with session_to(there, Once(None)) as opened:
         await all_of_it(await opened())
@@ -151,10 +151,10 @@ async def test_all_connections_can_be_cut_at_once() -> None:
             await asked
 
 
-def test_chance_strikes_only_while_it_rages_and_less_where_it_struck() -> None:
+def test_chance_breaks_only_while_active_and_less_often_where_it_broke() -> None:
     chance = Chance(random.Random(1))
-    assert not any(chance.strikes("start", LOST) for _ in range(1000))
-    chance.raging = True
-    first = sum(chance.strikes("start", LOST) for _ in range(200))
-    then = sum(chance.strikes("start", LOST) for _ in range(200))
+    assert not any(chance.breaks("start", LOST) for _ in range(1000))
+    chance.active = True
+    first = sum(chance.breaks("start", LOST) for _ in range(200))
+    then = sum(chance.breaks("start", LOST) for _ in range(200))
     assert first > then > 0 and chance.hits == {("start", LOST): first + then}

@@ -66,5 +66,5 @@ def _step(course: Course, name: str, reward: int, seconds: float) -> Step:
 def _script(course: Course, step: str, phase: str, then: str) -> str:
     """Return a script that logs one line outside and does the phase's work only if the line was acknowledged."""
     address, port = course.log
-    tell = f'exec 3<>/dev/tcp/{address}/{port}\necho "$POD_NAME {step} {phase}" >&3\nread -r noted <&3\n[ "$noted" = noted ]\n'
-    return f"#!/bin/bash\nset -e\n{tell}set +e\n{then}"
+    log = f'exec 3<>/dev/tcp/{address}/{port}\necho "$POD_NAME {step} {phase}" >&3\nread -r answer <&3\n[ "$answer" = ok ]\n'
+    return f"#!/bin/bash\nset -e\n{log}set +e\n{then}"

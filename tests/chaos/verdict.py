@@ -6,12 +6,12 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
+from tests.chaos.injector import Taken
 from tests.chaos.outside import OutsideLog
-from tests.chaos.storm import Taken
 from tests.chaos.trials import NAMES, PHASES, retries_of, reward_of
 from tests.e2e.given import Object, condition, holds
 
-Told = list[tuple[str, str]]
+Phases = list[tuple[str, str]]
 _UNSEEN = "status 255 (Unknown)"  # exit status of a container that exited while containerd was restarting
 _REACHED = {"Setup": "setup", "Agent": "agent", "Verifier": "verifier"}
 
@@ -28,7 +28,7 @@ class Evidence:
 def wrongs(found: Object, evidence: Evidence) -> list[str]:
     """Return all problems of a finished trial."""
     name = found["metadata"]["name"]
-    problems = [*_ending(found), *_losses(found, evidence), *_side_effects(found, evidence.log)]
+    problems = [*_ending(found), *_failed_attempts(found, evidence), *_side_effects(found, evidence.log)]
     return [f"{name}: {problem}" for problem in problems]
 
 
@@ -47,33 +47,33 @@ def _ending(found: Object) -> Iterator[str]:
 def _too_often(found: Object) -> Iterator[str]:
     """Yield problems of a Failed trial: all attempts must have failed, with the last one's reason, and no reward may exist."""
     status, failed = found["status"], condition(found, "Failed")
-    lost = status.get("attempts") or []
+    attempts = status.get("attempts") or []
     if "rewards" in status or "reward" in status:
         yield f"Failed, and has rewards {status.get('rewards')}"
-    if len(lost) != retries_of(found["metadata"]["name"]) + 1 or failed["reason"] != lost[-1]["reason"]:
-        yield f"Failed with {failed['reason']} ({failed['message']}) after {[each['reason'] for each in lost]}"
+    if len(attempts) != retries_of(found["metadata"]["name"]) + 1 or failed["reason"] != attempts[-1]["reason"]:
+        yield f"Failed with {failed['reason']} ({failed['message']}) after {[each['reason'] for each in attempts]}"
 
 
-def _losses(found: Object, evidence: Evidence) -> Iterator[str]:
+def _failed_attempts(found: Object, evidence: Evidence) -> Iterator[str]:
     """Yield problems of failed attempts.
 
     An attempt may fail only if one of its pods was deleted, was killed by the kubelet, or had an unobserved exit while the runner
     was installed. The recorded reason must match.
     """
-    for lost in found["status"].get("attempts") or []:
-        name, number = found["metadata"]["name"], lost["number"]
-        said = f"attempt {number} failed: {lost['reason']} ({lost['message']})"
-        match lost["reason"]:
+    for attempt in found["status"].get("attempts") or []:
+        name, number = found["metadata"]["name"], attempt["number"]
+        text = f"attempt {number} failed: {attempt['reason']} ({attempt['message']})"
+        match attempt["reason"]:
             case "PodDeleted" if Taken(name, number) not in evidence.taken:
-                yield f"{said}, but nobody deleted a pod of it"
+                yield f"{text}, but none of its pods was deleted"
             case "ContainerEnded" if not any(_is_of(pod, name, number) for pod in evidence.killed):
-                yield f"{said}, but the kubelet ended none of its pods"
+                yield f"{text}, but the kubelet ended none of its pods"
             case "PodDeleted" | "ContainerEnded":
                 pass
-            case "RunnerInstallFailed" if _UNSEEN in lost["message"]:
+            case "RunnerInstallFailed" if _UNSEEN in attempt["message"]:
                 pass
             case _:
-                yield f"{said}, for which there is no cause"
+                yield f"{text}, without a cause"
 
 
 def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
@@ -82,20 +82,20 @@ def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
     for number, steps, whole in _attempts(found["status"]):
         pods = _pods(found["metadata"]["name"], number, log)
         known |= pods
-        told = log.of(pods)
-        if told != list(PHASES[: len(told)]):
-            yield f"attempt {number} told the log outside {told}"
-        elif len(told) < _least(steps) or (whole and len(told) < len(PHASES)):
-            yield f"attempt {number} told the log outside no more than {told}, but its status has {steps}"
+        logged = log.of(pods)
+        if logged != list(PHASES[: len(logged)]):
+            yield f"attempt {number} logged {logged}"
+        elif len(logged) < _least(steps) or (whole and len(logged) < len(PHASES)):
+            yield f"attempt {number} logged only {logged}, but its status has {steps}"
     if strangers := {line.pod for line in log.lines if _trial(line.pod) == found["metadata"]["name"]} - known:
-        yield f"pods of no attempt told the log outside something: {strangers}"
+        yield f"pods of no attempt logged phases: {strangers}"
 
 
 def _attempts(status: Object) -> Iterator[tuple[int, list[Any], bool]]:
     """Yield number and steps of each attempt, and whether it ran to its end."""
-    lost = status.get("attempts") or []
-    yield from ((each["number"], each.get("steps") or [], False) for each in lost)
-    if status["attempt"] not in [each["number"] for each in lost]:
+    former = status.get("attempts") or []
+    yield from ((each["number"], each.get("steps") or [], False) for each in former)
+    if status["attempt"] not in [each["number"] for each in former]:
         yield status["attempt"], status["steps"], True
 
 

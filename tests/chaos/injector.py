@@ -1,4 +1,4 @@
-"""The storm: inject faults of several kinds at random moments, and report each."""
+"""Inject faults of several kinds at random moments, and report each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SHARES = {"operator": 5, "pod": 4, "connections": 1}  # relative frequencies of 
 # Probability of a kill while the operator is starting or is not the leader. More, and on a slow machine it would make no progress.
 WHILE_STARTING = 0.2
 
-Blow = Callable[[], Awaitable[str]]
-Tell = Callable[[str], None]
+Fault = Callable[[], Awaitable[str]]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Taken:
 
 
 @dataclass
-class Storm:
+class FaultInjector:
     """Injects faults.
 
     Args:
         deletions: Maximum number of trial pods to delete.
         unlucky: The trial whose pods are deleted first.
-        tell: Called with each fault.
-        over: Set it to stop.
+        report: Called with each fault.
+        stopped: Set it to stop.
         taken: The attempts whose pods were deleted.
     """
 
@@ -55,40 +55,40 @@ class Storm:
     chance: random.Random
     deletions: int
     unlucky: str
-    tell: Tell
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    report: Report
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
     count: Counter[str] = field(default_factory=Counter)
     taken: list[Taken] = field(default_factory=list)
 
-    async def rage(self) -> None:
-        """Inject faults until `over` is set.
+    async def run(self) -> None:
+        """Inject faults until `stopped` is set.
 
         The first fault kills the operator, so that it reconnects through the proxy: its open connections bypass it.
         """
         numbers = self.chance.sample(RESTARTS, len(COMPONENTS))
-        fixed: dict[int, Blow] = {number: self._restarting(name) for number, name in zip(numbers, COMPONENTS, strict=True)}
+        fixed: dict[int, Fault] = {number: self._restarting(name) for number, name in zip(numbers, COMPONENTS, strict=True)}
         fixed[0] = self._kill_operator
         number = 0
-        while not self.over.is_set():
-            number += await self._strike(fixed.get(number) or self._any())
+        while not self.stopped.is_set():
+            number += await self._inject(fixed.get(number) or self._any())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.over.wait(), self.chance.uniform(*PAUSE_SECONDS))
+                await asyncio.wait_for(self.stopped.wait(), self.chance.uniform(*PAUSE_SECONDS))
 
-    async def _strike(self, blow: Blow) -> bool:
+    async def _inject(self, fault: Fault) -> bool:
         """Inject one fault. Return False if its target does not exist at the moment."""
         try:
-            what = await blow()
+            what = await fault()
         except ClusterError:  # the fault may have made the API server unavailable
             return False
         if what:
             self.count[what] += 1
-            self.tell(what)
+            self.report(what)
         return bool(what)
 
-    def _any(self) -> Blow:
-        blows = {"operator": self._kill_operator, "pod": self._delete_pod, "connections": self._cut_connections}
+    def _any(self) -> Fault:
+        faults = {"operator": self._kill_operator, "pod": self._delete_pod, "connections": self._cut_connections}
         (kind,) = self.chance.choices(list(SHARES), list(SHARES.values()))
-        return blows[kind]
+        return faults[kind]
 
     async def _kill_operator(self) -> str:
         """Kill the operator with SIGKILL, and replace its pod on the second kill, because the kubelet's restart back-off grows."""
@@ -132,15 +132,15 @@ class Storm:
     async def _cut_connections(self) -> str:
         return "all connections cut" if self.proxy.cut_all() else ""
 
-    def _restarting(self, component: str) -> Blow:
+    def _restarting(self, component: str) -> Fault:
         async def restart() -> str:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "localkube", "restart", component,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
             if process.returncode:
-                raise AssertionError(f"localkube restart {component}: {said.decode()}")
+                raise AssertionError(f"localkube restart {component}: {output.decode()}")
             return f"{component} restarted"
 
         return restart
