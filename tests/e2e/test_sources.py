@@ -207,16 +207,16 @@ def bad_sources(there: Outside, other: str) -> dict[str, tuple[Object, tuple[str
     repository, file = f"{there.git.url}/git/r.git", f"{there.git.url}/files/t.tar.gz"
     wrong = {"name": "wrong"}
     return {
-        "oci-none": ({"oci": {"image": f"{there.registry.host}/images/none:1"}}, ("TaskNotFound", "not there")),
+        "oci-none": ({"oci": {"image": f"{there.registry.host}/images/none:1"}}, ("TaskNotFound", "does not exist")),
         "oci-denied": ({"oci": {"image": f"{there.private.host}/tasks/t:1"}}, ("TaskAccessDenied", "access denied")),
-        "oci-no-task": ({"oci": {"image": f"{there.registry.host}/images/task:1"}}, ("InvalidSpec", "no task.toml")),
+        "oci-no-task": ({"oci": {"image": f"{there.registry.host}/images/task:1"}}, ("InvalidSpec", "task.toml is missing")),
         "git-none": ({"git": {"url": repository, "ref": "none"}}, ("TaskNotFound", "no branch or tag 'none'")),
         "git-denied": (
             {"git": {"url": f"{there.git.url}/private/r.git", "secretRef": wrong}},
             ("TaskAccessDenied", "access denied"),
         ),
         "git-no-path": ({"git": {"url": repository, "path": "none"}}, ("TaskNotFound", "no directory none")),
-        "url-none": ({"url": {"url": f"{file}.none", "digest": other}}, ("TaskNotFound", "not there")),
+        "url-none": ({"url": {"url": f"{file}.none", "digest": other}}, ("TaskNotFound", "does not exist")),
         "url-digest": ({"url": {"url": file, "digest": other}}, ("TaskDigestMismatch", "has digest")),
         "url-metadata": (
             {"url": {"url": "http://169.254.169.254/latest/meta-data/", "digest": other}},

@@ -182,7 +182,7 @@ def test_too_little_to_tell_is_told(invoke: Invoke, cluster: CliCluster) -> None
     put(cluster, "b", {(f"t{n}", "mine"): [0.0] for n in range(5)})
     assert "this is not significant: fewer than 6 tasks never show a difference" in invoke("sweep", "compare", "a", "b").stdout
     put(cluster, "c", {("t0", "mine"): [0.5]})
-    assert "in the only task they share" in invoke("sweep", "compare", "a", "c").stdout
+    assert "in the only task that they share" in invoke("sweep", "compare", "a", "c").stdout
 
 
 def test_no_difference_is_told(invoke: Invoke, cluster: CliCluster) -> None:

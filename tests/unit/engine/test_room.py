@@ -42,7 +42,7 @@ def test_bytes_and_files_are_refused_beyond_the_room_and_the_limit_is_named() ->
     assert filling.refuse("artifacts/a", 60) == ""
     assert filling.refuse("artifacts/b", 50) == "its 50 bytes exceed what is left of the trial's results limit"
     assert filling.refuse("artifacts/c", 40) == "" and filling.refuse("artifacts/d", 0) == ""
-    assert filling.refuse("artifacts/e", 0) == "there are more files than the namespace's results limit"
+    assert filling.refuse("artifacts/e", 0) == "more files than the namespace's results limit"
     assert filling.used == Amount(100, 3)
 
 

@@ -156,12 +156,12 @@ async def test_a_private_repository_wants_credentials_and_hides_them(
 @pytest.mark.parametrize(
     ("changes", "reason", "said"),
     [
-        ({"location": "/git/none.git"}, "TaskNotFound", "no git repository"),
+        ({"location": "/git/none.git"}, "TaskNotFound", "not a git repository"),
         ({"ref": "none"}, "TaskNotFound", "no branch or tag 'none'"),
         ({"ref": "0" * 39 + "1"}, "TaskNotFound", "has no commit"),
         ({"path": "tasks/none"}, "TaskNotFound", "no directory tasks/none"),
         ({"path": "tasks/t/task.toml"}, "TaskNotFound", "no directory"),
-        ({"path": "tasks"}, "InvalidSpec", "no task.toml"),
+        ({"path": "tasks"}, "InvalidSpec", "task.toml is missing"),
     ],
 )
 async def test_what_is_not_in_a_repository_is_told(
@@ -212,11 +212,11 @@ async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Regi
 @pytest.mark.parametrize(
     ("image", "path", "reason", "said"),
     [
-        ("team/none:1", "task", "TaskNotFound", "not there"),
-        ("team/image:none", "task", "TaskNotFound", "not there"),
-        (f"team/image@sha256:{'0' * 64}", "task", "TaskNotFound", "not there"),
+        ("team/none:1", "task", "TaskNotFound", "does not exist"),
+        ("team/image:none", "task", "TaskNotFound", "does not exist"),
+        (f"team/image@sha256:{'0' * 64}", "task", "TaskNotFound", "does not exist"),
         ("team/image:1", "none", "InvalidSpec", "no directory /none"),
-        ("team/image:1", "", "InvalidSpec", "no task.toml"),
+        ("team/image:1", "", "InvalidSpec", "task.toml is missing"),
         ("Team/IMAGE", "", "InvalidSpec", "no image reference"),
     ],
 )
@@ -301,7 +301,7 @@ async def test_all_tasks_of_a_file_are_fetched_at_once(git: servers.Server, cach
     found = await many(cache, request)
     assert list(found) == ["t"] and same(found["t"], task)
     assert (await refused(cache, replace(request, path="other"))).reason == "TaskNotFound"
-    assert "no task.toml at 'all'" in str(await refused(cache, replace(request, many=False)))
+    assert "task.toml is missing at 'all'" in str(await refused(cache, replace(request, many=False)))
 
 
 # -- URLs
