@@ -57,6 +57,12 @@ class Sweeps:
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one sweep. Return the seconds after which to requeue it; None: at the next event only."""
         try:
+            return await self._reconcile(key)
+        finally:
+            self.tasks.settle(key)  # also of a deleted sweep: it may have got its slot after its deletion
+
+    async def _reconcile(self, key: Key) -> float | None:
+        try:
             found = await self.cluster.get(SWEEPS, *key)
         except NotFound:
             self._forget(key)
@@ -75,8 +81,6 @@ class Sweeps:
             return await _SweepReconcile(self, found, page).run()
         except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
             return SOON_SECONDS
-        finally:
-            self.tasks.settle(key)
 
     def _forget(self, key: Key) -> None:
         self.metrics.sweeps.gone(key)

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from multistep.api.model import Metadata
 from multistep.errors import SourceError
+from multistep.kube.shard import LABEL_SHARD
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of
 from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules
 from tests.support.faults import Faults, Killed
-from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
+from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, sweep
 
 GIT = {"url": "https://git.example/r.git", "ref": "main", "path": "/all/", "secretRef": {"name": "login"}}
 COMMITS = [f"{number}" * 40 for number in range(3)]
@@ -192,3 +194,38 @@ async def test_a_config_map_of_that_name_that_somebody_else_made_is_told(place: 
     made = world(place)
     made.cluster.put({"kind": "ConfigMap", "metadata": {"name": other.status.tasks_from.config_map}, "data": {"tasks": "x"}})
     await looks(made, lambda made: made.status.conditions and "did not create it" in made.status.conditions[0].message)
+
+
+@pytest.mark.parametrize("end", ["deleted", "deleting", "relabelled"])
+async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_slot(place: Place, end: str) -> None:
+    """Each such sweep kept the slot that it got later: after taskFetches of them no task of the operator was fetched any more."""
+    gate = asyncio.Event()
+    fetch = place.fetch
+
+    async def slow(request: Request, rules: Rules, cache: Path) -> Fetched:
+        await gate.wait()
+        return await fetch(request, rules, cache)
+
+    place.fetch = slow  # type: ignore[method-assign]
+    made = world(place)
+    made.settings = made.settings.model_copy(update={"task_fetches": 1})
+    made.sweeps = made.fresh()
+    fetches = made.sweeps.tasks.fetches
+    other = Metadata(namespace="other", name="s", uid="u")
+    with pytest.raises(SourceError):
+        fetches.ask(other, Request("git", "https://elsewhere/x", many=True), started=False)
+    await made.look()  # queued behind the other sweep
+    found = made.cluster.objects["TrialSweep", *KEY]
+    if end == "deleted":
+        del made.cluster.objects["TrialSweep", *KEY]
+    elif end == "deleting":
+        made.cluster.put({**found, "metadata": {**found["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    else:
+        made.cluster.put({**found, "metadata": {**found["metadata"], "labels": {LABEL_SHARD: "elsewhere"}}})
+    gate.set()
+    await asyncio.sleep(0.05)
+    await made.sweeps.reconcile(KEY)  # the freed slot requeued it
+    with pytest.raises(SourceError):
+        fetches.ask(other, Request("git", "https://elsewhere/y", many=True), started=False)
+    await asyncio.sleep(0.05)
+    assert [each.location for each in place.asked] == ["https://elsewhere/x", "https://elsewhere/y"]
