@@ -11,10 +11,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task_toml import ArtifactConfig, CollectConfig, HealthcheckConfig, StepConfig, TaskConfig, User
+from multistep.api.task_toml import (
+    ArtifactConfig,
+    CollectConfig,
+    HealthcheckConfig,
+    StepConfig,
+    TaskConfig,
+    User,
+)
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.network import Network, network, refuse_other
+from multistep.engine.plan_size import refuse_large
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.unsupported import refuse_unsupported
@@ -115,8 +123,11 @@ def make_plan(
     policies_enforced: the cluster enforces NetworkPolicies.
     """
     refuse_unsupported(config, layout, command_agent=spec.agent.name == "command")
-    refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
     steps = _steps(config)
+    variables = len(env.verifier) + len(env.environment)
+    refuse_large(config, steps, spec, variables)
+    refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
+    artifacts = [each.config() for each in spec.artifacts]
     return TrialPlan(
         task_name=config.task.name if config.task else name,
         image=_image(config, layout, spec),
@@ -129,7 +140,7 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, index, step) for index, step in enumerate(steps)),
+        steps=tuple(_step_plan(config, layout, spec, env, artifacts, index, step) for index, step in enumerate(steps)),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
@@ -162,7 +173,15 @@ def _steps(config: TaskConfig) -> Sequence[StepConfig]:
     return [StepConfig(name=SINGLE_STEP, verifier=config.verifier.model_copy(update={"env": {}, "collect": []}))]
 
 
-def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, index: int, step: StepConfig) -> StepPlan:
+def _step_plan(
+    config: TaskConfig,
+    layout: TaskLayout,
+    spec: TrialSpec,
+    env: TrialEnv,
+    artifacts: Sequence[ArtifactConfig],
+    index: int,
+    step: StepConfig,
+) -> StepPlan:
     single = not config.steps
     files = _files(config, layout, step)
     solution = files if files.solution else layout.root
@@ -181,7 +200,7 @@ def _step_plan(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tri
         hooks=tuple(Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec)) for hook in _hooks(config, step)),
         verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
         min_reward=step.min_reward,
-        artifacts=pass_entries(config.artifacts, [each.config() for each in spec.artifacts], step.artifacts),
+        artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
     )
 
 

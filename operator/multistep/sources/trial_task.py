@@ -46,6 +46,13 @@ class Loaded:
     env: TrialEnv
     source: TaskSourceStatus | None = None
 
+    @property
+    def memory(self) -> int:
+        """About how many bytes it takes, with the copies of the trial's own texts: extra instructions and variables."""
+        env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier)
+        values = sum(len(value) for each in env for value in each.values())
+        return self.task.memory + values + sum(len(step.instruction or "") for step in self.plan.steps)
+
 
 class TrialLoader:
     """Loads tasks and variables of trials, with an LRU cache. remote: for tasks from outside the cluster."""
@@ -79,7 +86,7 @@ class TrialLoader:
             kept = await self._read(trial)
             self._forget_plan(uid)
             self._kept[uid] = kept
-            self._plans_memory += kept.task.memory
+            self._plans_memory += kept.memory
         self._kept.move_to_end(uid)
         while len(self._kept) > KEPT or (self._plans_memory > KEPT_BYTES and len(self._kept) > 1):
             self._forget_plan(next(iter(self._kept)))
@@ -91,7 +98,7 @@ class TrialLoader:
 
     def _forget_plan(self, uid: str) -> None:
         if (kept := self._kept.pop(uid, None)) is not None:
-            self._plans_memory -= kept.task.memory
+            self._plans_memory -= kept.memory
 
     def _keep(self, key: TaskKey, task: ReadTask) -> None:
         self._drop(key)

@@ -98,3 +98,14 @@ def test_plans_are_bounded_and_what_was_dropped_is_made_again() -> None:
         cluster.load(trial(f"uid-{number}", bundle))
     again = cluster.load(trial("first", bundle))
     assert again is not first and again.plan == first.plan
+
+
+def test_kept_plans_count_the_texts_of_the_trial_itself() -> None:
+    """Each plan may have 4 MiB of extra instructions and variables: 512 of them are more than the operator's memory."""
+    cluster = Cluster()
+    bundle = cluster.bundle("a", "text")
+    for number in range(40):
+        each = trial(str(number), bundle)
+        spec = each.spec.model_copy(update={"extra_instructions": [f"{number}" + "x" * (1 << 20)]})
+        cluster.load(each.model_copy(update={"spec": spec}))
+    assert 0 < len(cluster.loader._kept) <= 32

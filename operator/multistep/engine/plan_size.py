@@ -1,0 +1,41 @@
+"""Limits the size of a plan. Each step inherits the task's and the trial's entries, so time and memory grow with the product.
+
+The operator makes plans in its event loop. The limits bound that to about 50 ms of CPU time and 10 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from multistep.api.task_toml import EnvironmentConfig, StepConfig, TaskConfig, VerifierConfig
+from multistep.api.trial_spec import TrialSpec
+from multistep.errors import InvalidSpec
+
+MOST_ENTRIES: Final = 50_000
+MOST_HOSTS: Final = 2_000  # parsing an address takes longer than copying an entry
+MOST_CHARACTERS: Final = 4 << 20
+
+
+def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpec, variables: int) -> None:
+    """Raise InvalidSpec if the steps together have too many entries. variables: number of the trial's that each step inherits."""
+    own, number = config.verifier, len(steps)
+    separate = own.environment or EnvironmentConfig()
+    entries = len(config.artifacts) + len(spec.artifacts) + len(own.collect) + len(own.env) + len(separate.env) + variables
+    where = "artifacts, collect hooks and variables of task.toml's top level and of the trial's spec"
+    _refuse(where, number * entries, MOST_ENTRIES, number)
+    inherited = len(config.environment.allowed_hosts or ()) + len(config.agent.allowed_hosts or ()) + _hosts(own)
+    hosts = number * inherited + sum(len(step.agent.allowed_hosts or ()) + _hosts(step.verifier) for step in steps)
+    _refuse("allowed_hosts", hosts, MOST_HOSTS, number)
+    characters = number * sum(map(len, spec.extra_instructions))
+    _refuse("spec.extraInstructions (characters)", characters, MOST_CHARACTERS, number)
+
+
+def _hosts(verifier: VerifierConfig) -> int:
+    own = verifier.environment.allowed_hosts if verifier.environment else None
+    return len(verifier.allowed_hosts or ()) + len(own or ())
+
+
+def _refuse(where: str, size: int, limit: int, steps: int) -> None:
+    if size > limit:
+        raise InvalidSpec(f"{where}: {size} over all {steps} steps, more than the limit of {limit}: use fewer, or fewer steps")
