@@ -18,7 +18,7 @@ from rich.text import Text
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, outcome
-from multistep.engine.lifecycle import SUSPENDED
+from multistep.engine.suspensions import SUSPENDED
 
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # those whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # columns of a pipe, so that lines are not folded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -201,3 +202,5 @@ Decision: TypeAlias = (
     | Fail
     | CleanUp
 )
+
+Rule: TypeAlias = Callable[[Situation], Decision | None]

@@ -5,16 +5,15 @@ Pure: the clock and the observed state are arguments. engine.script decides what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeAlias
 
 from multistep.api.conditions import holds, is_finished
-from multistep.api.sweep import SweepStatus
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import AttemptStatus, Condition, TrialStatus
+from multistep.api.trial_status import AttemptStatus
 from multistep.backoff import Backoff
+from multistep.engine.deadlines import DEADLINE_EXCEEDED, STOPPED, cut_short
 from multistep.engine.decisions import (
     Adopt,
     AdoptVerifierPod,
@@ -28,6 +27,7 @@ from multistep.engine.decisions import (
     PhaseDied,
     PodFacts,
     Resume,
+    Rule,
     Situation,
     StartAttempt,
     Suspend,
@@ -36,36 +36,15 @@ from multistep.engine.decisions import (
 )
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.journal import AGENT
+from multistep.engine.pod_start import START_RULES
+from multistep.engine.suspensions import SUSPENDED, is_suspended, must_have_no_pod, prestarts
 
-Rule: TypeAlias = Callable[[Situation], Decision | None]
-
-# CreateContainerConfigError and RunContainerError are transient: a restart of the API server or containerd causes them, too.
-_NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# Private registries return both texts for images that do not exist, so _NO_ACCESS is checked first.
-_NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
-_NO_ACCESS = (
-    "insufficient_scope",
-    "pull access denied",
-    "no basic auth credentials",
-    "authentication required",
-    "401 unauthorized",
-    "403 forbidden",
-)
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "RunnerBroken": "the runner violated its protocol",
     "Tampered": "the runner's records contradicted the status",
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-POD_STARTING = "PodStarting"
-SUSPENDED = "Suspended"  # reason of an attempt whose pod was released for a suspension
-QUEUED_BY_KUEUE = "QueuedByKueue"
-SCHEDULING_GATED = "SchedulingGated"
-_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended, but not by spec.suspend: as Kueue suspends a Job
-STOPPED = "Stopped"
-DEADLINE_EXCEEDED = "DeadlineExceeded"
-_STARTING_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
-_PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _VIOLATION_SECONDS = 60  # and _VIOLATION_TIMES: a runner in a terminating container may violate the protocol for a moment
 _VIOLATION_TIMES = 5
 _EXEC_KILLED_SECONDS = 90  # longer than the termination of a container, which kills exec sessions, too
@@ -226,52 +205,6 @@ def _released(s: Situation) -> Decision | None:
     return None
 
 
-def _gated(s: Situation) -> Decision | None:
-    """Wait for the removal of scheduling gates. No requeue: the pod's watch event ends it, and many pods may be gated for hours."""
-    if s.pod is None or not s.pod.gates:
-        return None
-    if s.pod.queue is None:
-        message = f"pod {s.pod.name} waits for the removal of its scheduling gates: {', '.join(s.pod.gates)}"
-        return Wait(SCHEDULING_GATED, message, gated=True)
-    if not s.pod.queue:
-        message = f"pod {s.pod.name} is gated by Kueue but names no queue; give the trial the label kueue.x-k8s.io/queue-name"
-        return Wait(QUEUED_BY_KUEUE, message, gated=True)
-    return Wait(QUEUED_BY_KUEUE, f"pod {s.pod.name} waits in the queue {s.pod.queue} until Kueue admits it", gated=True)
-
-
-def _cannot_start(s: Situation) -> Decision | None:
-    if s.pod is None:
-        return None
-    message = s.pod.waiting_message
-    if s.pod.waiting_reason in _NEVER_STARTS:
-        return Fail(s.pod.waiting_reason, message or f"pod {s.pod.name}: {s.pod.waiting_reason}", "EnvironmentStartError")
-    if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_ACCESS):
-        return Fail("ImageAccessDenied", f"{message}; check the image's name and its credentials", "EnvironmentStartError")
-    if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_SUCH_IMAGE):
-        return Fail("ImageNotFound", f"{message}; check the image's name", "EnvironmentStartError")
-    return None
-
-
-def _start_too_slow(s: Situation) -> Decision | None:
-    if s.pod is None or s.pod.running or s.pod.scheduled_at is None or s.now < s.pod.scheduled_at + s.start_timeout:
-        return None
-    why = f"; last: {s.pod.waiting_reason} {s.pod.waiting_message}".rstrip() if s.pod.waiting_reason else ""
-    limit = f"environment.build_timeout_sec = {s.start_timeout:g}"
-    return Fail("EnvironmentStartTimeout", f"pod {s.pod.name} did not start within {limit}{why}", "EnvironmentStartTimeoutError")
-
-
-def _starting(s: Situation) -> Decision | None:
-    if s.pod is None or s.pod.running:
-        return None
-    if s.pod.unschedulable:
-        return Wait("Unschedulable", s.pod.unschedulable, seconds=30)
-    limit = s.start_timeout - (s.now - (s.pod.scheduled_at or s.now))
-    seconds = max(1.0, min(limit, 30.0))
-    if s.pod.waiting_reason in _STARTING_REASONS:
-        return Wait(POD_STARTING, starting_message(s.trial.status.attempt, s.pod.name), seconds=seconds)
-    return Wait(s.pod.waiting_reason, s.pod.waiting_message, seconds=seconds)
-
-
 def _verifier(s: Situation) -> Decision | None:
     """Apply the rules for the agent's pod to the pod of a separate verifier."""
     named = s.trial.status.verifier
@@ -319,8 +252,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _container_ended,
     _container_replaced,
 )
-_START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starting)
-POD_RULES = (*_LIFE_RULES, *_START_RULES)
+POD_RULES = (*_LIFE_RULES, *START_RULES)
 RULES: tuple[Rule, ...] = (
     _finished,
     _cut_short,
@@ -330,47 +262,11 @@ RULES: tuple[Rule, ...] = (
     _backing_off,
     *_LIFE_RULES,
     _released,
-    *_START_RULES,
+    *START_RULES,
     _paused,
     _verifier,
     _runner_broken,
 )
-
-
-def starting_message(attempt: int | None, pod_name: str | None) -> str:
-    """Return the message for a pod from its creation until it runs or fails. It stays the same to save writes of the status."""
-    return f"attempt {attempt}: waiting for pod {pod_name}"
-
-
-def must_have_no_pod(trial: MultiStepTrial) -> bool:
-    """Whether the trial is suspended and must get no pod. Its task is not read until it is resumed."""
-    waits = trial.spec.suspend and not prestarts(trial)
-    return waits and not trial.spec.stop and trial.status.pod_uid is None
-
-
-def prestarts(trial: MultiStepTrial) -> bool:
-    """Whether the trial gets a pod while it is suspended (spec.prestart). Only the first attempt does: a pod that failed or was
-    released is not replaced before the trial is resumed."""
-    return trial.spec.prestart and not trial.status.attempts
-
-
-def is_suspended(trial: MultiStepTrial) -> bool:
-    """Whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
-    since = _suspended_since(trial.status)
-    return since is not None and since.reason not in _GATED_REASONS
-
-
-def suspension(trial: MultiStepTrial) -> tuple[str, str]:
-    """Return reason and message of a suspended trial: its state, and the effect of setting spec.suspend to false."""
-    status = trial.status
-    if status.attempt is None:
-        return "Suspended", "spec.suspend is true; set it to false to start"
-    if status.pod_uid is None:
-        return "Released", f"no pod is retained; set spec.suspend to false to start at step 1, as attempt {status.attempt}"
-    where = f"after step {status.current_step}" if status.current_step else "before the first step"
-    if trial.spec.suspend_policy != "Pause":
-        return "Paused", f"{where}; pod {status.pod_name} is being released"
-    return "Paused", f"{where}; pod {status.pod_name} is retained; set spec.suspend to false to resume with the next step"
 
 
 def faults(attempts: Sequence[AttemptStatus]) -> int:
@@ -432,47 +328,3 @@ def _seconds_left(s: Situation, ttl: float | None) -> float | None:
     if ttl is None or end is None:
         return None
     return max(0.0, end.timestamp() + ttl - s.now)
-
-
-def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
-    """Return the failure of a trial with spec.stop or a deadline that has passed; None for other trials."""
-    if trial.spec.stop:
-        return Fail(STOPPED, "the trial was stopped: spec.stop is true")
-    limit, left = trial.spec.active_deadline_seconds, _active_seconds_left(trial, now)
-    if left is None or left > 0:
-        return None
-    return Fail(DEADLINE_EXCEEDED, f"the trial was active for longer than spec.activeDeadlineSeconds = {limit}")
-
-
-def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
-    """Return the seconds until the trial's deadline; None without one, or while the trial is suspended."""
-    left = _active_seconds_left(trial, now)
-    return None if left is None or _suspended_since(trial.status) is not None else max(0.0, left)
-
-
-def _active_seconds_left(trial: MultiStepTrial, now: float) -> float | None:
-    limit, start = trial.spec.active_deadline_seconds, trial.status.start_time
-    return None if limit is None or start is None else start.timestamp() + limit + suspended_seconds(trial.status, now) - now
-
-
-def suspended_seconds(status: TrialStatus | SweepStatus, now: float) -> float:
-    """Return the seconds for which a trial or sweep was suspended, or a trial's pod was gated, since its start."""
-    since, before = _suspended_since(status), status.suspended_seconds or 0.0
-    if since is None or status.start_time is None:
-        return before
-    return before + max(0.0, now - since.last_transition_time.timestamp())
-
-
-def _suspended_since(status: TrialStatus | SweepStatus) -> Condition | None:
-    return holds(status, "Suspended")
-
-
-def is_stuck(pod: PodFacts) -> bool:
-    """Whether a pod cannot start: no node has capacity for it, or its container is waiting with an error, as for its image."""
-    return bool(pod.unschedulable) or pod.waiting_reason not in _STARTING_REASONS
-
-
-def is_starting(pod: PodFacts) -> bool:
-    """Whether a pod is starting without a known error, so that no reconcile is needed until it runs."""
-    under_way = pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
-    return not (under_way or pod.gates or is_stuck(pod))

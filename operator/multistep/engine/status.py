@@ -20,11 +20,13 @@ from multistep.api.trial_status import (
 )
 from multistep.engine import failure_class as failures
 from multistep.engine import rewards
+from multistep.engine.deadlines import DEADLINE_EXCEEDED
 from multistep.engine.journal import Collected, Journal, StepRun
-from multistep.engine.lifecycle import DEADLINE_EXCEEDED, POD_STARTING, prestarts, starting_message, suspended_seconds, suspension
+from multistep.engine.pod_start import POD_STARTING, starting_message
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
+from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
 
 MAX_INCOMPLETE = 4  # sources of one step
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from multistep.api.sweep import SweepAgentStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
-from multistep.engine.lifecycle import suspended_seconds
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded
+from multistep.engine.suspensions import suspended_seconds
 from multistep.engine.sweep_trials import Plan
 from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 

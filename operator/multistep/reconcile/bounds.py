@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from multistep.engine.decisions import PodFacts
-from multistep.engine.lifecycle import is_stuck
+from multistep.engine.pod_start import is_stuck
 from multistep.reconcile.turns import Key, Turns
 
 Wake = Callable[[Key], None]

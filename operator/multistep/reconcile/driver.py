@@ -13,13 +13,13 @@ from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.journal import Journal
-from multistep.engine.lifecycle import prestarts
 from multistep.engine.operations import Collect, Environment, Operation, Place, Release, Source, Transfer, in_verifier
 from multistep.engine.plan import StepPlan, isolation
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
 from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript
+from multistep.engine.suspensions import prestarts
 from multistep.errors import ContradictoryRecords, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics

@@ -8,8 +8,8 @@ from typing import Literal
 from multistep.api.conditions import is_finished
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
-from multistep.engine.lifecycle import SUSPENDED
 from multistep.engine.status_size import bounded, reward_text
+from multistep.engine.suspensions import SUSPENDED
 from multistep.engine.unsupported import ignored
 from multistep.engine.variables import unused_variables
 from multistep.sources.read_task import ReadTask

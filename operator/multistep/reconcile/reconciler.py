@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from multistep.api.trial import MultiStepTrial
-from multistep.engine.lifecycle import is_starting
+from multistep.engine.pod_start import is_starting
 from multistep.errors import Conflict, NotFound, PodError, RunnerError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS

@@ -9,7 +9,7 @@ from typing import Any
 
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
-from multistep.engine import decisions, lifecycle, status
+from multistep.engine import deadlines, decisions, status
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
 from multistep.engine.plan import TrialPlan
@@ -83,7 +83,7 @@ class TrialContext(ABC):
 
     def _until_deadline(self, seconds: float | None) -> float | None:
         """Return the seconds, capped by the trial's next deadline."""
-        deadline = lifecycle.next_deadline(self._trial, self._t.clock())
+        deadline = deadlines.next_deadline(self._trial, self._t.clock())
         times = [each for each in (seconds, deadline) if each is not None]
         return max(SOON_SECONDS, min(times)) if times else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from multistep.engine import decisions, lifecycle, status
+from multistep.engine import decisions, lifecycle, pod_start, status
 from multistep.engine.decisions import PodFacts
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.verifier_environment import VerifierEnvironment
@@ -77,8 +77,8 @@ class TrialCreation(TrialContext):
     async def _adopt(self) -> float:
         """Write the pod's UID to the status before the first exec session. Verifier pods of earlier attempts are deleted by now."""
         assert self._pod is not None
-        message = lifecycle.starting_message(self._trial.status.attempt, self._pod.name)
-        waiting = status.waiting(self._trial, "Pending", lifecycle.POD_STARTING, message, self._t.clock())
+        message = pod_start.starting_message(self._trial.status.attempt, self._pod.name)
+        waiting = status.waiting(self._trial, "Pending", pod_start.POD_STARTING, message, self._t.clock())
         await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
         return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from multistep.agents import AGENTS
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_trial
-from multistep.engine import decisions, lifecycle, status
+from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import Journal
 from multistep.errors import (
@@ -77,7 +77,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
 
     async def _wait_for_shard(self, pod: PodFacts) -> float | None:
         """Wait: another operator started the trial, and has the results collected so far; then its shard label was changed."""
-        if (end := lifecycle.cut_short(self._trial, self._t.clock())) is not None:
+        if (end := deadlines.cut_short(self._trial, self._t.clock())) is not None:
             return await self._act(end)
         former = f"to {pod.shard}" if pod.shard else "away"
         message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
@@ -94,7 +94,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
     async def _wait_for_task(self, error: SourceError) -> float | None:
         """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
-        if (end := lifecycle.cut_short(self._trial, now)) is not None:
+        if (end := deadlines.cut_short(self._trial, now)) is not None:
             return await self._act(end)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
             return SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age)
@@ -109,7 +109,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
 
     async def _observe(self) -> Situation:
         trial = self._trial
-        if not is_finished(trial.status) and not lifecycle.must_have_no_pod(trial):
+        if not is_finished(trial.status) and not suspensions.must_have_no_pod(trial):
             self._loaded = await self._t.loader.load(trial)
         self._pod = None if self._just_named else await self._t.pods.get(trial, trial.status.pod_name)
         self._just_named = False

@@ -12,7 +12,7 @@ import pytest
 from multistep.api.failures import ATTEMPTS, EXCEPTIONS, FAILED, WAITING, Failure
 from multistep.engine import failure_class as failures
 from multistep.engine.journal import Journal, StepRun
-from multistep.engine.lifecycle import SUSPENDED
+from multistep.engine.suspensions import SUSPENDED
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
 MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # before the first step (lifecycle._died)

@@ -19,7 +19,8 @@ from multistep.api.trial_status import (
     TrialStatus,
     VerifierStatus,
 )
-from multistep.engine import lifecycle
+from multistep.engine import lifecycle, pod_start
+from multistep.engine.deadlines import next_deadline
 from multistep.engine.decisions import (
     Adopt,
     AdoptVerifierPod,
@@ -34,12 +35,13 @@ from multistep.engine.decisions import (
     PodFacts,
     ProtocolViolation,
     Resume,
+    Rule,
     Situation,
     StartAttempt,
     Suspend,
     Wait,
 )
-from multistep.engine.lifecycle import decide, next_deadline
+from multistep.engine.lifecycle import decide
 
 START = 1_000_000.0
 NOW = START + 100
@@ -538,7 +540,7 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("rule", lifecycle.RULES[:-2], ids=lambda rule: rule.__name__)
-def test_a_rule_can_be_asked_about_any_situation(rule: lifecycle.Rule) -> None:
+def test_a_rule_can_be_asked_about_any_situation(rule: Rule) -> None:
     answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
     assert None in answers and any(answers)
 
@@ -729,7 +731,7 @@ def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
     ],
 )
 def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[str, str], still: bool) -> None:
-    assert lifecycle.is_stuck(starting(**changes)) is still
+    assert pod_start.is_stuck(starting(**changes)) is still
 
 
 @pytest.mark.parametrize(
@@ -747,7 +749,7 @@ def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[s
     ],
 )
 def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: dict[str, Any], waits: bool) -> None:
-    assert lifecycle.is_starting(starting(**changes)) is waits
+    assert pod_start.is_starting(starting(**changes)) is waits
 
 
 @pytest.mark.parametrize(("times", "seconds", "ends"), [(4, 1000, False), (5, 89, False), (5, 90, True)])

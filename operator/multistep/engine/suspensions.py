@@ -1,0 +1,56 @@
+"""Suspension of a trial: by spec.suspend, or by the scheduling gates of its pod. Pure functions."""
+
+from __future__ import annotations
+
+from multistep.api.conditions import holds
+from multistep.api.sweep import SweepStatus
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import Condition, TrialStatus
+
+SUSPENDED = "Suspended"  # reason of an attempt whose pod was released for a suspension
+QUEUED_BY_KUEUE = "QueuedByKueue"
+SCHEDULING_GATED = "SchedulingGated"
+_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended, but not by spec.suspend: as Kueue suspends a Job
+
+
+def must_have_no_pod(trial: MultiStepTrial) -> bool:
+    """Whether the trial is suspended and must get no pod. Its task is not read until it is resumed."""
+    waits = trial.spec.suspend and not prestarts(trial)
+    return waits and not trial.spec.stop and trial.status.pod_uid is None
+
+
+def prestarts(trial: MultiStepTrial) -> bool:
+    """Whether the trial gets a pod while it is suspended (spec.prestart). Only the first attempt does: a pod that failed or was
+    released is not replaced before the trial is resumed."""
+    return trial.spec.prestart and not trial.status.attempts
+
+
+def is_suspended(trial: MultiStepTrial) -> bool:
+    """Whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
+    since = suspended_since(trial.status)
+    return since is not None and since.reason not in _GATED_REASONS
+
+
+def suspension(trial: MultiStepTrial) -> tuple[str, str]:
+    """Return reason and message of a suspended trial: its state, and the effect of setting spec.suspend to false."""
+    status = trial.status
+    if status.attempt is None:
+        return "Suspended", "spec.suspend is true; set it to false to start"
+    if status.pod_uid is None:
+        return "Released", f"no pod is retained; set spec.suspend to false to start at step 1, as attempt {status.attempt}"
+    where = f"after step {status.current_step}" if status.current_step else "before the first step"
+    if trial.spec.suspend_policy != "Pause":
+        return "Paused", f"{where}; pod {status.pod_name} is being released"
+    return "Paused", f"{where}; pod {status.pod_name} is retained; set spec.suspend to false to resume with the next step"
+
+
+def suspended_seconds(status: TrialStatus | SweepStatus, now: float) -> float:
+    """Return the seconds for which a trial or sweep was suspended, or a trial's pod was gated, since its start."""
+    since, before = suspended_since(status), status.suspended_seconds or 0.0
+    if since is None or status.start_time is None:
+        return before
+    return before + max(0.0, now - since.last_transition_time.timestamp())
+
+
+def suspended_since(status: TrialStatus | SweepStatus) -> Condition | None:
+    return holds(status, "Suspended")
