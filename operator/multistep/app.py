@@ -21,7 +21,8 @@ from multistep.kube.lease import Lease
 from multistep.kube.resources import PODS, SECRETS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
-from multistep.pods import manifest as pods
+from multistep.pods import identity
+from multistep.pods.facts import pod_facts
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.garbage_collector import OrphanRemoval
 from multistep.reconcile.reconciler import Reconciler
@@ -167,12 +168,12 @@ class App:
 
     async def _count_starting_pods(self, client: Client) -> None:
         """Count the pods that an earlier leader created and that still start. Watch events report them too, but later."""
-        selectors = {"label_selector": self.shard.selecting(pods.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
+        selectors = {"label_selector": self.shard.selecting(identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         try:
             found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
             for pod in found:
-                if (key := pods.trial_of(pod)) is not None:
-                    self.reconciler.starts.saw(key, pods.facts(pod))
+                if (key := identity.trial_of(pod)) is not None:
+                    self.reconciler.starts.saw(key, pod_facts(pod))
         except ClusterError as error:
             logger.warning("starting pods could not be counted yet: %s", error)
 

@@ -17,7 +17,7 @@ from multistep.api.trial import PLURAL
 from multistep.app import App
 from multistep.kube.watch import PAGE_OBJECTS
 from multistep.loglines import set_up
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
         settings.watching.client_timeout = 330
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.watching.label_selectors[GROUP, kopf.EVERYTHING] = app.shard.selector
-        settings.watching.label_selectors["v1", "pods"] = app.shard.selecting(pods.LABEL_TRIAL)
+        settings.watching.label_selectors["v1", "pods"] = app.shard.selecting(identity.LABEL_TRIAL)
         settings.persistence.diffbase_storage = NoDiffs()
         await app.start()
 

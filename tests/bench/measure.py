@@ -13,7 +13,8 @@ from typing import Any
 from multistep.engine.operations import Source
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS, Resource
-from multistep.pods.manifest import CONTAINER, LABEL_TRIAL, RUNNER_CALL
+from multistep.pods.identity import CONTAINER, LABEL_TRIAL
+from multistep.pods.manifest import RUNNER_CALL
 from multistep.runner_client.session import Session
 from tests.e2e.given import finished
 from tests.e2e.operators import samples

@@ -15,7 +15,7 @@ from multistep.api.trial import KIND
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from tests.e2e.recorder import Recorder, is_so
 from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually
@@ -61,7 +61,7 @@ class Step:
 def named_pods(environment: Mapping[str, Any]) -> Object:
     """Return the environment with a variable POD_NAME in its pods."""
     template = environment.get("podTemplate") or {}
-    containers = [{"name": pods.CONTAINER, "env": [NAMED]}]
+    containers = [{"name": identity.CONTAINER, "env": [NAMED]}]
     return {**environment, "podTemplate": {**template, "spec": {"containers": containers, **(template.get("spec") or {})}}}
 
 
@@ -188,7 +188,9 @@ class Given:
 
     async def pods(self, trial_name: str) -> list[Object]:
         """Return the trial's existing pods."""
-        return await self.client.list_all(PODS, self.namespace, label_selector=f"{pods.LABEL_TRIAL}={pods.label_value(trial_name)}")
+        return await self.client.list_all(
+            PODS, self.namespace, label_selector=f"{identity.LABEL_TRIAL}={identity.label_value(trial_name)}"
+        )
 
     async def without_pods(self, trial_name: str) -> None:
         """Wait until the trial's pods are deleted."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+    """Return the entry of the container with this name; {} without one."""
+    return next((each for each in containers or [] if each["name"] == name), {})
 
 
 def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:

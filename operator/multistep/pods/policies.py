@@ -6,7 +6,8 @@ from typing import Any
 
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.network import Network
-from multistep.pods.manifest import LABEL_POD, LABEL_TRIAL, PodRequest, label_value, owner_reference
+from multistep.pods.identity import LABEL_POD, LABEL_TRIAL, label_value, owner_reference
+from multistep.pods.manifest import PodRequest
 
 
 def network_policy(request: PodRequest) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from multistep.engine.suspensions import prestarts
 from multistep.errors import ContradictoryRecords, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
+from multistep.pods import identity
 from multistep.pods import manifest as pods
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
 from multistep.runner_client.perform import perform, upload
@@ -159,7 +160,7 @@ class Driver:
     async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[tuple[Session, Hello]]:
         self._metrics.exec_sessions.inc()
         started = time.monotonic()
-        stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, pods.CONTAINER, pods.RUNNER_CALL)
+        stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, identity.CONTAINER, pods.RUNNER_CALL)
         with self._metrics.exec_sessions_open.track_inprogress():
             limit = self._settings.answer_timeout_seconds
             async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
@@ -195,7 +196,7 @@ class Driver:
     async def _open_verifier_session(self, drive: _Drive, journal: Journal) -> DriveResult | None:
         """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
         step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
-        if pod is None or pod.name not in pods.verifier_pod_names(drive.trial, step.index):
+        if pod is None or pod.name not in identity.verifier_pod_names(drive.trial, step.index):
             return DriveResult(journal, verifier=step)
         session, hello = await drive.stack.enter_async_context(self._session(drive.trial, pod))
         named = drive.trial.status.verifier

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from multistep.engine.decisions import PodFacts
-from multistep.pods import manifest as pods
+from multistep.pods import identity
+from multistep.pods.facts import pod_facts
 from multistep.reconcile.turns import Key
 
 Body = Mapping[str, Any]
@@ -64,7 +65,7 @@ class EventFilter:
 
     def pod(self, body: Body, type: str | None) -> PodEvent | None:
         """Return the pod's event if it needs a reconcile."""
-        key, facts, metadata = pods.trial_of(body), pods.facts(body), body["metadata"]
+        key, facts, metadata = identity.trial_of(body), pod_facts(body), body["metadata"]
         seen = self._seen.get(("pod", metadata["namespace"], metadata["name"]))
         before = seen.facts if seen is not None and isinstance(seen.facts, PodFacts) else None
         return PodEvent(key, facts, before) if key and self._record("pod", metadata, key, facts, type) else None

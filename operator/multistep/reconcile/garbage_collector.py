@@ -24,7 +24,8 @@ from multistep.kube.resources import PODS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.loglines import about
 from multistep.metrics import Metrics
-from multistep.pods import manifest as pods
+from multistep.pods import identity
+from multistep.pods.facts import pod_facts
 from multistep.reconcile.salvage import salvaged
 from multistep.settings import Settings
 from multistep.store.shipping import Shipping
@@ -73,7 +74,7 @@ class OrphanRemoval:
     async def _check_pods(self) -> None:
         seen: set[str] = set()
         for namespace in self._shard.places:
-            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.OURS))
+            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(identity.OURS))
             versions = await self._trials(namespace)
             check = partial(self._check_pod, versions)
             await self._each(found, check, f"orphaned pods of {namespace or 'all namespaces'}")
@@ -88,13 +89,13 @@ class OrphanRemoval:
 
     async def _check_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
         found = {"metadata": metadata}
-        pod, now, grace = pods.facts(found), self.clock(), self.settings.orphans_grace_seconds
-        if not pods.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
+        pod, now, grace = pod_facts(found), self.clock(), self.settings.orphans_grace_seconds
+        if not identity.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
             return  # another owner's pod, or too young
         wanted_by = self._wanted.get(pod.uid)
         if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
             return
-        owner = pods.trial_of(found)
+        owner = identity.trial_of(found)
         trial = await self._trial(*owner) if owner else None
         if why := orphans.pod_orphaned(pod, trial, now, grace):
             namespace = metadata["namespace"]

@@ -15,7 +15,7 @@ from multistep.kube.protocols import Object
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.reconcile.event_filter import EventFilter, Name, Seen
 from multistep.reconcile.turns import Key
 from multistep.reconcile.versions import is_older
@@ -109,8 +109,10 @@ class Resync:
         for kind, resource in _WHOLE.items():
             found |= {(kind, *key): Seen(key, version) for key, version in (await self._versions(resource)).items()}
         for namespace in self._shard.places:
-            for pod in await self._lister.list_metadata(PODS, namespace, label_selector=self._shard.selecting(pods.LABEL_TRIAL)):
-                if (of := pods.trial_of({"metadata": pod})) is not None:
+            for pod in await self._lister.list_metadata(
+                PODS, namespace, label_selector=self._shard.selecting(identity.LABEL_TRIAL)
+            ):
+                if (of := identity.trial_of({"metadata": pod})) is not None:
                     found["pod", pod["namespace"], pod["name"]] = Seen(of, pod["resourceVersion"])
         return found
 

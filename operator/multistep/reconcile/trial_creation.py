@@ -11,6 +11,7 @@ from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.verifier_environment import VerifierEnvironment
 from multistep.errors import InvalidSpec
 from multistep.kube.protocols import Object
+from multistep.pods import identity
 from multistep.pods import manifest as pods
 from multistep.reconcile.driver import DriveResult
 from multistep.reconcile.trial_context import TrialContext
@@ -88,7 +89,7 @@ class TrialCreation(TrialContext):
         environment = step.verifier.environment if step.verifier else None
         same_image = environment is not None and not environment.own_image
         user = left.image_user or (self._trial.status.image_user if same_image else None)
-        name = pods.verifier_pod_names(self._trial, step.index)[user is not None]
+        name = identity.verifier_pod_names(self._trial, step.index)[user is not None]
         await self._write_running(left.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
         return 0
 
@@ -127,7 +128,7 @@ class TrialCreation(TrialContext):
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
         else:  # a stale read may lack a verifier that the current status names, and the release happens only once
             await self._writer.require_current()
-        await self._t.pods.remove(self._trial, pods.verifier_pod_names(self._trial, step.index))
+        await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 
     async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None) -> float | None:
         return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))

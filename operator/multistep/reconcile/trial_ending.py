@@ -8,7 +8,7 @@ from multistep.engine.journal import Journal
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, lift
 from multistep.kube.resources import TRIALS
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import named_verifiers
 
@@ -25,7 +25,7 @@ class TrialEnding(TrialContext):
         retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(failed.attempts)
         if counted <= retries:
             again = trial.model_copy(update={"status": failed})
-            name = pods.pod_name(trial.metadata.name, number, as_root=failed.image_user is not None)
+            name = identity.pod_name(trial.metadata.name, number, as_root=failed.image_user is not None)
             await self._write(status.attempt_started(again, number, name, self._plan.task_name, failed.image_user, now))
             return 0
         self._writer.trial = trial.model_copy(update={"status": failed})

@@ -10,8 +10,10 @@ from multistep.engine.decisions import PodFacts, Wait
 from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS
+from multistep.pods import identity
 from multistep.pods import manifest as pods
 from multistep.pods import policies as pod_policies
+from multistep.pods.facts import pod_facts
 from multistep.reconcile.quotas import EXCEEDED
 
 QUOTA_EXCEEDED = "QuotaExceeded"
@@ -31,7 +33,7 @@ class TrialPods:
         if name is None:
             return None
         try:
-            return pods.facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
+            return pod_facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
         except NotFound:
             return None
 
@@ -47,7 +49,7 @@ class TrialPods:
                 message = f"NetworkPolicy {request.name} belongs to another object"
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
             await self._guard(request)
-            return pods.facts(await self._cluster.create(manifest))
+            return pod_facts(await self._cluster.create(manifest))
         except Conflict:
             return None
         except ClusterError as error:
@@ -62,9 +64,9 @@ class TrialPods:
 
     async def remove_all(self, trial: MultiStepTrial) -> None:
         """Delete all pods of the trial, also those that a stale reconcile of an earlier leader created."""
-        selector = f"{pods.LABEL_TRIAL}={pods.label_value(trial.metadata.name)}"
+        selector = f"{identity.LABEL_TRIAL}={identity.label_value(trial.metadata.name)}"
         for found in await self._cluster.list_all(PODS, trial.metadata.namespace, label_selector=selector):
-            pod = pods.facts(found)
+            pod = pod_facts(found)
             await self.unguard(trial, [pod.name])
             await self._delete(trial, pod)
 
@@ -95,7 +97,7 @@ class TrialPods:
             await self._cluster.create(policy)
         except Conflict:
             there = await self._cluster.get(NETWORK_POLICIES, request.trial.metadata.namespace, request.name)
-            return pods.owned_by(request.trial, there)
+            return identity.owned_by(request.trial, there)
         return True
 
 
@@ -115,7 +117,7 @@ def former(trial: MultiStepTrial) -> list[str]:
     attempt, as_root = trial.status.attempt or 1, trial.status.image_user is not None
     found = [(attempt, False)] if as_root else []
     found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
-    return [pods.pod_name(trial.metadata.name, number, as_root=root) for number, root in found] + named_verifiers(trial)
+    return [identity.pod_name(trial.metadata.name, number, as_root=root) for number, root in found] + named_verifiers(trial)
 
 
 def named_verifiers(trial: MultiStepTrial) -> list[str]:

@@ -23,7 +23,7 @@ from multistep.errors import (
     StreamLost,
 )
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.reconcile.driver import DriveResult, Hooks, Pods
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
@@ -119,7 +119,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return Situation(
             trial=trial,
             pod=self._pod,
-            pod_name=pods.pod_name(trial.metadata.name, attempt, as_root=False),
+            pod_name=identity.pod_name(trial.metadata.name, attempt, as_root=False),
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
@@ -194,7 +194,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         if left.verifier is not None:
             return await self._request_verifier(left.verifier, left)
         if left.image_user is not None:
-            name = pods.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
+            name = identity.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
             return await self._start_attempt(self._trial.status.attempt or 1, name, image_user=left.image_user)
         if left.journal is not None and left.between_steps:
             await self._write(status.paused(self._trial, left.journal, self._t.clock()))

@@ -12,7 +12,7 @@ import yaml
 
 from hack.generate import chart as chart_reference
 from multistep.api.trial import parse_trial
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.settings import Settings
 from tests.unit.chart.conftest import CHART, ROOT, Object, Render, the
 
@@ -532,8 +532,8 @@ def test_trials_get_a_policy_in_each_namespace_that_leaves_out_those_with_their_
     assert [each["metadata"]["namespace"] for each in policies] == ["a", "b"]
     spec = policies[0]["spec"]
     assert spec["podSelector"] == {
-        "matchLabels": dict([pods.OURS.split("=")]),
-        "matchExpressions": [{"key": pods.LABEL_NETWORK, "operator": "DoesNotExist"}],
+        "matchLabels": dict([identity.OURS.split("=")]),
+        "matchExpressions": [{"key": identity.LABEL_NETWORK, "operator": "DoesNotExist"}],
     }
     assert spec["policyTypes"] == ["Egress"]
     blocks = [each["ipBlock"] for rule in spec["egress"] for each in rule.get("to", [])]

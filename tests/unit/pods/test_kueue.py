@@ -11,6 +11,7 @@ from multistep.api.trial import parse_trial
 from multistep.api.trial_status import VerifierStatus
 from multistep.kube.protocols import Object
 from multistep.pods import manifest as pods
+from multistep.pods.facts import pod_facts
 from multistep.settings import Settings
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
@@ -67,11 +68,11 @@ MANAGED = {"kueue.x-k8s.io/managed": "true"}
     [({QUEUE: "q"}, None), (MANAGED, ""), ({QUEUE: "q", **MANAGED}, "q"), ({"kueue.x-k8s.io/managed": "no"}, None)],
 )
 def test_a_pod_is_in_a_queue_only_where_kueue_has_taken_it(found: dict[str, str], queue: str | None) -> None:
-    assert pods.facts(pod(found)).queue == queue
+    assert pod_facts(pod(found)).queue == queue
 
 
 def test_all_gates_are_seen() -> None:
-    assert pods.facts(pod({}, gates=("a", "b"))).gates == ("a", "b")
+    assert pod_facts(pod({}, gates=("a", "b"))).gates == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_all_gates_are_seen() -> None:
 )
 def test_an_eviction_by_kueue_has_its_reason(told: Object, message: str) -> None:
     target = {"type": "TerminationTarget", "status": "True", **told}
-    found = pods.facts(pod(MANAGED, target))
+    found = pod_facts(pod(MANAGED, target))
     assert (found.disruption, found.message) == ("EvictedByKueue", message)
-    assert pods.facts(pod({}, target)).disruption == ""  # a pod without Kueue's label was not evicted by Kueue
-    assert pods.facts(pod(MANAGED, {**target, "status": "False"})).disruption == ""
+    assert pod_facts(pod({}, target)).disruption == ""  # a pod without Kueue's label was not evicted by Kueue
+    assert pod_facts(pod(MANAGED, {**target, "status": "False"})).disruption == ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
-from multistep.pods import manifest as pods
+from multistep.pods.facts import pod_facts
 from multistep.reconcile.event_filter import EventFilter, PodEvent
 
 KEY = ("ns", "t")
@@ -41,11 +41,11 @@ def test_whatever_a_listing_brings_is_news() -> None:
 def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
     event_filter = EventFilter()
     pending = pod(phase="Pending")
-    assert event_filter.pod(pending, "ADDED") == PodEvent(KEY, pods.facts(pending), None)
+    assert event_filter.pod(pending, "ADDED") == PodEvent(KEY, pod_facts(pending), None)
     assert event_filter.pod(pod(phase="Pending", podIP="10.0.0.1"), "MODIFIED") is None
     ready = {"type": "Ready", "status": "True"}
     is_ready = pod(phase="Pending", conditions=[ready])
-    assert event_filter.pod(is_ready, "MODIFIED") == PodEvent(KEY, pods.facts(is_ready), pods.facts(pending))
+    assert event_filter.pod(is_ready, "MODIFIED") == PodEvent(KEY, pod_facts(is_ready), pod_facts(pending))
     assert event_filter.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 

@@ -25,7 +25,7 @@ from multistep.kube.connection import Connection
 from multistep.kube.gate import MOST_IN_FLIGHT
 from multistep.kube.protocols import ExecStream, Object
 from multistep.metrics import Metrics
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import WorkQueue
@@ -52,7 +52,7 @@ def trial(namespace: str, number: int, **spec: Any) -> Object:
 
 def runner_of(pod: Object) -> FakeRunner:
     """Return a runner whose verifier gives the trial's own reward."""
-    results = {"1/task/verifier": rewarded(txt=str(reward_of(pods.trial_of(pod) or ("", ""))))}
+    results = {"1/task/verifier": rewarded(txt=str(reward_of(identity.trial_of(pod) or ("", ""))))}
     return FakeRunner(pod["metadata"]["uid"], results=results, files={"/logs/agent": {"log.txt": b"agent"}})
 
 
@@ -294,7 +294,7 @@ async def test_pods_that_start_when_the_operator_begins_are_counted(
     for number in range(4):
         found = await cluster.create(trial(CROWD, number))
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": f"t{number}", "uid": found["metadata"]["uid"]}
-        labels = {pods.LABEL_TRIAL: f"t{number}"}
+        labels = {identity.LABEL_TRIAL: f"t{number}"}
         metadata = {"name": f"t{number}-1", "namespace": CROWD, "labels": labels, "ownerReferences": [owner]}
         metadata["creationTimestamp"] = datetime.now(UTC).isoformat()
         await cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})

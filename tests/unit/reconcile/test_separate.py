@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.kube.protocols import Object
-from multistep.pods import manifest as pods
+from multistep.pods import identity
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
@@ -154,9 +154,9 @@ async def test_the_verifiers_pod_is_made_of_the_verifiers_environment() -> None:
     pod = world.cluster.objects["Pod", "default", "t-1-v0"]
     (container,) = pod["spec"]["containers"]
     assert (container["image"], container["workingDir"], container["resources"]["limits"]) == ("judge", "/judge", {"cpu": "2"})
-    assert pod["metadata"]["labels"][pods.LABEL_ROLE] == "verifier"
+    assert pod["metadata"]["labels"][identity.LABEL_ROLE] == "verifier"
     assert pod["spec"]["initContainers"]  # the runner is in the agent's image, not in this one
-    assert pods.trial_of(pod) == KEY
+    assert identity.trial_of(pod) == KEY
     verifier = list(world.cluster.runners.values())[1]
     start = next(each for each in verifier.requests if each["op"] == "start")
     assert start["env"] == {"V": "1"}
@@ -164,7 +164,7 @@ async def test_the_verifiers_pod_is_made_of_the_verifiers_environment() -> None:
 
 @pytest.mark.parametrize("length", [1, 40, 63, 200])
 def test_names_of_pods_are_host_names(length: int) -> None:
-    name = pods.verifier_pod_name("x" * length, 12, 99, as_root=True)
+    name = identity.verifier_pod_name("x" * length, 12, 99, as_root=True)
     assert len(name) <= 63 and name.endswith("-12-v99-root")
 
 

@@ -18,6 +18,7 @@ from multistep.cli.trial.pieces import Piece, Wanted, pieces
 from multistep.cli.trial.printing import MAX_TAIL_BYTES, Form, Tail
 from multistep.engine.journal import HEALTHCHECK, VERIFIER
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError
+from multistep.pods import identity
 from multistep.pods import manifest as pods
 from multistep.runner_client.session import OUTPUT_PROTOCOL, Session
 
@@ -80,7 +81,7 @@ class Reader:
     @asynccontextmanager
     async def _session(self, pod: str, uid: str) -> AsyncIterator[Session]:
         """Open an exec session beside the operator's; it only reads output."""
-        stream = await self._cluster.open_exec(self._namespace, pod, pods.CONTAINER, pods.RUNNER_CALL)
+        stream = await self._cluster.open_exec(self._namespace, pod, identity.CONTAINER, pods.RUNNER_CALL)
         async with Session(stream, pod_uid=uid, answer_timeout_seconds=ANSWER_SECONDS) as session:
             if (await session.hello(records=False)).protocol < OUTPUT_PROTOCOL:
                 raise UsageError(

@@ -1,0 +1,96 @@
+"""The facts about a pod that the engine's decisions need, read from its object. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from multistep.engine.decisions import PodFacts
+from multistep.kube.shard import LABEL_SHARD
+from multistep.pods import container_status, kueue
+from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
+
+_EXIT_MESSAGE_CHARACTERS = 500
+_IMAGE_ID_CHARACTERS = 1024
+_CONTAINER_ID_CHARACTERS = 256
+
+
+def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
+    """Return the facts about a pod."""
+    metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
+    labels, container = metadata.get("labels") or {}, container_status.named(CONTAINER, status.get("containerStatuses"))
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    queue = kueue.queue(metadata)
+    return PodFacts(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=owner_uid(metadata),
+        attempt=int(labels.get(LABEL_ATTEMPT, 0)),
+        as_root=metadata["name"].endswith(ROOT),
+        phase=status.get("phase") or "Pending",
+        created_at=_seconds(metadata.get("creationTimestamp")) or 0.0,
+        gates=tuple(each["name"] for each in spec.get("schedulingGates") or []),
+        queue=queue,
+        node=spec.get("nodeName") or "",
+        deleting=bool(metadata.get("deletionTimestamp")),
+        reason=status.get("reason") or "",
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        init_failed=container_status.ended_init(status) is not None,
+        container_id=str(container.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
+        image_id=str(container.get("imageID") or "")[:_IMAGE_ID_CHARACTERS],
+        memory_limit=_memory_limit(spec),
+        shard=labels.get(LABEL_SHARD, ""),
+        **_scheduling(conditions),
+        **_disruption(status, conditions, managed=queue is not None),
+        **_container(status, container),
+    )
+
+
+def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    scheduled = conditions.get("PodScheduled") or {}
+    return {
+        "scheduled_at": _seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        "unschedulable": scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+    }
+
+
+def _disruption(status: Mapping[str, Any], conditions: Mapping[str, Any], *, managed: bool) -> dict[str, Any]:
+    """Return who took the pod, and the message. managed: by Kueue, whose eviction counts as a disruption."""
+    target = conditions.get("DisruptionTarget") or {}
+    if managed and (evicted := kueue.eviction(conditions)) is not None:
+        target = {"status": "True", "reason": kueue.EVICTED, "message": evicted}
+    return {
+        "disruption": target.get("reason", "") if target.get("status") == "True" else "",
+        "message": target.get("message") or status.get("message") or "",
+    }
+
+
+def _container(status: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of the trial's container, or of the init container that keeps it from starting."""
+    state, restarted = container.get("state") or {}, bool(container.get("restartCount"))
+    waiting = state.get("waiting") or {}
+    if not waiting.get("message") and waiting.get("reason") in (None, "PodInitializing", "ContainerCreating"):
+        waiting = container_status.waiting_init(status) or waiting
+    ended = container_status.before_restart(container) if restarted else state.get("terminated")
+    ended = ended or container_status.failed_init(status) or {}
+    return {
+        "started_at": _seconds((state.get("running") or {}).get("startedAt")),
+        "waiting_reason": waiting.get("reason") or "",
+        "waiting_message": waiting.get("message") or "",
+        "running": "running" in state,
+        "terminated": bool(ended),
+        "exit_code": ended.get("exitCode"),
+        "exit_reason": ended.get("reason") or "",
+        "exit_message": (ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
+        "restarted": restarted,
+    }
+
+
+def _memory_limit(spec: Mapping[str, Any]) -> str:
+    main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
+    return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
