@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import ClusterError, Conflict, NotFound, StreamLost
+from multistep.kube.event_manifest import event_manifest
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS, DISRUPTION_BUDGETS, LEASES, PODS, SECRETS, TRIALS
 from multistep.runner_client.session import Session
@@ -177,7 +178,7 @@ async def what_has_a_label_and_what_has_none_is_listed(cluster: Any, namespace: 
 @case
 async def an_event_is_taken_however_long_its_message(cluster: Cluster, namespace: str) -> None:
     trial = await make_trial(cluster, namespace, "told")
-    await cluster.create_event(trial, reason="StepFinished", message="é" * 3000, type="Warning")
+    await cluster.create(event_manifest(trial, reason="StepFinished", message="é" * 3000, type="Warning"))
 
 
 @case

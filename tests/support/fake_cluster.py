@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from multistep.errors import ClusterError, Conflict, NotFound
-from multistep.kube.protocols import EventLevel, ExecStream, Object
+from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
 from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults
@@ -183,6 +183,10 @@ class FakeCluster(Store):
 
     async def create(self, manifest: Mapping[str, Any]) -> Object:
         kind, namespace, name = _key(manifest)
+        if kind == "Event":
+            with self._write(f"create_event {manifest['reason']}"):
+                self.events.append({key: manifest[key] for key in ("reason", "note", "type", "action")})
+                return dict(manifest)
         with self._write(f"create {kind} {namespace}/{name}"):
             if (kind, namespace, name) in self.objects:
                 raise Conflict(f"{kind} {name} exists", status=409, reason="AlreadyExists")
@@ -199,18 +203,6 @@ class FakeCluster(Store):
             if self._find(kind, namespace, name)["metadata"]["resourceVersion"] != manifest["metadata"]["resourceVersion"]:
                 raise Conflict(f"{kind} {name} was changed", status=409, reason="Conflict")
             return self.put(manifest)
-
-    async def create_event(
-        self,
-        regarding: Mapping[str, Any],
-        *,
-        reason: str,
-        message: str,
-        type: EventLevel = "Normal",
-        action: str = "Reconcile",
-    ) -> None:
-        with self._write(f"create_event {reason}"):
-            self.events.append({"reason": reason, "note": message, "type": type, "action": action})
 
     async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
         self.faults.point(f"open_exec {namespace}/{pod}")

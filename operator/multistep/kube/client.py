@@ -12,47 +12,35 @@ from typing import Any, Final, Self
 
 from multistep.errors import NotFound
 from multistep.kube.connection import Connection
-from multistep.kube.event_manifest import event_manifest
 from multistep.kube.exec import WebsocketExec, open_exec
-from multistep.kube.gate import Gate
-from multistep.kube.protocols import EventLevel, Object, Propagation
-from multistep.kube.requests import REQUEST_TIMEOUT_SECONDS, Check, Http, RequestObserver
-from multistep.kube.resources import API_RESOURCES, EVENTS, KNOWN, Resource, api_path, from_discovery
+from multistep.kube.protocols import Object
+from multistep.kube.requests import Http
+from multistep.kube.resources import API_RESOURCES, KNOWN, Resource, api_path, from_discovery
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
 
 FIELD_MANAGER: Final = "multistep"
 
 
 class Client(AbstractAsyncContextManager["Client"]):
-    """A client of the API server. Create it with ``connect``, or from a Connection; use it as a context manager.
+    """A client of the API server; close it by leaving its context. field_manager: of the fields that it sets."""
 
-    timeout_seconds: of each request. gate: limits concurrent requests. observe: called after each request. check: called
-    before each write and each frame of an exec session; raises NotLeading. field_manager: of fields that this client sets.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-        gate: Gate | None = None,
-        observe: RequestObserver = lambda _verb, _plural, _code, _seconds: None,
-        check: Check = lambda: None,
-        field_manager: str = FIELD_MANAGER,
-    ) -> None:
-        self.connection = connection
-        self.namespace = connection.namespace  # of objects whose manifest names none
-        self._http = Http(connection, timeout_seconds, gate or Gate(), observe, check)
+    def __init__(self, http: Http, *, field_manager: str = FIELD_MANAGER) -> None:
+        self.connection = http.connection
+        self.namespace = http.connection.namespace  # of objects whose manifest names none
+        self._http = http
         self._field_manager = field_manager
         self._kinds: dict[tuple[str, str], Resource] = dict(KNOWN)
 
     @classmethod
-    async def connect(cls, *, kubeconfig: str | None = None, context: str | None = None, **options: Any) -> Self:
+    async def connect(
+        cls, *, kubeconfig: str | None = None, context: str | None = None, field_manager: str = FIELD_MANAGER, **options: Any
+    ) -> Self:
         """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable.
 
-        options: of ``__init__``.
+        options: of multistep.kube.requests.Http.
         """
-        return cls(await Connection.load(kubeconfig=kubeconfig, context=context), **options)
+        connection = await Connection.load(kubeconfig=kubeconfig, context=context)
+        return cls(Http(connection, **options), field_manager=field_manager)
 
     async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
@@ -90,13 +78,13 @@ class Client(AbstractAsyncContextManager["Client"]):
         """Yield all objects as ADDED, then every change, without end (multistep.kube.watch.Query.watch)."""
         return Query(self._http, resource, namespace, label_selector, field_selector).watch()
 
-    async def raw_stream(self, path: str, *, params: Mapping[str, str] | None = None) -> AsyncGenerator[bytes, None]:
+    async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield the body of a GET (for example of a service's proxy) in chunks. Raises Unavailable if it ends early.
 
         The request timeout applies to each chunk. Use contextlib.aclosing to stop early.
         """
         limit = self._http.timeout_seconds
-        async with self._http.stream("proxy", "", path, params or {}, silence_seconds=limit) as response:
+        async with self._http.stream("proxy", "", path, {}, silence_seconds=limit) as response:
             async for chunk in response.content.iter_any():
                 yield chunk
 
@@ -138,17 +126,13 @@ class Client(AbstractAsyncContextManager["Client"]):
         return await self._http.send("patch", resource, resource.path(namespace, name), self._params(), changes)
 
     async def delete(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        *,
-        uid: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Propagation = "Background",
+        self, resource: Resource, namespace: str | None, name: str, *, uid: str = "", grace_period_seconds: int | None = None
     ) -> bool:
-        """Request an object's deletion; return False if it does not exist. Raises Conflict if the object has another uid."""
-        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        """Request an object's deletion; return False if it does not exist. Raises Conflict if the object has another uid.
+
+        The garbage collector deletes its dependents, in the background.
+        """
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
         if grace_period_seconds is not None:
@@ -158,23 +142,6 @@ class Client(AbstractAsyncContextManager["Client"]):
         except NotFound:
             return False
         return True
-
-    async def create_event(
-        self,
-        regarding: Mapping[str, Any],
-        *,
-        reason: str,
-        message: str,
-        type: EventLevel = "Normal",
-        action: str = "Reconcile",
-    ) -> None:
-        """Emit an Event about an object (whole, or a reference to it); long messages are cut.
-
-        Never retried: an overloaded API server should not get more requests for Events.
-        """
-        event = event_manifest(regarding, reason, message, type, action)
-        path = EVENTS.path(event["metadata"]["namespace"])
-        await self._http.send("create", EVENTS, path, self._params(), event, attempts=1)
 
     async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> WebsocketExec:
         """Run argv in a container (multistep.kube.exec)."""

@@ -5,16 +5,23 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from multistep.kube.protocols import EventLevel, Object
+from multistep.kube.protocols import Object
 from multistep.kube.resources import EVENTS
 
 MAX_NOTE_BYTES: Final = 1024  # the API server rejects longer notes
 REPORTER: Final = "multistep"
 
 
-def event_manifest(regarding: Mapping[str, Any], reason: str, message: str, type: EventLevel, action: str) -> Object:
+def event_manifest(
+    regarding: Mapping[str, Any],
+    *,
+    reason: str,
+    message: str,
+    type: Literal["Normal", "Warning"] = "Normal",
+    action: str = "Reconcile",
+) -> Object:
     """Return an Event about an object (whole, or a reference to it); long messages are cut."""
     reference = _reference(regarding)
     name = f"{reference['name'][:200].rstrip('.-')}.{secrets.token_hex(8)}"

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from multistep.kube.resources import Resource
 
 Object = dict[str, Any]
-
-Propagation = Literal["Background", "Foreground", "Orphan"]
-EventLevel = Literal["Normal", "Warning"]
 
 
 @dataclass(frozen=True)
@@ -79,15 +76,5 @@ class Cluster(Protocol):
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str = "", grace_period_seconds: int | None = None
     ) -> bool: ...
-
-    async def create_event(
-        self,
-        regarding: Mapping[str, Any],
-        *,
-        reason: str,
-        message: str,
-        type: EventLevel = "Normal",
-        action: str = "Reconcile",
-    ) -> None: ...
 
     async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream: ...

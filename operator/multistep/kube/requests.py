@@ -28,7 +28,7 @@ from multistep.kube.connection import Connection
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Object
 from multistep.kube.refusals import no_answer, refusal
-from multistep.kube.resources import LEASES, Resource
+from multistep.kube.resources import EVENTS, LEASES, Resource
 
 RequestObserver = Callable[[str, str, int, float], None]  # verb, plural, HTTP status (0: no answer), seconds
 Check = Callable[[], None]  # raises NotLeading
@@ -87,7 +87,9 @@ class _Request:
         return self.plural == LEASES.plural
 
     def can_be_retried(self, error: Unavailable) -> bool:
-        return self.method == "GET" or (error.status == 429 and not self.urgent)
+        """Return whether to retry now. Events are sent once: an overloaded API server should not get more requests for them."""
+        safe = error.status == 429 and not self.urgent and self.plural != EVENTS.plural
+        return (safe or self.method == "GET") and (error.retry_after or 0.0) <= MAX_PAUSE_SECONDS
 
 
 @dataclass
@@ -108,24 +110,21 @@ class Http:
     ) -> Object:
         """Send a GET; retry with back-off while the server is Unavailable. accept: media type of the answer, "" for JSON."""
         headers = {"Accept": accept} if accept else {}
-        return await self._with_retries(_Request(verb, resource.plural, path, params or {}, headers), ATTEMPTS)
+        return await self._with_retries(_Request(verb, resource.plural, path, params or {}, headers))
 
-    async def send(
-        self, verb: str, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any], attempts: int = ATTEMPTS
-    ) -> Object:
-        """Send one write; retry it if that is safe. attempts: in total. Raises ClusterError, or NotLeading before it is sent."""
+    async def send(self, verb: str, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any]) -> Object:
+        """Send one write; retry it if that is safe. Raises ClusterError, or NotLeading before it is sent."""
         headers = {"Content-Type": WRITES[verb][1]}
-        return await self._with_retries(_Request(verb, resource.plural, path, params, headers, encode(body)), attempts)
+        return await self._with_retries(_Request(verb, resource.plural, path, params, headers, encode(body)))
 
-    async def _with_retries(self, request: _Request, attempts: int) -> Object:
+    async def _with_retries(self, request: _Request) -> Object:
         attempt = 1
         while True:
             try:
                 async with nullcontext() if request.urgent else self.gate.passing():
                     return await self._once(request)
             except Unavailable as error:
-                too_long = (error.retry_after or 0.0) > MAX_PAUSE_SECONDS
-                if attempt >= attempts or too_long or not request.can_be_retried(error):
+                if attempt >= ATTEMPTS or not request.can_be_retried(error):
                     raise  # the caller requeues, which holds no resources while it waits
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1

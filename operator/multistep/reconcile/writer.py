@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.status_size import to_json
+from multistep.kube.event_manifest import event_manifest
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
 from multistep.loglines import also_about
@@ -67,7 +68,7 @@ async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transitio
     for each in found:
         logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
     results = await asyncio.gather(
-        *(cluster.create_event(about, reason=each.reason, message=each.message, type=each.type) for each in found),
+        *(cluster.create(event_manifest(about, reason=each.reason, message=each.message, type=each.type)) for each in found),
         return_exceptions=True,
     )
     for error in results:

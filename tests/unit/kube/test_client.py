@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
-from multistep.kube.client import Client
-from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes
+from multistep.kube.client import FIELD_MANAGER, Client
+from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Cluster
-from multistep.kube.requests import pause_seconds
+from multistep.kube.requests import Http, pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
 from tests.support.api_server import ApiServer, serve
 
@@ -33,7 +33,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def client_of(*answers: Answer | Any, **options: Any) -> AsyncIterator[tuple[Client, ApiServer]]:
+async def client_of(
+    *answers: Answer | Any, field_manager: str = FIELD_MANAGER, **options: Any
+) -> AsyncIterator[tuple[Client, ApiServer]]:
     """Run a client of a server that returns these responses in order, and then the last one repeatedly."""
     left = list(answers)
 
@@ -45,7 +47,7 @@ async def client_of(*answers: Answer | Any, **options: Any) -> AsyncIterator[tup
         assert isinstance(response, web.StreamResponse)
         return response
 
-    async with serve(handle) as server, Client(server.connection(), **options) as client:
+    async with serve(handle) as server, Client(Http(server.connection(), **options), field_manager=field_manager) as client:
         yield client, server
 
 
@@ -134,7 +136,7 @@ async def test_a_request_that_shall_come_much_later_is_given_up_for_now() -> Non
 async def test_an_event_is_sent_once_whatever_the_server_says() -> None:
     async with client_of(status(429)) as (client, server):
         with pytest.raises(Unavailable):
-            await client.create_event(POD, reason="R", message="m")
+            await client.create(event_manifest(POD, reason="R", message="m"))
     assert len(server.seen) == 1
 
 
@@ -203,7 +205,6 @@ async def test_requests_are_counted() -> None:
 async def test_a_delete_names_the_uid_it_means() -> None:
     async with client_of({}) as (client, server):
         assert await client.delete(PODS, "ns", "p", uid="u", grace_period_seconds=0)
-        await client.delete(TRIALS, "ns", "t", propagation="Foreground")
     assert json.loads(server.seen[0][3]) == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
@@ -211,7 +212,6 @@ async def test_a_delete_names_the_uid_it_means() -> None:
         "preconditions": {"uid": "u"},
         "gracePeriodSeconds": 0,
     }
-    assert json.loads(server.seen[1][3])["propagationPolicy"] == "Foreground"
 
 
 def page(names: list[str], more: str = "") -> dict[str, Any]:
@@ -236,12 +236,10 @@ async def test_a_list_whose_next_page_expired_begins_again() -> None:
 async def test_an_event_is_bounded_and_refers_to_its_object() -> None:
     trial = {"apiVersion": TRIALS.api_version, "kind": TRIALS.kind}
     async with client_of({}) as (client, server):
-        await client.create_event(
-            {**trial, "metadata": {"name": "t", "namespace": "ns", "uid": "u", "resourceVersion": "5"}},
-            reason="StepFinished",
-            message="é" * 2000,
-        )
-        await client.create_event({**trial, "name": "t", "namespace": "ns", "uid": "u"}, reason="R", message="m", type="Warning")
+        whole = {**trial, "metadata": {"name": "t", "namespace": "ns", "uid": "u", "resourceVersion": "5"}}
+        await client.create(event_manifest(whole, reason="StepFinished", message="é" * 2000))
+        reference = {**trial, "name": "t", "namespace": "ns", "uid": "u"}
+        await client.create(event_manifest(reference, reason="R", message="m", type="Warning"))
     first, second = (json.loads(body) for *_, body in server.seen)
     assert server.seen[0][:2] == ("POST", "/apis/events.k8s.io/v1/namespaces/ns/events?fieldManager=multistep")
     assert first["regarding"] == second["regarding"] == {**trial, "name": "t", "namespace": "ns", "uid": "u"}
@@ -397,7 +395,7 @@ async def test_a_body_is_streamed_and_a_cut_one_is_no_whole_one() -> None:
         return response
 
     async with client_of(body) as (client, server):
-        assert sum([len(chunk) async for chunk in client.raw_stream("/api/v1/x:80/proxy/f", params={"a": "b c"})]) == 300_000
+        assert sum([len(chunk) async for chunk in client.raw_stream("/api/v1/x:80/proxy/f?a=b+c")]) == 300_000
         assert server.seen[0][1] == "/api/v1/x:80/proxy/f?a=b+c"
         with pytest.raises(Unavailable):
             async for _ in client.raw_stream("/api/v1/x:80/proxy/f"):

@@ -16,6 +16,7 @@ from multistep.kube.client import Client
 from multistep.kube.exec import MAX_CHUNK_BYTES
 from multistep.kube.protocols import Cluster
 from multistep.kube.requests import WRITES as VERBS
+from multistep.kube.requests import Http
 from multistep.kube.resources import PODS, TRIALS
 from multistep.runner_client.session import Session
 from tests.support.api_server import ApiServer, serve
@@ -32,7 +33,6 @@ WRITES: dict[str, dict[str, Any]] = {
     "patch": {**TRIAL, "changes": {}},
     "delete": TRIAL,
     "create": {"manifest": POD},
-    "create_event": {"regarding": POD, "reason": "R", "message": "m"},
     "open_exec": {"namespace": "ns", "pod": "p", "container": "c", "argv": []},
 }
 CLIENT_ONLY = {"apply": {"manifest": POD}, "replace": {"manifest": POD}}
@@ -58,7 +58,7 @@ async def client_of(gate: Gate, *statuses: int, lost_after: int = 0) -> AsyncIte
             gate.leading = False
         return web.json_response({**POD, "items": [], "metadata": {"resourceVersion": "1"}}, status=left.pop(0) if left else 200)
 
-    async with serve(handle) as server, Client(server.connection(), check=gate.check) as client:
+    async with serve(handle) as server, Client(Http(server.connection(), check=gate.check)) as client:
         yield client, server
 
 
@@ -122,7 +122,7 @@ async def test_reading_is_for_everybody() -> None:
 
 async def test_a_session_that_is_open_starts_nothing_once_the_lease_is_lost() -> None:
     gate, runner = Gate(), FakeRunner("uid")
-    async with exec_server(relay_to(runner)) as server, Client(server.connection(), check=gate.check) as client:
+    async with exec_server(relay_to(runner)) as server, Client(Http(server.connection(), check=gate.check)) as client:
         stream = await client.open_exec("ns", "p", "main", ["x"])
         async with Session(stream, pod_uid="uid") as session:
             await session.hello()
@@ -134,7 +134,7 @@ async def test_a_session_that_is_open_starts_nothing_once_the_lease_is_lost() ->
 
 async def test_each_frame_of_a_long_message_is_checked() -> None:
     gate = Gate()
-    async with exec_server(relay_to(FakeRunner("uid"))) as server, Client(server.connection(), check=gate.check) as client:
+    async with exec_server(relay_to(FakeRunner("uid"))) as server, Client(Http(server.connection(), check=gate.check)) as client:
         stream = await client.open_exec("ns", "p", "main", ["x"])
         gate.asked = 0
         await stream.send(b"\0" * (2 * MAX_CHUNK_BYTES + 1))

@@ -24,6 +24,7 @@ from multistep.kube.client import Client
 from multistep.kube.connection import Connection
 from multistep.kube.gate import MOST_IN_FLIGHT
 from multistep.kube.protocols import ExecStream, Object
+from multistep.kube.requests import Http
 from multistep.metrics import Metrics
 from multistep.pods import identity
 from multistep.reconcile.event_filter import EventFilter
@@ -311,7 +312,7 @@ async def test_pods_that_start_when_the_operator_begins_are_counted(
 
 
 def client_of(url: str) -> Client:
-    return Client(Connection(Configuration(host=url), loader=None, namespace="default"))
+    return Client(Http(Connection(Configuration(host=url), loader=None, namespace="default")))
 
 
 def reasons(world: World, key: tuple[str, str]) -> set[str]:
