@@ -83,7 +83,7 @@ class Health:
         return self._resync.finding or "nothing missed"
 
     async def _check_results(self) -> str:
-        await self._volume.try_to_write()
+        await self._volume.disk.try_to_write()
         return "writable"
 
     async def _check_lease(self) -> str:

@@ -141,11 +141,11 @@ async def _make(volume: Volume, sample: Sample) -> Path:
     for step in plan.steps:
         for done in sample.journal.steps:
             if done.name == step.name and "artifacts" in done.timings:
-                async with volume.spool(key) as spool:
+                async with volume.collections.spool(key) as spool:
                     await spool.write(_download())
                     types = ["directory"] * 3 + ["missing"] * (len(step.artifacts) - 1)
                     attempt = len(sample.attempts) + 1
-                    done.collected = await volume.keep_step(key, spool, attempt=attempt, step=step, types=types)
+                    done.collected = await volume.collections.keep_step(key, spool, attempt=attempt, step=step, types=types)
     now = BEGIN + 30
     written = harbor.files(plan, trial, sample.journal, now, failure=sample.failure)
     await volume.finish(key, written, harbor.directories(plan, sample.journal))

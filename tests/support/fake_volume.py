@@ -14,8 +14,8 @@ from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
 from multistep.engine.room import Room
 from multistep.errors import StoreError
+from multistep.store.direct_uploads import Invitation
 from multistep.store.keep import Pointer, Received
-from multistep.store.shipping import Invitation
 from multistep.store.volume import Step, TrialKey
 from tests.support.faults import Faults
 
@@ -63,6 +63,7 @@ class FakeVolume:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
+        self.collections = self.access = self.uploads = self  # one fake has the parts of Volume and Shipping
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[FakeSpool]:
@@ -144,7 +145,7 @@ class FakeVolume:
         with self._write("append_log"):
             self._of(key).log.add(line)
 
-    direct = True
+    supported = True
 
     async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
         self.faults.point(f"store invite {number}")

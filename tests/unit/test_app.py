@@ -219,7 +219,7 @@ async def test_the_results_check_does_not_queue_behind_unpacking(operator: Opera
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     release = threading.Event()
-    busy = [asyncio.create_task(operator.app.volume._threads.run(release.wait)) for _ in range(8)]
+    busy = [asyncio.create_task(operator.app.volume.disk.threads.run(release.wait)) for _ in range(8)]
     try:
         code, text = await operator.ask("/readyz")
     finally:
@@ -314,7 +314,7 @@ async def test_metrics_and_probes_are_served_on_one_port_and_results_on_another(
     await operator.start()
     key = TrialKey("default", "t", "u")
     (operator.app.volume.root / "default" / "t" / "u").mkdir(parents=True)
-    stored = f"results/{key}/{operator.app.volume.access(key)}"
+    stored = f"results/{key}/{operator.app.volume.access.token(key)}"
     told, codes = dict[tuple[int, str], str](), dict[tuple[int, str], int]()
     async with aiohttp.ClientSession() as session:
         for port in (metrics, results):

@@ -121,9 +121,9 @@ class Driver:
         self._cluster = cluster
         self._sessions_queued = sessions_queued
         self._direct = None
-        if shipping is not None and shipping.direct and settings.results_direct_bytes is not None:
-            self._direct = Direct(shipping, volume, settings.results_direct_bytes, settings.linger_seconds)
-        self._volume = volume
+        if shipping is not None and shipping.uploads.supported and settings.results_direct_bytes is not None:
+            self._direct = Direct(shipping.uploads, volume, settings.results_direct_bytes, settings.linger_seconds)
+        self._collections = volume.collections
         self._settings = settings
         self._metrics = metrics
 
@@ -152,7 +152,7 @@ class Driver:
             # A verifier's records are trusted from its own pod and from the store only: an agent may control the agent's pod.
             drive.take(session, (each for each in hello.records if not in_verifier(each.id)))
             if loaded.plan.separate:
-                kept = [Record.from_json(each) for each in await self._volume.records(drive.key, scope.attempt)]
+                kept = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in kept}
             return await self._run_script(drive)
 
@@ -240,7 +240,7 @@ class Driver:
                 return await session.note(operation.id, {"workdir": drive.workdir, **({"imageID": image_id} if image_id else {})})
             case Transfer():
                 step = drive.step(operation.step)
-                chunks = self._volume.collected(drive.key, attempt=drive.scope.attempt, step=step, entry=operation.entry)
+                chunks = self._collections.collected(drive.key, attempt=drive.scope.attempt, step=step, entry=operation.entry)
                 return await upload(session, operation.id, operation.target, chunks)
             case Release():
                 return await self._release(drive, session, operation)
@@ -258,13 +258,13 @@ class Driver:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        room = await self._volume.room(drive.key, attempt=attempt, step=step, part=operation.part)
+        room = await self._collections.room(drive.key, attempt=attempt, step=step, part=operation.part)
         left_out = await self._left_out(drive, session, sources, room)
         asked = marked_as_sent(sources, {**sent, **left_out})
-        async with self._volume.spool(drive.key, room=room) as spool:
+        async with self._collections.spool(drive.key, room=room) as spool:
             found = await session.download(asked, spool.write, timeout_seconds=self._settings.results_collect_seconds)
             received = Received(found.changed, found.unreadable, left_out, found.cut, room)
-            kept = await self._volume.keep_step(
+            kept = await self._collections.keep_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )
         if found.cut:
@@ -303,7 +303,7 @@ class Driver:
         step = drive.step(operation.step)
         prefix = f"{drive.scope.attempt}/{step.name}/"
         records = [each.to_json() for id, each in drive.records.items() if in_verifier(id) and id.startswith(prefix)]
-        await self._volume.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
         await drive.hooks.dismiss(step)

@@ -48,9 +48,9 @@ class Finisher:
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))
-        if self._shipping is None and await self._volume.pointers(key):
+        if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
-        uri = self._volume.uri(self._settings.results_url, key)
+        uri = self._volume.access.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from multistep.api.trial import MultiStepTrial
 from multistep.engine import orphans
@@ -28,6 +28,7 @@ from multistep.pods import identity
 from multistep.pods.facts import pod_facts
 from multistep.reconcile.salvage import salvaged
 from multistep.settings import Settings
+from multistep.store.place import Place
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
@@ -35,15 +36,6 @@ T = TypeVar("T")
 FIRST_SECONDS = 15.0  # the first round starts at most this long after the operator
 
 logger = logging.getLogger(__name__)
-
-
-class Place(Protocol):
-    """A store of results: the volume or an object store."""
-
-    async def trials(self) -> dict[TrialKey, float | None]: ...
-    async def mark_gone(self, key: TrialKey, now: float) -> None: ...
-    async def unmark(self, key: TrialKey) -> None: ...
-    async def remove(self, key: TrialKey) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -143,11 +135,11 @@ class OrphanRemoval:
                 self._report_deleted("results", str(key), f"its trial was deleted more than {keep} s ago")
 
     async def _tidy_volume(self) -> None:
-        removed = await self.volume.tidy(self.clock() - self.settings.orphans_grace_seconds)
+        removed = await self.volume.disk.tidy(self.clock() - self.settings.orphans_grace_seconds)
         if removed:
             logger.info("deleted %d orphaned files of crashes from the results volume", removed)
             self.metrics.orphans_deleted.labels("file").inc(removed)
-        self.metrics.results_free.set(await self.volume.free_bytes())
+        self.metrics.results_free.set(await self.volume.disk.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
         """Return the current trial, with what can be parsed of it: an invalid spec must not keep its orphans."""
@@ -160,7 +152,7 @@ class OrphanRemoval:
 
     @property
     def _places(self) -> list[Place]:
-        return [self.volume] if self.shipping is None else [self.volume, self.shipping]
+        return [self.volume] if self.shipping is None else [self.volume, self.shipping.results]
 
     @property
     def _shard(self) -> Shard:

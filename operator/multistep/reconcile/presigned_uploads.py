@@ -10,8 +10,8 @@ from multistep.engine import direct_upload as direct
 from multistep.engine.direct_upload import Large, Reached, Send, Survey
 from multistep.engine.operations import Collect, Source
 from multistep.runner_client.session import Session
+from multistep.store.direct_uploads import DirectUploads
 from multistep.store.keep import Pointer
-from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 
@@ -29,7 +29,7 @@ class Gathering:
 class Direct:
     """Sends files directly. least_bytes: minimum size of such a file; linger_seconds: how long a session waits for one."""
 
-    shipping: Shipping
+    uploads: DirectUploads
     volume: Volume
     least_bytes: int
     linger_seconds: float
@@ -58,7 +58,7 @@ class Direct:
         return file.size <= direct.MOST_BYTES and (file.binary or not gathering.secret)
 
     async def _send(self, session: Session, gathering: Gathering, send: Send) -> Record:
-        invitation = await self.shipping.invite(gathering.key, gathering.attempt, gathering.collect.step, send.number)
+        invitation = await self.uploads.invite(gathering.key, gathering.attempt, gathering.collect.step, send.number)
         request = {
             "id": send.id,
             "source": gathering.collect.sources[send.file.source].path,
@@ -75,7 +75,7 @@ class Direct:
         """Return the files that the store has as the pod sent them, by name in the download; log the others to trial.log."""
         found: dict[str, Pointer] = {}
         for sent in reached.sent:
-            pointer = await self.shipping.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
+            pointer = await self.uploads.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
             if pointer is None:
                 await self._log(gathering, f"{sent.file.member}: the store does not have it as the pod sent it")
             else:

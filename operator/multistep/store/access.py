@@ -8,9 +8,30 @@ import os
 from pathlib import Path
 from secrets import token_bytes, token_hex
 
+from multistep.store.key import TrialKey
+
 KEY_FILE = ".access-key"
 _KEY_BYTES = 32
 _TOKEN_CHARACTERS = 32  # hexadecimal digits: 128 bits
+
+
+class Access:
+    """Tokens of trials' results. key: the secret that they are derived from."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def token(self, key: TrialKey) -> str:
+        """Return the token that gives access to these results: 32 hexadecimal characters."""
+        return hmac.new(self._key, str(key).encode(), hashlib.sha256).hexdigest()[:_TOKEN_CHARACTERS]
+
+    def grants(self, key: TrialKey, shown: str) -> bool:
+        """Return whether this is the token; compares in constant time."""
+        return hmac.compare_digest(self.token(key).encode(), shown.encode(errors="replace"))
+
+    def uri(self, base: str, key: TrialKey) -> str:
+        """Return the address of the results. base: URL of the operator's HTTP server."""
+        return f"{base.rstrip('/')}/results/{key}/{self.token(key)}"
 
 
 def load_or_make_key(path: Path) -> bytes:
@@ -37,8 +58,3 @@ def _make_key(path: Path) -> None:
     finally:
         os.close(fd)
         scratch.unlink()
-
-
-def token(key: bytes, subject: str) -> str:
-    """Return the token for a subject."""
-    return hmac.new(key, subject.encode(), hashlib.sha256).hexdigest()[:_TOKEN_CHARACTERS]

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from multistep.errors import StoreError
+from multistep.store.place import Place
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
@@ -76,22 +77,22 @@ class _Results:
             key = TrialKey(shown["namespace"], shown["name"], shown["uid"])
         except StoreError:
             raise web.HTTPNotFound from None
-        if not self._volume.grants(key, shown["token"]):
+        if not self._volume.access.grants(key, shown["token"]):
             raise web.HTTPNotFound
         return key
 
-    async def _place(self, key: TrialKey) -> Volume | Shipping:
+    async def _place(self, key: TrialKey) -> Place:
         """Return the store with the complete results: the object store if it has the manifest, else the volume."""
         try:
-            if self._shipping is not None and await self._shipping.exists(key):
-                return self._shipping
+            if self._shipping is not None and await self._shipping.results.exists(key):
+                return self._shipping.results
         except StoreError as error:
             raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
         if not await self._volume.exists(key):
             raise web.HTTPNotFound
         return self._volume
 
-    async def _send(self, place: Volume | Shipping, key: TrialKey, response: web.StreamResponse) -> None:
+    async def _send(self, place: Place, key: TrialKey, response: web.StreamResponse) -> None:
         async with aclosing(place.archive(key)) as chunks:
             async for chunk in chunks:
                 await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)

@@ -191,14 +191,18 @@ async def test_results_in_an_object_store_are_kept_as_long_and_removed_then(scen
         await shipped.ship(key)
         await scene.volume.remove(key)
     await removal.once()
-    marks = await shipped.trials()
+    marks = await shipped.results.trials()
     assert marks[there] is None and marks[gone] is not None
     now += KEEP - 60.0
     await removal.once()
-    assert await shipped.exists(gone)
+    assert await shipped.results.exists(gone)
     now += 120.0
     await removal.once()
-    assert await shipped.trials() == {there: None} and not await shipped.exists(gone) and await shipped.exists(there)
+    assert (
+        await shipped.results.trials() == {there: None}
+        and not await shipped.results.exists(gone)
+        and await shipped.results.exists(there)
+    )
     assert scene.removed("results") == 1
 
 

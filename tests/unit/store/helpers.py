@@ -67,10 +67,10 @@ async def keep(
     key: TrialKey = KEY,
 ) -> Collected:
     """Spool a download and store it, as the operator does."""
-    async with volume.spool(key) as spool:
+    async with volume.collections.spool(key) as spool:
         for start in range(0, len(data), 70_000):
             await spool.write(data[start : start + 70_000])
-        return await volume.keep_step(key, spool, attempt=attempt, step=step, types=tuple(types))
+        return await volume.collections.keep_step(key, spool, attempt=attempt, step=step, types=tuple(types))
 
 
 def trial_path(volume: Volume, key: TrialKey = KEY) -> Path:

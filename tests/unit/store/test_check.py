@@ -23,14 +23,14 @@ class Gate:
 
 
 async def keep(volume: Volume) -> None:
-    async with volume.spool(KEY) as spool:
+    async with volume.collections.spool(KEY) as spool:
         await spool.write(bytes(1024))  # the end marker of a tar stream
-        await volume.keep_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
+        await volume.collections.keep_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
 
 
 WRITES: dict[str, Callable[[Volume], Awaitable[object]]] = {
     "keep_step": keep,
-    "keep_records": lambda volume: volume.keep_records(KEY, attempt=1, step=Step(), records=[]),
+    "keep_records": lambda volume: volume.collections.keep_records(KEY, attempt=1, step=Step(), records=[]),
     "start_attempt": lambda volume: volume.start_attempt(KEY, 2),
     "finish": lambda volume: volume.finish(KEY, {"result.json": b"{}"}),
     "append_log": lambda volume: volume.append_log(KEY, "a line"),
@@ -61,9 +61,9 @@ def contents(root: Path) -> dict[str, bytes]:
 async def test_whether_it_can_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v")
     before = contents(tmp_path)
-    await volume.try_to_write()
+    await volume.disk.try_to_write()
     assert contents(tmp_path) == before
     (tmp_path / "v").rename(tmp_path / "w")
     with pytest.raises(StoreError, match="results directory"):
-        await volume.try_to_write()
+        await volume.disk.try_to_write()
     volume.close()

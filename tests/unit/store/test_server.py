@@ -29,7 +29,7 @@ async def client(volume: Volume) -> AsyncIterator[Client]:
 
 async def test_results_come_as_a_tar(volume: Volume, client: Client) -> None:
     await keep(volume, tar(member("0/a", b"text")))
-    response = await client.get(volume.uri("", KEY))
+    response = await client.get(volume.access.uri("", KEY))
     assert response.status == 200
     assert response.content_type == "application/x-tar"
     assert "steps/one/agent/a" in opened(await response.read())
@@ -53,12 +53,12 @@ async def test_results_come_as_a_tar(volume: Volume, client: Client) -> None:
 )
 async def test_anything_else_is_not_found(volume: Volume, client: Client, path: str) -> None:
     await keep(volume, tar(member("0/a", b"text")))
-    response = await client.get(path.format(uid=KEY.uid, token=volume.access(KEY)))
+    response = await client.get(path.format(uid=KEY.uid, token=volume.access.token(KEY)))
     assert response.status == 404
 
 
 async def test_a_trial_without_results_is_not_found_even_with_its_token(volume: Volume, client: Client) -> None:
-    assert (await client.get(volume.uri("", KEY))).status == 404
+    assert (await client.get(volume.access.uri("", KEY))).status == 404
 
 
 async def test_what_breaks_off_cannot_be_taken_for_whole(volume: Volume, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ async def test_what_breaks_off_cannot_be_taken_for_whole(volume: Volume, client:
 
     monkeypatch.setattr(volume, "archive", broken)
     with pytest.raises(aiohttp.ClientError):
-        await (await client.get(volume.uri("", KEY))).read()
+        await (await client.get(volume.access.uri("", KEY))).read()
 
 
 async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volum
 
 
 async def _read(client: Client, volume: Volume) -> bytes:
-    return await (await client.get(volume.uri("", KEY))).read()
+    return await (await client.get(volume.access.uri("", KEY))).read()
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ async def test_a_part_of_one_file_can_be_read(
     volume: Volume, client: Client, path: str, query: str, status: int, body: bytes | None
 ) -> None:
     await keep(volume, tar(member("0/a", b"0123456789"), member("0/link", kind=b"2", target="/etc/passwd")))
-    response = await client.get(f"{volume.uri('', KEY)}/files/{path}{query}")
+    response = await client.get(f"{volume.access.uri('', KEY)}/files/{path}{query}")
     assert response.status == status
     assert body is None or await response.read() == body
 
 
 async def test_a_part_needs_the_token(volume: Volume, client: Client) -> None:
     await keep(volume, tar(member("0/a", b"text")))
-    assert (await client.get(f"{volume.uri('', KEY)[:-1]}x/files/steps/one/agent/a")).status == 404
+    assert (await client.get(f"{volume.access.uri('', KEY)[:-1]}x/files/steps/one/agent/a")).status == 404

@@ -18,11 +18,12 @@ from obstore.store import MemoryStore
 
 from multistep.engine.direct_upload import Large, Sent
 from multistep.errors import NotLeading, StoreError
+from multistep.store import bucket_results
 from multistep.store import results_server as server
-from multistep.store import shipping
 from multistep.store.bucket import Bucket
 from multistep.store.keep import Pointer
 from multistep.store.manifest import object_name
+from multistep.store.place import Place
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 from tests.support import servers
@@ -66,7 +67,7 @@ def awkward(top: Path) -> None:
     (top / ".hidden").write_text("not among the results")
 
 
-async def tar_of(place: Volume | Shipping, key: TrialKey = KEY) -> bytes:
+async def tar_of(place: Place, key: TrialKey = KEY) -> bytes:
     async with aclosing(place.archive(key)) as chunks:
         return b"".join([chunk async for chunk in chunks])
 
@@ -75,23 +76,23 @@ async def test_results_come_back_from_s3_byte_for_byte(s3: servers.S3, volume: V
     awkward(trial_path(volume))
     wanted = await tar_of(volume)
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/some/prefix"), volume)
-    assert not await shipped.exists(KEY)
+    assert not await shipped.results.exists(KEY)
     assert await shipped.ship(KEY) == f"s3://bucket/some/prefix/{KEY}"
-    assert await tar_of(shipped) == wanted
+    assert await tar_of(shipped.results) == wanted
     stored = s3.directory / "bucket/some/prefix" / str(KEY)
     assert (stored / "files/steps/one/artifacts/größe 大.txt").read_text() == "unicode"
     assert not (stored / "files/.hidden").exists()
-    assert await shipped.trials() == {KEY: None}
+    assert await shipped.results.trials() == {KEY: None}
 
     await volume.remove(KEY)
     app = web.Application()
     server.add_routes(app, volume, shipped)
     async with TestClient(TestServer(app)) as client:
-        assert await (await client.get(volume.uri("", KEY))).read() == wanted
-        assert (await client.get(volume.uri("", OTHER))).status == 404
+        assert await (await client.get(volume.access.uri("", KEY))).read() == wanted
+        assert (await client.get(volume.access.uri("", OTHER))).status == 404
 
-    await shipped.remove(KEY)
-    assert (await shipped.exists(KEY), await shipped.trials()) == (False, {})
+    await shipped.results.remove(KEY)
+    assert (await shipped.results.exists(KEY), await shipped.results.trials()) == (False, {})
     assert [each for each in s3.directory.rglob("bucket/some/*/*") if each.is_file()] == []
 
 
@@ -102,7 +103,7 @@ async def test_parts_of_a_file_are_the_same_from_the_store(volume: Volume) -> No
     for path in ("result.json", "steps/one/artifacts/binary", "steps/one/artifacts/größe 大.txt", "none", ".hidden", "a/../b", ""):
         for offset, limit in ((0, 10), (5, 1 << 20), (-7, 3), (1 << 40, 1)):
             there = await volume.part(KEY, path, offset=offset, limit=limit)
-            assert await shipped.part(KEY, path, offset=offset, limit=limit) == there, (path, offset)
+            assert await shipped.results.part(KEY, path, offset=offset, limit=limit) == there, (path, offset)
 
 
 async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pyte
     monkeypatch.setattr(Bucket, "put", counted)
     with pytest.raises(StoreError, match="away"):
         await shipped.ship(KEY)
-    assert not await shipped.exists(KEY)
+    assert not await shipped.results.exists(KEY)
     before = set(names)
     names.clear()
     away_after.clear()
@@ -132,7 +133,7 @@ async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pyte
     (trial_path(volume) / "result.json").write_text('{"again": true}')  # a repeated finish writes another time
     await shipped.ship(KEY)
     assert set(names) == {f"_trials/{KEY}", f"{KEY}/files/result.json"}
-    assert await tar_of(shipped) == await tar_of(volume)
+    assert await tar_of(shipped.results) == await tar_of(volume)
 
 
 async def test_what_was_lost_in_the_store_is_sent_again(volume: Volume) -> None:
@@ -142,7 +143,7 @@ async def test_what_was_lost_in_the_store_is_sent_again(volume: Volume) -> None:
     await shipped.ship(KEY)
     await bucket.delete([f"{KEY}/files/result.json"])
     await shipped.ship(KEY)
-    assert await tar_of(shipped) == await tar_of(volume)
+    assert await tar_of(shipped.results) == await tar_of(volume)
 
 
 async def test_an_object_that_was_changed_is_not_served_as_what_was_stored(volume: Volume) -> None:
@@ -152,7 +153,7 @@ async def test_an_object_that_was_changed_is_not_served_as_what_was_stored(volum
     await shipped.ship(KEY)
     await bucket.put(f"{KEY}/files/result.json", b"[]")
     with pytest.raises(StoreError, match="is not what was stored"):
-        await tar_of(shipped)
+        await tar_of(shipped.results)
 
 
 async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,40 +183,40 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
     await volume.finish(KEY, {"result.json": b"poorer"})
     with pytest.raises(StoreError, match="already has results of this trial"):
         await shipped.ship(KEY)
-    assert await tar_of(shipped) == wanted
+    assert await tar_of(shipped.results) == wanted
 
 
 async def collected_directly(volume: Volume, s3: servers.S3, told: str | None = None) -> tuple[Shipping, bytes, Pointer]:
     """Collect a step whose only artifact the pod uploaded to the store itself. told: a wrong digest to report."""
     data = bytes(range(256)) * 1000
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
-    invitation = await shipped.invite(KEY, 1, 0, 0)
+    invitation = await shipped.uploads.invite(KEY, 1, 0, 0)
     assert "ignature" not in repr(invitation)
     async with aiohttp.ClientSession() as session, session.put(invitation.url, data=data) as answer:
         version = answer.headers["ETag"]
         assert answer.status == 200
     digest = told or hashlib.sha256(data).hexdigest()
     large = Large(2, "", len(data))
-    assert await shipped.sent(KEY, 1, 0, Sent(0, large, digest, "another")) is None
-    assert await shipped.sent(KEY, 1, 0, Sent(1, large, digest, version)) is None
-    pointer = await shipped.sent(KEY, 1, 0, Sent(0, large, digest, version))
+    assert await shipped.uploads.sent(KEY, 1, 0, Sent(0, large, digest, "another")) is None
+    assert await shipped.uploads.sent(KEY, 1, 0, Sent(1, large, digest, version)) is None
+    pointer = await shipped.uploads.sent(KEY, 1, 0, Sent(0, large, digest, version))
     assert pointer is not None
     step = Step(artifacts=entries("/app/large"))
-    async with volume.spool(KEY) as spool:
+    async with volume.collections.spool(KEY) as spool:
         await spool.write(tar(member("2", b"", mode=0o640)))
         types = ("directory", "directory", "file")
-        kept = await volume.keep_step(KEY, spool, attempt=1, step=step, types=types, sent={"2": pointer})
+        kept = await volume.collections.keep_step(KEY, spool, attempt=1, step=step, types=types, sent={"2": pointer})
     assert (kept.count, kept.bytes) == (1, len(data))
     return shipped, data, pointer
 
 
 async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: servers.S3, volume: Volume) -> None:
     shipped, data, pointer = await collected_directly(volume, s3)
-    assert await volume.pointers(KEY) == {"steps/one/artifacts/large": pointer}
+    assert await volume.collections.pointers(KEY) == {"steps/one/artifacts/large": pointer}
     await volume.start_attempt(KEY, 2)
     await volume.finish(KEY, {"result.json": b"{}"})
     await shipped.ship(KEY)
-    found = unpacked(await tar_of(shipped))
+    found = unpacked(await tar_of(shipped.results))
     assert found["attempts/1/steps/one/artifacts/large"] == data and found["result.json"] == b"{}"
 
 
@@ -227,7 +228,7 @@ async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cle
     app = web.Application()
     server.add_routes(app, volume, shipped)
     async with TestClient(TestServer(app)) as client:
-        file = f"{volume.uri('', KEY)}/files/steps/one/artifacts/large"
+        file = f"{volume.access.uri('', KEY)}/files/steps/one/artifacts/large"
         assert await (await client.get(file, params={"offset": "1000", "limit": "500"})).read() == data[1000:1500]
         assert await (await client.get(file, params={"offset": "-9"})).read() == data[-9:]
         assert (await client.get(f"{file}r")).status == 404
@@ -243,7 +244,7 @@ async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_no
     await shipped.ship(KEY)
     (s3.directory / "bucket/x" / str(KEY) / pointer.object).unlink()
     await Bucket.open("s3://bucket/x").put(f"{KEY}/{pointer.object}", b"forged")
-    found = unpacked(await tar_of(shipped))
+    found = unpacked(await tar_of(shipped.results))
     assert "steps/one/artifacts/large" not in found and found["result.json"] == b"{}"
     assert b"is not what was collected" in found["steps/one/artifacts/large.remark.txt"]
 
@@ -251,7 +252,7 @@ async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_no
 async def test_a_pod_that_told_another_digest_is_found_out(s3: servers.S3, volume: Volume) -> None:
     shipped, data, _ = await collected_directly(volume, s3, told="ab" * 32)
     await shipped.ship(KEY)
-    found = unpacked(await tar_of(shipped))
+    found = unpacked(await tar_of(shipped.results))
     assert found["steps/one/artifacts/large"] == data
     assert b"reported another digest" in found["steps/one/artifacts/large.remark.txt"]
 
@@ -271,10 +272,15 @@ async def test_a_replica_that_does_not_lead_changes_nothing(volume: Volume) -> N
         raise NotLeading("standing by")
 
     standing_by = Shipping(Bucket(store, "memory://", refuse), volume)
-    for change in (standing_by.ship(KEY), standing_by.remove(KEY), standing_by.mark_gone(KEY, 0.0), standing_by.unmark(KEY)):
+    for change in (
+        standing_by.ship(KEY),
+        standing_by.results.remove(KEY),
+        standing_by.results.mark_gone(KEY, 0.0),
+        standing_by.results.unmark(KEY),
+    ):
         with pytest.raises(NotLeading):
             await change
-    assert await tar_of(standing_by) == await tar_of(volume)
+    assert await tar_of(standing_by.results) == await tar_of(volume)
 
 
 async def test_marks_tell_since_when_a_trial_is_gone(volume: Volume) -> None:
@@ -284,23 +290,23 @@ async def test_marks_tell_since_when_a_trial_is_gone(volume: Volume) -> None:
         trial_path(volume, key).mkdir(parents=True)
         await shipped.ship(key)
     await bucket.put("_trials/somebody-elses", b"")
-    await shipped.mark_gone(KEY, 0.0)
-    found = await shipped.trials()
+    await shipped.results.mark_gone(KEY, 0.0)
+    found = await shipped.results.trials()
     assert set(found) == {KEY, OTHER}
     assert found[OTHER] is None
     assert (found[KEY] or 0) > 1_600_000_000
-    await shipped.unmark(KEY)
-    await shipped.unmark(KEY)
-    assert await shipped.trials() == {KEY: None, OTHER: None}
+    await shipped.results.unmark(KEY)
+    await shipped.results.unmark(KEY)
+    assert await shipped.results.trials() == {KEY: None, OTHER: None}
 
 
 async def test_many_objects_are_removed_in_lots(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "_DELETED_AT_ONCE", 3)
+    monkeypatch.setattr(bucket_results, "_DELETED_AT_ONCE", 3)
     awkward(trial_path(volume))
     bucket = memory()
     shipped = Shipping(bucket, volume)
     await shipped.ship(KEY)
-    await shipped.remove(KEY)
+    await shipped.results.remove(KEY)
     assert [each async for each in bucket.list("default")] == []
 
 
@@ -315,7 +321,7 @@ async def test_a_store_that_is_away_is_told_apart_from_results_that_are_not_ther
     app = web.Application()
     server.add_routes(app, volume, Shipping(bucket, volume))
     async with TestClient(TestServer(app)) as client:
-        response = await client.get(volume.uri("", KEY))
+        response = await client.get(volume.access.uri("", KEY))
         assert response.status == 503
         assert "s3://bucket/prefix" in await response.text()
         assert "secret-of-the-store" not in await response.text()

@@ -45,12 +45,12 @@ async def test_a_root_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 
 async def test_a_download_past_its_limit_is_refused(volume: Volume) -> None:
     with pytest.raises(StoreError, match="more than 10 bytes"):
-        async with volume.spool(KEY, max_bytes=10) as spool:
+        async with volume.collections.spool(KEY, max_bytes=10) as spool:
             await spool.write(b"12345678901")
 
 
 async def test_a_spool_leaves_no_name_behind_not_even_while_it_is_used(volume: Volume) -> None:
-    async with volume.spool(KEY) as spool:
+    async with volume.collections.spool(KEY) as spool:
         await spool.write(bytes(3_000_000))
         await spool.flush()
         assert [path.name for path in volume.root.iterdir()] == [".access-key"]
@@ -171,13 +171,13 @@ async def test_an_archive_of_nothing_is_an_error(volume: Volume) -> None:
 async def test_an_archive_and_a_collection_of_any_size_take_little_memory(volume: Volume) -> None:
     size = 48 * 2**20
     head = member("0/big", b"")
-    async with volume.spool(KEY) as spool:
+    async with volume.collections.spool(KEY) as spool:
         tracemalloc.start()
         await spool.write(_sized(head, size))
         for _ in range(size // 2**20):
             await spool.write(bytes(2**20))
         await spool.write(bytes(1024))
-        await volume.keep_step(KEY, spool, attempt=1, step=Step(), types=("directory", "directory"))
+        await volume.collections.keep_step(KEY, spool, attempt=1, step=Step(), types=("directory", "directory"))
         read = 0
         async for chunk in volume.archive(KEY):
             read += len(chunk)
@@ -225,18 +225,18 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
 
 async def test_tokens_differ_by_trial_survive_a_restart_and_are_all_it_takes(volume: Volume) -> None:
     again = Volume(volume.root)
-    assert again.access(KEY) == volume.access(KEY) != volume.access(OTHER)
-    assert len(volume.access(KEY)) == 32
-    assert volume.grants(KEY, volume.access(KEY))
-    assert not any(volume.grants(KEY, shown) for shown in ("", volume.access(OTHER), "é"))
+    assert again.access.token(KEY) == volume.access.token(KEY) != volume.access.token(OTHER)
+    assert len(volume.access.token(KEY)) == 32
+    assert volume.access.grants(KEY, volume.access.token(KEY))
+    assert not any(volume.access.grants(KEY, shown) for shown in ("", volume.access.token(OTHER), "é"))
     assert stat.S_IMODE((volume.root / ".access-key").stat().st_mode) == 0o600
-    assert volume.uri("http://operator:8080/", KEY) == f"http://operator:8080/results/{KEY}/{volume.access(KEY)}"
+    assert volume.access.uri("http://operator:8080/", KEY) == f"http://operator:8080/results/{KEY}/{volume.access.token(KEY)}"
     again.close()
 
 
 async def test_another_volume_has_another_key(volume: Volume, tmp_path: Path) -> None:
     other = Volume(tmp_path / "other")
-    assert other.access(KEY) != volume.access(KEY)
+    assert other.access.token(KEY) != volume.access.token(KEY)
     other.close()
 
 
@@ -247,7 +247,7 @@ async def test_a_damaged_key_is_not_used(tmp_path: Path) -> None:
 
 
 async def test_free_bytes(volume: Volume) -> None:
-    assert await volume.free_bytes() > 0
+    assert await volume.disk.free_bytes() > 0
 
 
 # -- deleted trials
@@ -297,5 +297,5 @@ async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: Vo
         os.utime(each, (1000.0, 1000.0))
     young = volume.root / ".spool-2"
     young.write_bytes(b"x")
-    assert await volume.tidy(before=2000.0) == 3
+    assert await volume.disk.tidy(before=2000.0) == 3
     assert snapshot(volume.root).keys() == whole.keys() | {".spool-2"}

@@ -1,0 +1,156 @@
+"""Results in the object store: PREFIX/NAMESPACE/NAME/UID/ has the files, and a manifest, without which they do not count."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from multistep.errors import StoreError
+from multistep.store import manifest
+from multistep.store.archive import END, header, padding
+from multistep.store.bucket import Bucket, Stored
+from multistep.store.digest import StreamDigest
+from multistep.store.key import TrialKey
+from multistep.store.listing import is_result
+from multistep.store.manifest import Line
+from multistep.store.volume import Volume
+
+TRIALS, GONE = "_trials", "_gone"  # not valid names of a namespace
+DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
+_DELETED_AT_ONCE = 500
+_TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
+
+
+class BucketResults:
+    """Serves and deletes results in the bucket. volume: has space for the manifest that is being read."""
+
+    def __init__(self, bucket: Bucket, volume: Volume) -> None:
+        self._bucket = bucket
+        self._volume = volume
+
+    def url(self, key: TrialKey) -> str:
+        """Return the URL of the trial's objects."""
+        return f"{self._bucket.url}/{key}"
+
+    async def exists(self, key: TrialKey) -> bool:
+        """Return whether all results of this trial are in the store."""
+        return await self._bucket.head(manifest_name(key)) is not None
+
+    async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
+        """Yield the same tar stream as the volume. Raises StoreError for an object that does not match the manifest."""
+        async with aclosing(self._lines(key)) as lines:
+            async for line in lines:
+                async with aclosing(self._member(key, Line.decode(line))) as pieces:
+                    async for piece in pieces:
+                        yield piece
+        yield END
+
+    async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
+        """Yield the manifest's lines after its head. They are spooled to disk first: the reader may be slow."""
+        async with self._volume.collections.spool(key) as spool:
+            async with aclosing(self._bucket.get(manifest_name(key))) as chunks:
+                async for chunk in chunks:
+                    await spool.write(chunk)
+            first = True
+            async with aclosing(spool.lines()) as batches:
+                async for batch in batches:
+                    if first:
+                        manifest.check_head(batch[0])
+                    for line in batch[1:] if first else batch:
+                        yield line
+                    first = False
+
+    async def _member(self, key: TrialKey, line: Line) -> AsyncGenerator[bytes, None]:
+        if line.version and (there := await self._bucket.head(f"{key}/{line.object}")) != _expected(key, line, there):
+            yield _remark(line, "it is not what was collected: somebody changed it, probably with the presigned upload URL")
+            return
+        yield header(line.path, _TYPES[line.kind], line.mode, line.mtime, size=line.size, target=line.target)
+        if not line.size:
+            return
+        digest = StreamDigest()
+        contents = self._bucket.get(f"{key}/{line.object}", line.version)
+        async with aclosing(contents), aclosing(digest.of(contents)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        if (digest.size, digest.sha256) != (line.size, line.sha256) and not line.version:
+            raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest differs")
+        yield padding(line.size)
+        if digest.sha256 != line.sha256:
+            yield _remark(line, f"the pod that uploaded it reported another digest: {line.sha256}")
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
+        if not is_result(path):
+            return None
+        own = await self._bucket.get_part(f"{key}/{manifest.object_name(path)}", offset, limit)
+        if own is not None or (line := await self._sent_line(key, path)) is None:
+            return own
+        if (there := await self._bucket.head(f"{key}/{line.object}")) is None or there != _expected(key, line, there):
+            raise StoreError(f"{path!a} is not what was collected: somebody changed it, probably with the presigned upload URL")
+        return await self._bucket.get_part(there.name, offset, limit)
+
+    async def _sent_line(self, key: TrialKey, path: str) -> Line | None:
+        """Return the manifest's line of a file that a pod uploaded. Trials without such files skip reading the manifest."""
+        async with aclosing(self._bucket.list(f"{key}/{DIRECT}")) as found:
+            if await anext(found, None) is None:
+                return None
+        async with aclosing(self._lines(key)) as lines:
+            async for data in lines:
+                if f'"{DIRECT}/'.encode() in data and (line := Line.decode(data)).path == path:
+                    return line
+        return None
+
+    async def trials(self) -> dict[TrialKey, float | None]:
+        """Return every trial in the store, and since when it is marked as deleted (seconds since the epoch, store's clock)."""
+        gone = {each.name.removeprefix(f"{GONE}/"): each.time async for each in self._bucket.list(GONE)}
+        found: dict[TrialKey, float | None] = {}
+        async for each in self._bucket.list(TRIALS):
+            parts = each.name.split("/")[1:]
+            try:
+                found[TrialKey(*parts)] = gone.get("/".join(parts))
+            except (StoreError, TypeError):
+                continue  # not an object of ours
+        return found
+
+    async def mark_gone(self, key: TrialKey, now: float) -> None:
+        """Mark the trial as deleted. The store's own time of the mark counts, not ``now``."""
+        await self._bucket.put(f"{GONE}/{key}", f"{now}\n".encode())
+
+    async def unmark(self, key: TrialKey) -> None:
+        """Delete the mark: the trial exists."""
+        await self._bucket.delete([f"{GONE}/{key}"])
+
+    async def remove(self, key: TrialKey) -> None:
+        """Delete all objects of a trial: the manifest first, so that no reader gets partial results."""
+        await self._bucket.delete([manifest_name(key)])
+        await self.remove_below(key)
+        await self._bucket.delete([f"{GONE}/{key}"])
+        await self._bucket.delete([f"{TRIALS}/{key}"])
+
+    async def remove_below(self, key: TrialKey, but: Callable[[Stored], bool] = lambda _: False) -> None:
+        """Delete a trial's objects, except those for which ``but`` returns true."""
+        names: list[str] = []
+        async for each in self._bucket.list(str(key)):
+            if not but(each):
+                names.append(each.name)
+            if len(names) == _DELETED_AT_ONCE:
+                await self._bucket.delete(names)
+                names = []
+        if names:
+            await self._bucket.delete(names)
+
+
+def manifest_name(key: TrialKey) -> str:
+    """Return the name of the object with a trial's manifest."""
+    return f"{key}/{manifest.NAME}"
+
+
+def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
+    return Stored(f"{key}/{line.object}", line.size, line.version, there.time if there else 0.0)
+
+
+def _remark(line: Line, text: str) -> bytes:
+    """Return a file that describes a problem with the file beside it. The other results stay valid."""
+    data = f"{line.path!a}: {text}\n".encode()
+    return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + padding(len(data))

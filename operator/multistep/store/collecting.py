@@ -1,0 +1,99 @@
+"""Collections of steps: their files and records on the volume, within the limits of step, trial and namespace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from multistep.engine.journal import Collected
+from multistep.engine.operations import Part
+from multistep.engine.room import Room
+from multistep.store import steps
+from multistep.store.disk import Disk
+from multistep.store.keep import Pointer, Received
+from multistep.store.key import TrialKey
+from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
+from multistep.store.spool import Spool
+from multistep.store.steps import Step
+
+_RECORDS = "records"  # name of the internal data that has separate verifiers' records
+
+
+class Collections:
+    """What is collected from pods."""
+
+    def __init__(self, disk: Disk, ledger: Ledger) -> None:
+        self._disk = disk
+        self._ledger = ledger
+
+    @asynccontextmanager
+    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[Spool]:
+        """Create a spool for a download. Its write raises StoreError beyond max_bytes, CollectionCut beyond room."""
+        file = await self._disk.threads.run(self._disk.new_file)
+        admission = Admission(self._ledger, key.namespace, room)
+        try:
+            yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
+        finally:
+            admission.close()
+            await self._disk.threads.run(file.close)  # frees the blocks, which is slow for a large file
+
+    async def keep_step(
+        self,
+        key: TrialKey,
+        spool: Spool,
+        *,
+        attempt: int,
+        step: Step,
+        types: Sequence[str],
+        part: Part = "all",
+        sent: Mapping[str, Pointer] | None = None,
+        received: Received | None = None,
+    ) -> Collected:
+        """Unpack a step's logs and artifacts into their place; replace an earlier collection of the same step and part.
+
+        part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
+        types: of all sources of the download, logs first, as the runner reported; Collected has only the artifact entries'.
+        sent: files that the pod uploaded directly to the object store, by name in the download.
+        Raises StoreError if the stream is invalid, the disk is full, or a later attempt has started.
+        """
+        await spool.flush()
+        keep = partial(
+            steps.keep_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
+            received=received or Received(),
+        )  # fmt: skip
+        await self._read_usage(key.namespace)
+        kept = await self._disk.run(key, f"storing step {step.name!r}", keep)
+        self._ledger.take(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), kept.used)
+        return kept.collected
+
+    async def room(self, key: TrialKey, *, attempt: int, step: Step, part: Part) -> Room:
+        """Return the room for a collection, by the limits of step, trial and namespace."""
+        await self._read_usage(key.namespace)
+        return self._ledger.room(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part))
+
+    async def _read_usage(self, namespace: str) -> None:
+        if not self._ledger.knows(namespace):
+            self._ledger.read(namespace, await self._disk.of_root(lambda: usage_on_disk(self._disk.root / namespace)))
+
+    async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
+        """Return the files that pods uploaded directly to the object store, by path in the results."""
+        return await self._disk.run(key, "reading pointers", steps.pointers)
+
+    async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
+        """Yield one retained artifact entry of part "agent" as a tar stream: a directory's contents, or one file."""
+        chunks = await self._disk.run(key, "reading artifacts", lambda to: steps.picked(to, attempt, step, entry))
+        async for chunk in self._disk.stream(key, chunks):
+            yield chunk
+
+    async def keep_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
+        """Store a verifier's records before its pod is deleted. Idempotent."""
+        data = json.dumps(records).encode()
+        await self._disk.run(key, f"storing records of step {step.name!r}", lambda to: to.keep(_RECORDS, attempt, step.index, data))
+
+    async def records(self, key: TrialKey, attempt: int) -> list[Any]:
+        """Return all stored records of an attempt."""
+        kept = await self._disk.run(key, "reading records", lambda to: to.kept(_RECORDS, attempt))
+        return [record for data in kept.values() for record in json.loads(data)]

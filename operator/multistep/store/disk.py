@@ -1,0 +1,77 @@
+"""The volume's files: blocking calls on them run in a small thread pool, and their errors are StoreErrors."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from multistep.store import directory
+from multistep.store.directory import TrialDirectory
+from multistep.store.key import TrialKey
+from multistep.store.threads import Threads, as_store_error
+
+T = TypeVar("T")
+
+
+class Disk:
+    """Files below root. threads: size of the pool. check: called before each visible change; raises if
+    this process may not write."""
+
+    def __init__(self, root: Path, threads: int, check: Callable[[], None]) -> None:
+        self.root = root
+        self.threads = Threads(threads)
+        self._check = check
+        self._check_thread = Threads(1)  # the readiness check must not be queued behind unpacking
+
+    def close(self) -> None:
+        """Accept no more calls."""
+        self.threads.close()
+        self._check_thread.close()
+
+    def new_file(self) -> BinaryIO:
+        """Create a temporary file without a name. Blocks."""
+        with as_store_error(f"results directory {self.root}"):
+            return tempfile.TemporaryFile(dir=self.root, prefix=directory.SPOOL)
+
+    def path(self, key: TrialKey) -> Path:
+        """Return the directory of a trial's results."""
+        return self.root / key.namespace / key.name / key.uid
+
+    async def run(self, key: TrialKey, what: str, function: Callable[[TrialDirectory], T]) -> T:
+        """Call a function with the trial's directory in a thread. what: for the error. Raises StoreError."""
+        with as_store_error(f"{key}: {what}"):
+            return await self.threads.run(function, TrialDirectory(self.path(key), self._check))
+
+    async def stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
+        """Yield what a blocking generator yields, from a thread."""
+        try:
+            while chunk := await self.run(key, "reading results", lambda _: next(chunks, b"")):
+                yield chunk
+        finally:
+            await self.threads.run(chunks.close)
+
+    async def of_root(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread. Raises StoreError."""
+        with as_store_error(f"results directory {self.root}"):
+            return await self.threads.run(function)
+
+    async def try_to_write(self) -> None:
+        """Raise StoreError if no file can be created. A full volume passes: its results can still be read and deleted."""
+
+        def make() -> None:
+            with as_store_error(f"results directory {self.root}"), tempfile.TemporaryFile(dir=self.root):
+                pass
+
+        await self._check_thread.run(make)
+
+    async def tidy(self, before: float) -> int:
+        """Delete temporary files at the top that crashes before a time (seconds since the epoch) left; return their number."""
+        return await self.of_root(lambda: directory.tidy(self.root, before))
+
+    async def free_bytes(self) -> int:
+        """Return the free bytes on the volume."""
+        info = await self.of_root(lambda: os.statvfs(self.root))
+        return info.f_bavail * info.f_frsize

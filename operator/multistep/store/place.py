@@ -1,0 +1,33 @@
+"""A place that has results of trials: the volume, or an object store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from multistep.store.key import TrialKey
+
+
+class Place(Protocol):
+    """What the results server and garbage collection need of a place. Every call may raise StoreError."""
+
+    async def exists(self, key: TrialKey) -> bool:
+        """Return whether this place has results of the trial."""
+
+    def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
+        """Yield the trial directory as a tar stream."""
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
+
+    async def trials(self) -> dict[TrialKey, float | None]:
+        """Return every trial with results, and since when it is marked as deleted (seconds since the epoch)."""
+
+    async def mark_gone(self, key: TrialKey, now: float) -> None:
+        """Mark the trial as deleted since ``now``."""
+
+    async def unmark(self, key: TrialKey) -> None:
+        """Delete the mark: the trial exists."""
+
+    async def remove(self, key: TrialKey) -> None:
+        """Delete a trial's results, if they exist."""
