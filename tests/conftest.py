@@ -50,8 +50,8 @@ def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
     yield errors.records
     for name in SWALLOWING:
         logging.getLogger(name).removeHandler(errors)
-    told = [logging.Formatter("%(name)s: %(message)s").format(each) for each in errors.records]
-    assert not told, "swallowed exceptions:\n" + "\n".join(told)
+    reported = [logging.Formatter("%(name)s: %(message)s").format(each) for each in errors.records]
+    assert not reported, "swallowed exceptions:\n" + "\n".join(reported)
 
 
 _COUNTS = "crash_counts"  # each pytest-xdist worker sends this

@@ -104,7 +104,7 @@ class Bench:
 
     async def _transfers(self) -> None:
         """Measure transfers through the exec channel and the runner, with the operator's client, in this process."""
-        _say("files into a pod and back")
+        _log("files into a pod and back")
         table = Table("file MiB", "upload MB/s", "download MB/s", "client's memory grew by MiB")
         for mebibytes in TRANSFERS:
             cost = await transfer(self.client, self.namespace, self.manifests.shape, mebibytes * 2**20)
@@ -113,7 +113,7 @@ class Bench:
         _print(table)
 
     async def _store(self) -> bool:
-        _say("a large artifact into an object store")
+        _log("a large artifact into an object store")
         cost = await store.artifact(self.client, self.namespace)
         table = Table("artifact MiB", "s", "MB/s", "plain copy s (before, after)", "of its speed", "operator's memory rose by MiB")
         plain = f"{cost.plain_seconds:.1f} ({', '.join(f'{each:.1f}' for each in cost.plain)})"
@@ -128,7 +128,7 @@ class Bench:
         if not available():
             _print("simulated: left out, as it needs the cluster of localkube (CLUSTER=local)")
             return True
-        _say(f"{simulated.count()} simulated trials at once, {simulated.ROUNDS} rounds")
+        _log(f"{simulated.count()} simulated trials at once, {simulated.ROUNDS} rounds")
         found, size = await simulated.measure(self.client, self.namespace)
         held, words = simulated.judgement(found, size)
         _print(simulated.table(found), *words)
@@ -165,7 +165,7 @@ def _manifests(trial: Object, image: str, operator_image: str) -> Manifests:
     return Manifests(trial, shape, bare_pod(shape), len(steps))
 
 
-def _say(what: str) -> None:
+def _log(what: str) -> None:
     print(f"bench: {what} ...", file=sys.stderr, flush=True)
 
 

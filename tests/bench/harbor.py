@@ -69,9 +69,9 @@ async def measure(client: Client, namespace: str, harbor: Path, task: Path, mani
         await until_without_pods(client, namespace, "app=sandbox")
         job = json.loads((top / "jobs" / "bench" / "result.json").read_text())
     after = await time_pods(client, namespace, manifests.bare, count)
-    began, ended = [datetime.fromisoformat(job[name]) for name in ("started_at", "finished_at")]
+    started, ended = [datetime.fromisoformat(job[name]) for name in ("started_at", "finished_at")]
     wrong = count - job["stats"]["n_completed_trials"] + job["stats"]["n_errored_trials"]
-    return Harbor(version, (ended - began).total_seconds(), (before, after), execs, cpu, wrong)
+    return Harbor(version, (ended - started).total_seconds(), (before, after), execs, cpu, wrong)
 
 
 def table(found: Harbor, ours: Comparison) -> Table:
@@ -83,8 +83,8 @@ def table(found: Harbor, ours: Comparison) -> Table:
     execs, cpu = [sum(getattr(each, name) for each in costs) / len(costs) / count for name in ("execs", "cpu_seconds")]
     made.add_row("operator", str(count), spread(ours.seconds), spread(ours.of_bare), f"{execs:.1f}", f"{cpu:.3f}", "0")
     ratio = found.seconds / (sum(found.bare) / len(found.bare))
-    name, told = f"Harbor {found.version}", [f"{found.execs / count:.1f}", f"{found.cpu_seconds / count:.3f}", str(found.wrong)]
-    made.add_row(name, str(count), f"{found.seconds:.1f}", f"{ratio:.1f}", *told)
+    name, reported = f"Harbor {found.version}", [f"{found.execs / count:.1f}", f"{found.cpu_seconds / count:.3f}", str(found.wrong)]
+    made.add_row(name, str(count), f"{found.seconds:.1f}", f"{ratio:.1f}", *reported)
     return made
 
 
@@ -121,10 +121,10 @@ async def _run(*command: str | Path) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said = (await process.communicate())[0].decode(errors="replace")
+    output = (await process.communicate())[0].decode(errors="replace")
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} ended with exit code {process.returncode}:\n{said[-_LOG_CHARACTERS:]}")
-    return said
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with exit code {process.returncode}:\n{output[-_LOG_CHARACTERS:]}")
+    return output
 
 
 def _cpu_seconds() -> float:

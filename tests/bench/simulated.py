@@ -207,24 +207,24 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
 
 async def _round(client: Client, namespace: str, trial: Object, names: Sequence[str], simulation: Simulation) -> Round:
     simulation.lags.clear()
-    before, began = await scrape(client), time.monotonic()
+    before, started = await scrape(client), time.monotonic()
     await _all(names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "name": name}}))
-    _say(f"{len(names)} trials were created in {time.monotonic() - began:.0f} s")
+    _print(f"{len(names)} trials were created in {time.monotonic() - started:.0f} s")
     await _until(lambda: len(simulation.pods) >= len(names), lambda: f"{len(simulation.pods)} trials have their pod")
     admitted = time.monotonic()
-    _say(f"all have their pod after {admitted - began:.0f} s; {len(simulation.working)} agents work")
+    _print(f"all have their pod after {admitted - started:.0f} s; {len(simulation.working)} agents work")
     await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work")
     working = time.monotonic()
     open_execs = await _open_execs(client)
     released = time.monotonic()
-    _say(f"all agents work after {working - began:.0f} s; now each ends")
+    _print(f"all agents work after {working - started:.0f} s; now each ends")
     for pod in simulation.working:  # as fast as the operator reconciles them: the lag is that of a busy operator
         while simulation.released_and_waiting >= AT_ONCE:
             await asyncio.sleep(0.01)
         simulation.release(pod)
     await _until_finished(client, len(names) + before.get("multistep_trials_finished_total", 0.0))
-    over, after = time.monotonic(), await scrape(client)
-    _say(f"all are over after {over - began:.0f} s")
+    finished, after = time.monotonic(), await scrape(client)
+    _print(f"all finished after {finished - started:.0f} s")
     _require_complete(await client.list_all(TRIALS, namespace))
     await _remove(names, client, namespace)
 
@@ -234,9 +234,9 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     events = spent("multistep_api_requests_total/create/events")
     return Round(
         trials=len(names),
-        admit_seconds=admitted - began,
-        start_seconds=working - began,
-        finish_seconds=over - released,
+        admit_seconds=admitted - started,
+        start_seconds=working - started,
+        finish_seconds=finished - released,
         cpu_seconds=spent("process_cpu_seconds_total"),
         peak_bytes=after["multistep_peak_memory_bytes"],
         rss_bytes=(await scrape(client))["process_resident_memory_bytes"],
@@ -267,8 +267,8 @@ async def _open_execs(client: Client) -> float:
     found = []
     for _ in range(8):
         await asyncio.sleep(LOOK_SECONDS)
-        told = await samples(client, "/metrics")
-        execs = [value for name, value in told.items() if name.startswith("apiserver_longrunning_requests") and '="exec"' in name]
+        shown = await samples(client, "/metrics")
+        execs = [value for name, value in shown.items() if name.startswith("apiserver_longrunning_requests") and '="exec"' in name]
         found.append(sum(execs))
     return min(found)
 
@@ -307,7 +307,7 @@ async def _until(done: Callable[[], bool], state: Callable[[], str]) -> None:
         while not done():
             await asyncio.sleep(LOOK_SECONDS)
             if (looks := looks + 1) % 30 == 0:
-                _say(state())
+                _print(state())
 
 
 async def _until_finished(client: Client, wanted: float) -> None:
@@ -316,5 +316,5 @@ async def _until_finished(client: Client, wanted: float) -> None:
             await asyncio.sleep(2 * LOOK_SECONDS)
 
 
-def _say(what: str) -> None:
+def _print(what: str) -> None:
     print(f"bench: simulated: {what}", file=sys.stderr, flush=True)

@@ -91,9 +91,9 @@ async def _send(client: Client, namespace: str, store: Store) -> tuple[float, in
     await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # reset the peak memory
     held = await _memory(_RSS)
     await _until(client, created, lambda found: not in_agent(found))
-    began = time.monotonic()
+    started = time.monotonic()
     done = await _until(client, created, finished)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started
     grown = await _memory(_PEAK) - held
     lines = [json.loads(line) for line in (store.of(done) / "manifest.jsonl").read_text().splitlines()]
     [line] = [each for each in lines if each.get("path") == "steps/a/artifacts/large"]
@@ -157,11 +157,11 @@ def copy_plainly(server: servers.S3, file: Path) -> float:
     address = urlsplit(obstore.sign(client, "PUT", "plain", timedelta(hours=1)))
     connection = http.client.HTTPConnection(address.netloc, blocksize=MIB)
     with file.open("rb") as opened:
-        began = time.monotonic()
+        started = time.monotonic()
         headers = {"Content-Length": str(file.stat().st_size)}
         connection.request("PUT", f"{address.path}?{address.query}", body=opened, headers=headers)
         answer = connection.getresponse()
         answer.read()
     if answer.status != 200:
         raise RuntimeError(f"the store answered {answer.status}")
-    return time.monotonic() - began
+    return time.monotonic() - started

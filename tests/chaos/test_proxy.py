@@ -103,7 +103,7 @@ async def test_without_a_broken_connection_everything_passes() -> None:
         (("download", BODY_HALF), True, True),
     ],
 )
-async def test_a_cut_loses_what_it_says_and_the_same_again_is_done_once(place: Place, uploaded: bool, started: bool) -> None:
+async def test_a_cut_loses_its_data_and_the_same_again_is_done_once(place: Place, uploaded: bool, started: bool) -> None:
     there, chance = runner(), Once(place)
     async with session_to(there, chance) as opened:
         with pytest.raises(StreamLost):

@@ -82,13 +82,13 @@ def test_a_missing_or_wrong_step_is_found() -> None:
     assert "Complete with steps" in judged(complete(steps=wrong), logged("chaos-7-1"))
 
 
-def test_a_phase_that_began_twice_in_an_attempt_is_found() -> None:
+def test_a_phase_that_started_twice_in_an_attempt_is_found() -> None:
     for at in range(len(PHASES)):
         lines = logged("chaos-7-1")
         assert "attempt 1 logged" in judged(complete(), [*lines, lines[at]])
 
 
-def test_a_phase_that_never_began_is_found() -> None:
+def test_a_phase_that_never_started_is_found() -> None:
     for at in range(len(PHASES)):
         lines = logged("chaos-7-1")
         del lines[at]

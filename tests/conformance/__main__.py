@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         namespace=options.namespace,
         keep=options.keep,
         say=lambda text: print(text, file=sys.stderr, flush=True),
-        told=lambda report: _tell(report, options.outcomes),
+        reported=lambda report: _report(report, options.outcomes),
     )
     try:
         reports = asyncio.run(run(directories, settings))
@@ -88,7 +88,7 @@ def _chosen(directory: Path, only: Sequence[str]) -> list[Path]:
     return [each for each in find_cases(directory) if not only or any(fnmatchcase(each.name, glob) for glob in only)]
 
 
-def _tell(report: Report, outcomes: Path | None) -> None:
+def _report(report: Report, outcomes: Path | None) -> None:
     print("\n".join(brief(report)), flush=True)
     if outcomes is not None and report.outcome is not None:
         outcomes.mkdir(parents=True, exist_ok=True)

@@ -143,8 +143,8 @@ def read_case(directory: Path) -> Case:
 
 
 def _problem(error: ErrorDetails) -> str:
-    said = "this program does not know the key" if error["type"] == "extra_forbidden" else error["msg"]
-    return f"{'.'.join(map(str, error['loc']))}: {said}"
+    output = "this program does not know the key" if error["type"] == "extra_forbidden" else error["msg"]
+    return f"{'.'.join(map(str, error['loc']))}: {output}"
 
 
 def _json(file: Path) -> Any:

@@ -61,8 +61,8 @@ class Images:
                 check=False,
             )
             if done.returncode != 0:
-                said = (done.stderr + done.stdout).rstrip().splitlines()
-                self._failed[name] = "\n".join(said[-_SHOWN_LINES:])
+                output = (done.stderr + done.stdout).rstrip().splitlines()
+                self._failed[name] = "\n".join(output[-_SHOWN_LINES:])
                 return False
         return True
 

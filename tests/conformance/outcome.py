@@ -136,17 +136,17 @@ def _json(path: Path) -> Any:
 def _contradictions(status: TrialStatus, result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the contradictions between the status and result.json, which both describe the trial."""
     yield from _contradiction("trial's", status, result)
-    told, recorded = [step.name for step in status.steps], [step["step_name"] for step in result["step_results"] or []]
-    if result["step_results"] is not None and told != recorded:
-        yield f"status.steps are {told!r}, step_results of result.json {recorded!r}"
+    reported, recorded = [step.name for step in status.steps], [step["step_name"] for step in result["step_results"] or []]
+    if result["step_results"] is not None and reported != recorded:
+        yield f"status.steps are {reported!r}, step_results of result.json {recorded!r}"
         return
     for step, entry in zip(status.steps, result["step_results"] or [], strict=False):
         yield from _contradiction(f"step {step.name}:", step, entry)
 
 
-def _contradiction(what: str, told: Any, recorded: Mapping[str, Any]) -> Iterator[str]:
-    exception = told.exception.type if told.exception else None
+def _contradiction(what: str, reported: Any, recorded: Mapping[str, Any]) -> Iterator[str]:
+    exception = reported.exception.type if reported.exception else None
     if exception != _exception(recorded):
         yield f"{what} exception is {exception!r} in the status, {_exception(recorded)!r} in result.json"
-    if not same_rewards(told.rewards, bounded_rewards(_rewards(recorded))):
-        yield f"{what} rewards are {told.rewards!r} in the status, {_rewards(recorded)!r} in result.json"
+    if not same_rewards(reported.rewards, bounded_rewards(_rewards(recorded))):
+        yield f"{what} rewards are {reported.rewards!r} in the status, {_rewards(recorded)!r} in result.json"

@@ -79,12 +79,12 @@ class Settings:
     namespace: str = ""
     keep: bool = False
     say: Callable[[str], None] = field(default=print)
-    told: Callable[[Report], None] = field(default=lambda _: None)  # called when a case is finished
+    reported: Callable[[Report], None] = field(default=lambda _: None)  # called when a case is finished
 
 
 async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
     """Run all cases. Raise MultistepError if the cluster cannot be used."""
-    cases, reports = _read(directories, settings.told)
+    cases, reports = _read(directories, settings.reported)
     images = Images(cases)
     for name in images.names:
         settings.say(f"image {name}")
@@ -96,14 +96,14 @@ async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
     return sorted(reports, key=lambda report: report.name)
 
 
-def _read(directories: Sequence[Path], told: Callable[[Report], None]) -> tuple[list[Case], list[Report]]:
+def _read(directories: Sequence[Path], reported: Callable[[Report], None]) -> tuple[list[Case], list[Report]]:
     cases, reports = [], []
     for directory in directories:
         try:
             cases.append(read_case(directory))
         except CaseError as error:
             reports.append(Report(directory.name, Verdict.ERROR, lines=str(error).splitlines()))
-            told(reports[-1])
+            reported(reports[-1])
     return cases, reports
 
 
@@ -150,7 +150,7 @@ class _Runner:
             except Exception as error:  # a bug of this program in one case must not hide the other cases
                 report = Report(case.name, Verdict.ERROR, lines=[f"this program failed: {error!r}"])
         report = Report(**{**vars(report), "seconds": time.monotonic() - start, "is_refusal": case.is_refusal})
-        self._settings.told(report)
+        self._settings.reported(report)
         return report
 
     async def _attempt(self, case: Case, trial: str) -> Report:
@@ -240,12 +240,12 @@ def _expects_trial_exception(case: Case) -> bool:
 
 def _remark(found: Mapping[str, Any], restored: Sequence[str]) -> str:
     refused = found["load_error"]
-    told = [f"this copy of the case had lost {', '.join(restored)}: made again"] if restored else []
-    told += [f"refused: {refused['type']}: {refused['message']}"] if refused else []
-    return "; ".join(told)
+    reported = [f"this copy of the case had lost {', '.join(restored)}: made again"] if restored else []
+    reported += [f"refused: {refused['type']}: {refused['message']}"] if refused else []
+    return "; ".join(reported)
 
 
 def _whereabouts(status: TrialStatus) -> str:
-    told = holds(status, "Reconciling")
+    reported = holds(status, "Reconciling")
     where = f" in step {status.current_step!r}" if status.current_step else ""
-    return f"{status.phase}{where}" + (f", {told.reason}: {told.message}" if told else "")
+    return f"{status.phase}{where}" + (f", {reported.reason}: {reported.message}" if reported else "")

@@ -62,7 +62,7 @@ def test_rounding_places_and_the_implicit_entry_make_no_difference(actual: dict[
 
 
 @pytest.mark.parametrize(
-    ("actual", "said"),
+    ("actual", "output"),
     [
         (changed({"reward": 0.6}, "trial", "rewards"), "trial's rewards: expected {'reward': 0.5}, got {'reward': 0.6}"),
         (changed(None, "trial", "rewards"), "trial's rewards"),
@@ -82,10 +82,10 @@ def test_rounding_places_and_the_implicit_entry_make_no_difference(actual: dict[
         (changed("app/other.sh", "steps", 0, "artifacts", 0, "path"), "step a: artifacts"),
     ],
 )
-def test_one_thing_that_differs_is_one_line(actual: dict[str, Any], said: str) -> None:
+def test_one_thing_that_differs_is_one_line(actual: dict[str, Any], output: str) -> None:
     (line,) = differences(MULTI, actual)
 
-    assert line.startswith(said)
+    assert line.startswith(output)
 
 
 def test_only_whether_a_task_was_refused_is_compared_not_why() -> None:

@@ -43,7 +43,9 @@ def reports(request: pytest.FixtureRequest) -> Mapping[str, Report]:
     items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.function is test_case)
     chosen = [CASES / str(item.callspec.id) for item in items]
     write = _write_line(request.config)
-    settings = Settings(jobs=AT_ONCE, limit_seconds=CASE_SECONDS, say=write, told=lambda report: write("\n".join(brief(report))))
+    settings = Settings(
+        jobs=AT_ONCE, limit_seconds=CASE_SECONDS, say=write, reported=lambda report: write("\n".join(brief(report)))
+    )
     found = asyncio.run(run(chosen, settings))
     write("\n".join(summary(found)))
     return {report.name: report for report in found}

@@ -34,7 +34,7 @@ def spec_of(trial: Any) -> dict[str, Any]:
     return spec(Options.model_validate(trial), [], None)
 
 
-def test_without_options_the_oracle_goes_on_after_errors_as_harbor_does() -> None:
+def test_without_options_the_oracle_continues_after_errors_as_harbor_does() -> None:
     assert spec_of({"note": "nothing else"}) == {"agent": {"name": "oracle"}, "onAgentError": "Continue"}
 
 
@@ -169,7 +169,7 @@ def test_a_task_is_packed_as_it_is_but_for_what_this_program_reads(tmp_path: Pat
     assert found["steps/a/tests/test.sh"].mode == 0o755
 
 
-def test_what_copies_of_known_cases_lose_is_made_again_and_told(tmp_path: Path) -> None:
+def test_what_copies_of_known_cases_lose_is_created_again_and_reported(tmp_path: Path) -> None:
     empty = read_case(make(tmp_path / "workdir-empty", **{"task.toml": ""}))
     linked = read_case(
         make(tmp_path / "workdir-symlink", **{"steps/a/workdir/link.txt": "real.txt", "steps/a/workdir/real.txt": "r\n"})

@@ -61,12 +61,12 @@ def test_a_trial_in_steps_has_the_shape_of_an_expectation(tmp_path: Path) -> Non
     (directory / "steps/a b/artifacts/run.sh").chmod(0o654)
     (directory / "steps/a b/artifacts/link").symlink_to("/etc/passwd")
     (directory / "steps/a b/artifacts/linked").symlink_to("deep")
-    told = status(
+    reported = status(
         rewards={"reward": 0.5},
         steps=[{"name": "a b", "rewards": {"reward": 0.5}}, {"name": "c", "exception": {"type": "RuntimeError"}}],
     )
 
-    found = outcome(told, directory, ["a b", "c", "d"])
+    found = outcome(reported, directory, ["a b", "c", "d"])
 
     assert (found["load_error"], found["kind"]) == (None, "multi-step")
     assert found["trial"] == {"rewards": {"reward": 0.5}, "exception_type": None}
@@ -124,7 +124,7 @@ def test_a_refusal_is_failed_for_an_invalid_spec_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("reported", "output"),
     [
         ({"rewards": {"reward": 1}, "steps": [{"name": "a", "rewards": {"reward": 0.5}}]}, "trial's rewards"),
         ({"rewards": {"reward": 0.5}, "steps": [{"name": "a", "rewards": None}]}, "step a: rewards"),
@@ -139,11 +139,11 @@ def test_a_refusal_is_failed_for_an_invalid_spec_and_nothing_else() -> None:
         ({"rewards": {"reward": 0.5}, "steps": []}, "status.steps"),
     ],
 )
-def test_a_status_that_contradicts_the_results_is_an_error(tmp_path: Path, told: dict[str, Any], said: str) -> None:
+def test_a_status_that_contradicts_the_results_is_an_error(tmp_path: Path, reported: dict[str, Any], output: str) -> None:
     directory = results(tmp_path, {**recorded(rewards={"reward": 0.5}), "step_results": [recorded("a", {"reward": 0.5})]})
 
-    with pytest.raises(Unexplained, match=said):
-        outcome(status(**told), directory, ["a"])
+    with pytest.raises(Unexplained, match=output):
+        outcome(status(**reported), directory, ["a"])
 
 
 def test_what_a_status_cannot_hold_is_no_contradiction(tmp_path: Path) -> None:

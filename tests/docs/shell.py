@@ -45,12 +45,12 @@ class Shell:
         report = f"export KUBECONFIG={self._kubeconfig}; echo $multistep_code"
         line = f"set -o pipefail; . {script} </dev/null >{printed} 2>&1 3>&-; multistep_code=$?; set +o pipefail; {report}\n"
         self._process.stdin.write(line.encode())
-        told = b""
+        reported = b""
         with suppress(TimeoutError):
             async with asyncio.timeout(COMMAND_SECONDS):
-                told = await self._process.stdout.readline()
-        said = printed.read_bytes().decode(errors="replace") if printed.exists() else ""
-        return (int(told) if told.strip().isdigit() else None), said[-MAX_SHOWN:]
+                reported = await self._process.stdout.readline()
+        reply_text = printed.read_bytes().decode(errors="replace") if printed.exists() else ""
+        return (int(reported) if reported.strip().isdigit() else None), reply_text[-MAX_SHOWN:]
 
     async def end(self) -> None:
         """End it and whatever it left running: they are a session of their own."""

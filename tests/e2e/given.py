@@ -207,7 +207,7 @@ class Given:
         about = [each for each in listed if (each.get("regarding") or each.get("involvedObject") or {}).get("name") == trial_name]
         return sorted(about, key=lambda each: str(each.get("eventTime") or each.get("lastTimestamp") or ""))
 
-    async def told(self, name: str, last: str) -> list[str]:
+    async def reported(self, name: str, last: str) -> list[str]:
         """Return the reasons of a trial's Events once the last one exists: the operator emits it after it updates the status."""
 
         async def reasons() -> list[str]:

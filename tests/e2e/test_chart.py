@@ -161,7 +161,7 @@ class Course:
     def __init__(self, given: Given, name: str) -> None:
         self.given, self.name, self.pod = given, name, ""
 
-    async def begins(self) -> None:
+    async def starts(self) -> None:
         await self.given.applied(gated(self.name))
         self.pod = (await self.reaches("one"))["status"]["podUID"]
 
@@ -178,8 +178,8 @@ class Course:
 
     async def protocols(self) -> list[int]:
         """Return the protocol versions that the runner in the pod supports."""
-        told = (await self._exec("/multistep/runner", "version")).partition("protocols [")[2]
-        return [int(each) for each in told.strip(" ]\n").split()]
+        reported = (await self._exec("/multistep/runner", "version")).partition("protocols [")[2]
+        return [int(each) for each in reported.strip(" ]\n").split()]
 
     async def ended_undisturbed(self) -> None:
         """Assert that every phase ran once, in the first pod, whichever operator reconciled it."""
@@ -206,7 +206,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     assert "Succeeded" in await release.helm("test", release.name, "--timeout", PATIENCE)
 
     old = Course(given, "began-before")
-    await old.begins()
+    await old.starts()
     upgrade = await building
     await release.helm("upgrade", *release.to(upgrade))
     assert await release.images() == {upgrade}
@@ -214,7 +214,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await old.reaches("two")  # the new operator drives the old one's pod
 
     new, ours = Course(given, "began-after"), sorted(PROTOCOLS)
-    await new.begins()
+    await new.starts()
     assert (await old.protocols(), await new.protocols()) == (ours, [*ours, next_release.NEW])
     await release.helm("rollback", release.name, "1", "--wait", "--timeout", PATIENCE)
     assert await release.images() == {IMAGE}

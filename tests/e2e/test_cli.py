@@ -48,7 +48,7 @@ async def test_run_builds_runs_and_fetches_the_example_in_harbors_layout(given: 
     assert result["verifier_result"]["rewards"]["reward"] == pytest.approx(2 / 3)
 
 
-async def test_a_missed_gate_is_exit_code_1_and_told_apart_in_json(given: Given) -> None:
+async def test_a_missed_gate_is_exit_code_1_and_distinguished_in_json(given: Given) -> None:
     code, out, err = await multistep("run", str(EXAMPLE), "--agent", "nop", "-n", given.namespace, "-o", "json")
     assert code == 1, err
     shown = json.loads(out)

@@ -51,13 +51,13 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_every_command_of_the_page_does_what_the_page_says(name: str, outcomes: Mapping[str, Outcome]) -> None:
+def test_every_command_of_the_page_does_what_the_page_shows(name: str, outcomes: Mapping[str, Outcome]) -> None:
     outcome = outcomes[name]
     assert outcome.problems == [], "\n\n".join(outcome.problems)
     assert outcome.run == len(pages.read(PATHS[name]).commands)
 
 
-def test_what_is_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_run_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     found = [pages.read(path) for path in PATHS.values()]
     with capsys.disabled():
         print(f"\ndocuments: {sum(len(page.commands) for page in found)} commands on {len(found)} pages are run; not run:")
@@ -86,13 +86,13 @@ async def _run_page(page: Page, scratch: Path) -> Outcome:
         return outcome
     async with _reader(scratch / page.name.replace("/", "-")) as shell:
         for command in page.commands:
-            code, said = await shell.run(command.text)
+            code, printed = await shell.run(command.text)
             outcome.run += 1
             if code != command.exit_code:
                 ended = "did not end in time, or ended the shell" if code is None else f"ended with {code}"
-                outcome.problems.append(f"{page.name}:{command.line}: {ended}, not {command.exit_code}:\n{command.text}\n{said}")
+                outcome.problems.append(f"{page.name}:{command.line}: {ended}, not {command.exit_code}:\n{command.text}\n{printed}")
                 break  # later commands depend on this one
-            if command.output is not None and (problem := pages.output_problem(command.output, said)):
+            if command.output is not None and (problem := pages.output_problem(command.output, printed)):
                 outcome.problems.append(f"{page.name}:{command.line}: {problem}")
     return outcome
 

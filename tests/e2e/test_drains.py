@@ -45,7 +45,7 @@ async def drains_wait() -> AsyncIterator[None]:
 
 
 @pytest.mark.alone
-async def test_a_drain_waits_until_the_trial_is_over_and_no_longer(given: Given, drains_wait: None) -> None:
+async def test_a_drain_waits_until_the_trial_is_finished_and_no_longer(given: Given, drains_wait: None) -> None:
     manifest = trial(Step("a", solve=WAITS, test=reward(0.25)), podCleanup="Never")
     name = manifest["metadata"]["name"]
     await given.applied(manifest)

@@ -57,10 +57,10 @@ async def assert_all_fail(given: Given, rows: dict[str, Row]) -> dict[str, Objec
     """Run all trials concurrently and assert that each fails with its class, reason and message, and without any reward."""
     ended = await asyncio.gather(*(given.ended(manifest) for manifest, *_ in rows.values()))
     done = dict(zip(rows, ended, strict=True))
-    for name, (_, blame, reason, said) in rows.items():
+    for name, (_, blame, reason, output) in rows.items():
         failed = condition(done[name], "Failed")
         assert (failed["status"], failed["reason"], failure(done[name])) == ("True", reason, (blame, reason)), (name, failed)
-        assert said in failed["message"], (name, failed["message"])
+        assert output in failed["message"], (name, failed["message"])
         assert "rewards" not in done[name]["status"] and "reward" not in done[name]["status"], name
     return done
 
@@ -166,10 +166,10 @@ async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(gi
 async def test_a_trial_that_cannot_have_a_pod_now_waits_with_the_reason(given: Given) -> None:
     nowhere = in_pod({"nodeSelector": {"no": "such"}})
     too_large = trial(Step("a"), config={"environment": {"cpus": 1000}})
-    for manifest, said in ((nowhere, "node affinity/selector"), (too_large, "Insufficient cpu")):
+    for manifest, output in ((nowhere, "node affinity/selector"), (too_large, "Insufficient cpu")):
         await given.applied(manifest)
         found = await given.until(manifest["metadata"]["name"], lambda found: waits_for(found, "Unschedulable"))
-        assert found["status"]["phase"] == "Pending" and said in condition(found, "Reconciling")["message"]
+        assert found["status"]["phase"] == "Pending" and output in condition(found, "Reconciling")["message"]
 
     for manifest in (nowhere, too_large):
         await given.changed(manifest["metadata"]["name"], activeDeadlineSeconds=1)
@@ -215,12 +215,12 @@ async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_a
         name: trial(Step("a"), step, Step("c"), config=small if step.solve == FILL else {}) for name, (step, *_) in STEPS.items()
     }
     ended = await asyncio.gather(*(given.ended(manifest) for manifest in manifests.values()))
-    for (name, (_, blame, type_, phase, said)), done in zip(STEPS.items(), ended, strict=True):
+    for (name, (_, blame, type_, phase, output)), done in zip(STEPS.items(), ended, strict=True):
         status = done["status"]
         verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of 3 steps; an agent that timed out is verified, later steps count 0
         wanted = {"class": blame, "reason": type_, "step": "b", "score": pytest.approx(verdicts / 3)}
         assert holds(done, "Complete") and status["failure"] == wanted, (name, status)
         exception = status["steps"][-1]["exception"]
-        assert (exception["type"], exception["phase"]) == (type_, phase) and said in exception["message"], (name, exception)
+        assert (exception["type"], exception["phase"]) == (type_, phase) and output in exception["message"], (name, exception)
         assert [each["name"] for each in status["steps"]] == ["a", "b"] and status["steps"][0]["rewards"] == {"reward": 1.0}, name
         assert status["attempt"] == 1 and not status.get("attempts"), name

@@ -40,7 +40,7 @@ def _counted_step(name: str, value: float) -> Step:
     return Step(name, solve=f"#!/bin/sh\necho run >> {count}\nsleep {SECONDS}\n", test=test)
 
 
-async def begun(given: Given, number: int) -> dict[str, float]:
+async def started(given: Given, number: int) -> dict[str, float]:
     """Start this many trials, wait until each is in a step, and return their expected rewards."""
     rewards = {f"led-{index}": (index + 1) / 10 for index in range(number)}
     for name, value in rewards.items():
@@ -60,7 +60,7 @@ async def assert_all_right(given: Given, rewards: dict[str, float]) -> None:
 
 async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_itself(given: Given, two: Replicas) -> None:
     asleep, held = await two.leader(), await two.lease()
-    rewards = await begun(given, 4)
+    rewards = await started(given, 4)
     two.signal(asleep, signal.SIGSTOP)
     try:
         lease = await two.until_held_by_another(held["holderIdentity"])
@@ -74,9 +74,9 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
     assert (await two.lease())["holderIdentity"] == lease["holderIdentity"]
 
 
-async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Replicas) -> None:
+async def test_a_leader_that_is_stopped_hands_over(given: Given, two: Replicas) -> None:
     leader, held = await two.leader(), await two.lease()
-    rewards = await begun(given, 4)
+    rewards = await started(given, 4)
     two.signal(leader, signal.SIGTERM)
     lease, ended = await asyncio.gather(two.until_held_by_another(held["holderIdentity"]), two.until_restarted(leader))
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
@@ -85,7 +85,7 @@ async def test_a_leader_that_is_told_to_stop_hands_over(given: Given, two: Repli
     await assert_all_right(given, rewards)
 
 
-async def test_a_lease_that_somebody_deleted_is_made_again(given: Given) -> None:
+async def test_a_lease_that_somebody_deleted_is_created_again(given: Given) -> None:
     replicas = Replicas(given.client)
     await given.client.delete(LEASES, NAMESPACE, NAME)
     await replicas.scale(1)  # scale back and wait for a leader

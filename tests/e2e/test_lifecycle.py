@@ -35,7 +35,7 @@ async def kubectl(given: Given, *arguments: str) -> str:
 async def test_kubectl_applies_waits_lists_and_describes_the_example(given: Given) -> None:
     await kubectl(given, "apply", "-f", str(EXAMPLE))
     await kubectl(given, "wait", "--for=condition=Complete", "mst/hello-inline", f"--timeout={DEADLINE_SECONDS:.0f}s")
-    await given.told("hello-inline", "TrialComplete")
+    await given.reported("hello-inline", "TrialComplete")
     header, row = (await kubectl(given, "get", "mst")).splitlines()
     assert header.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEP", "REWARD", "AGE"]
     assert row.split()[:4] == ["hello-inline", "hello-inline", "oracle", "Complete"] and " 1 " in row
@@ -45,9 +45,9 @@ async def test_kubectl_applies_waits_lists_and_describes_the_example(given: Give
     assert "unchanged" in await kubectl(given, "apply", "-f", str(EXAMPLE))
 
 
-async def test_each_transition_is_told_by_one_event(given: Given) -> None:
+async def test_each_transition_is_reported_by_one_event(given: Given) -> None:
     done = await given.ended(trial(Step("a"), Step("b")))
-    reasons = await given.told(done["metadata"]["name"], "TrialComplete")
+    reasons = await given.reported(done["metadata"]["name"], "TrialComplete")
     expected = ["PodCreated", "StepStarted", "StepCompleted", "StepStarted", "StepCompleted", "TrialComplete"]
     assert sorted(reasons) == sorted(expected)
 
@@ -112,7 +112,7 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
 
 
 @pytest.mark.alone
-async def test_what_happens_while_the_operator_is_away_is_made_up_for(given: Given) -> None:
+async def test_changes_while_the_operator_is_away_are_reconciled(given: Given) -> None:
     """One trial is deleted, one is deleted and recreated, one exceeds its deadline, one its time to live."""
     sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
     await given.applied(trial(sleepy, name="deleted"))
@@ -162,7 +162,7 @@ async def test_the_deadline_bounds_what_never_starts_and_what_backs_off(given: G
     await given.deleted("no-task")
 
 
-async def test_a_finished_pod_is_kept_as_long_as_the_spec_says(given: Given) -> None:
+async def test_a_finished_pod_is_kept_as_long_as_the_spec_sets(given: Given) -> None:
     always, failed = (
         trial(Step("a"), name="kept-a-while", podTTLSecondsAfterFinished=600),
         trial(Step("a", solve="#!/bin/sh\nexit 1\n"), name="kept-on-failure", podCleanup="OnSuccess", agent=FAILING),

@@ -57,11 +57,11 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
         assert terminal == b"begun^[]0;owned^G\\xff\r\n"
         assert refused[0] == 2 and "pods/exec in namespace" in refused[2]
         await given.go("logs")
-        rest, told = await asyncio.wait_for(follower.communicate(), DEADLINE_SECONDS)
-    assert follower.returncode == 0, told
+        rest, reported = await asyncio.wait_for(follower.communicate(), DEADLINE_SECONDS)
+    assert follower.returncode == 0, reported
     assert heard + rest == (
         PRINTED + b"==> step 1 a, verifier <==\njudging\n==> step 2 b, agent <==\nsecond\n==> step 2 b, verifier <==\njudging\n"
-    ), told
+    ), reported
     code, out, err = await multistep("logs", *options, "-o", "json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and lines[0] == {"attempt": 1, "step": "a", "phase": "setup", "text": "prepared"}, err
@@ -72,16 +72,16 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     assert (code, out) == (0, "29999\n30000\n"), err
 
 
-async def test_every_line_of_the_operators_log_parses_and_says_of_which_trial_it_is(given: Given) -> None:
+async def test_every_line_of_the_operators_log_parses_and_shows_of_which_trial_it_is(given: Given) -> None:
     """Check the log of all tests so far, of a finished trial, and of a trial with an invalid task."""
     complete, failed = trial(Step("only", solve=SECOND), name="good"), trial(Step("only", test=None), name="bad")
     ended = await asyncio.gather(given.ended(complete), given.ended(failed))
     uids = {each["metadata"]["uid"] for each in ended}
-    told: set[str] = set()
+    reported: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not uids <= told:
+        while not uids <= reported:
             lines = await operators_log(given)
-            told = {line.get("uid", "") for line in lines if line["message"].startswith(ENDS)}
+            reported = {line.get("uid", "") for line in lines if line["message"].startswith(ENDS)}
     for line in lines:
         assert {"time", "level", "logger", "message"} <= line.keys() <= {*FIELDS, "error"}, line
         if given.namespace in json.dumps(line):

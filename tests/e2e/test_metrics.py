@@ -45,9 +45,9 @@ class Prometheus:
 
     async def ask(self, path: str, **params: str) -> Any:
         async with self.session.get(f"{self.url}/api/v1/{path}", params=params) as response:
-            told = await response.json()
-            assert told["status"] == "success", (params, told)
-            return told["data"]
+            reported = await response.json()
+            assert reported["status"] == "success", (params, reported)
+            return reported["data"]
 
     async def query(self, expression: str) -> dict[tuple[str, ...], float]:
         """Return values by label values, in the order of the label names."""
@@ -162,7 +162,7 @@ async def good_scrapes(prometheus: Prometheus, moment: float) -> dict[tuple[str,
     return await replace(prometheus, moment=moment).query("timestamp(up) and up == 1")
 
 
-async def test_what_prometheus_has_is_what_the_statuses_say(seen: Seen) -> None:
+async def test_what_prometheus_has_is_what_the_statuses_have(seen: Seen) -> None:
     await rewards_are_those_of_the_statuses(seen)
     await series_of_single_trials_are_those_of_the_statuses(seen)
     await times_failures_and_attempts_are_counted(seen)

@@ -73,7 +73,7 @@ LEAVES_AT_ONCE = {
 }
 
 
-async def test_a_trial_on_a_lost_node_begins_anew_on_another_or_fails_with_no_reward(given: Given, second_node: str) -> None:
+async def test_a_trial_on_a_lost_node_restarts_on_another_or_fails_with_no_reward(given: Given, second_node: str) -> None:
     """The node's machine is dead: nothing reports that its pods finished, and they stay Terminating."""
     steps = (Step("a", test=reward(0.5)), Step("b", solve=STAYS_IN_FIRST_POD))
     moves = trial(*steps, name="moves", environment=rather_on_node(second_node, **LEAVES_AT_ONCE))
@@ -113,7 +113,7 @@ async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_
             await given.until(name, in_agent)
             before = proxy.idle_cuts
             (pod,) = await given.pods(name)
-            assert await heard_of_silent_exec(given, pod["metadata"]["name"]) == b"begins\n"
+            assert await answer_of_silent_exec(given, pod["metadata"]["name"]) == b"begins\n"
             assert in_agent(await given.get(name))
             await given.go(name)
             done = await given.until(name, finished)
@@ -130,14 +130,14 @@ def read_output(directory: Path) -> str:
     return output.read_text()
 
 
-async def heard_of_silent_exec(given: Given, pod: str) -> bytes:
+async def answer_of_silent_exec(given: Given, pod: str) -> bytes:
     """Return the output of an exec session that is silent for three idle timeouts; the node cuts it before its end."""
     script = f"echo begins; sleep {3 * STREAM_IDLE_SECONDS}; echo wakes"
     stream = await given.client.open_exec(given.namespace, pod, "main", ("sh", "-c", script))
-    heard, begun = b"", time.monotonic()
+    heard, started = b"", time.monotonic()
     with suppress(StreamLost):
         while chunk := await stream.receive():
             heard += chunk
-    print(f"a silent exec was ended after {time.monotonic() - begun:.1f} s")
+    print(f"a silent exec was ended after {time.monotonic() - started:.1f} s")
     await stream.close()
     return heard

@@ -50,7 +50,7 @@ def in_agent(found: Object) -> bool:
     return any(step.get("phase") == "Agent" for step in (found.get("status") or {}).get("steps") or [])
 
 
-async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_goes_on(given: Given) -> None:
+async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continues(given: Given) -> None:
     for name in ("live", "left"):
         await given.applied(trial(Step("a", solve=WAITS), name=name))
     live, _ = [await given.until(name, in_agent) for name in ("live", "left")]

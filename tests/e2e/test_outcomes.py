@@ -22,7 +22,7 @@ async def test_a_trial_runs_its_steps_in_order_and_reports_their_rewards(given: 
     await given.without_pods(done["metadata"]["name"])
 
 
-async def test_a_failing_healthcheck_tells_attempts_and_output(given: Given) -> None:
+async def test_a_failing_healthcheck_reports_attempts_and_output(given: Given) -> None:
     check = {"command": "echo port closed; exit 1", "interval_sec": 0.1, "retries": 2}
     done = await given.ended(trial(Step("a", config={"healthcheck": check}), Step("b")))
     exception = done["status"]["steps"][0]["exception"]
@@ -41,7 +41,7 @@ async def test_an_agent_past_its_limit_is_stopped_verified_and_the_trial_aborted
     assert step["rewards"] == {"reward": 1.0} and len(done["status"]["steps"]) == 1
 
 
-async def test_after_an_agent_error_the_trial_goes_on_when_it_is_told_to(given: Given) -> None:
+async def test_after_an_agent_error_the_trial_continues_with_on_agent_error_continue(given: Given) -> None:
     fails = {"name": "command", "command": ["sh", "-c", 'grep -q one "$MULTISTEP_INSTRUCTION_FILE" && exit 4; true']}
     done = await given.ended(trial(Step("one"), Step("two"), agent=fails, onAgentError="Continue"))
     steps = done["status"]["steps"]

@@ -54,7 +54,7 @@ async def lost(given: Given, manifest: Object, cause: Callable[[Object], Awaitab
     return await given.until(name, finished)
 
 
-async def test_whatever_takes_a_pod_is_on_record_and_the_trial_begins_anew(given: Given) -> None:
+async def test_any_loss_of_a_pod_is_recorded_and_the_trial_restarts(given: Given) -> None:
     client, namespace = given.client, given.namespace
 
     async def deleted(pod: Object) -> None:
@@ -75,14 +75,14 @@ async def test_whatever_takes_a_pod_is_on_record_and_the_trial_begins_anew(given
     }
     manifests = {reason: two_steps() for reason in causes}
     ended = await asyncio.gather(*(lost(given, manifests[reason], cause) for reason, (cause, _) in causes.items()))
-    for (reason, (_, said)), done in zip(causes.items(), ended, strict=True):
-        assert_attempt_lost(done, reason, said)
+    for (reason, (_, output)), done in zip(causes.items(), ended, strict=True):
+        assert_attempt_lost(done, reason, output)
         assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75} and "failure" not in done["status"]
 
 
-def assert_attempt_lost(done: Object, reason: str, said: str) -> None:
+def assert_attempt_lost(done: Object, reason: str, output: str) -> None:
     (attempt,) = done["status"]["attempts"]
-    assert attempt["reason"] == reason and said in attempt["message"], attempt
+    assert attempt["reason"] == reason and output in attempt["message"], attempt
     assert (attempt["number"], attempt["nodeName"]) == (1, "node1") and attempt["podUID"]
     assert done["status"]["attempt"] == 1 or done["status"]["podUID"] != attempt["podUID"]
     assert attempt["startTime"] <= attempt["endTime"]
@@ -118,7 +118,7 @@ async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_u
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75}
 
 
-async def test_a_preempted_trial_begins_anew_when_there_is_room_again(given: Given) -> None:
+async def test_a_preempted_trial_restarts_when_there_is_room_again(given: Given) -> None:
     """The trial has the lowest priority and requests so much of the node that only it is preempted."""
     low, high = f"low-{given.namespace}", f"high-{given.namespace}"
     classes = [priority(low, -10), priority(high, -5)]
@@ -178,7 +178,7 @@ async def in_containers(given: Given, name: str, command: bytes) -> list[int]:
     return [pid for pod in pods for pid in processes(pod, command)]
 
 
-async def test_a_trial_whose_streams_are_cut_in_the_container_goes_on_and_does_nothing_twice(given: Given) -> None:
+async def test_a_trial_whose_streams_are_cut_in_the_container_continues_and_does_nothing_twice(given: Given) -> None:
     manifest = trial(Step("a", solve=ONCE, test=WAS_ONCE))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)

@@ -42,26 +42,26 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str,
     yield {"PATH": f"{directory / 'venv' / 'bin'}:{os.environ['PATH']}", **home}
 
 
-def said(installed: Mapping[str, str], *command: str, code: int = 0) -> str:
+def printed(installed: Mapping[str, str], *command: str, code: int = 0) -> str:
     """Run a command outside the checkout and return its output."""
     done = subprocess.run(command, env=installed, cwd=installed["HOME"], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr + done.stdout
     return done.stdout
 
 
-def test_it_runs_without_a_checkout_and_says_what_it_was_called(installed: Mapping[str, str]) -> None:
-    where = said(installed, "python", "-c", "import multistep; print(multistep.__file__)")
+def test_it_runs_without_a_checkout_and_shows_its_own_name(installed: Mapping[str, str]) -> None:
+    where = printed(installed, "python", "-c", "import multistep; print(multistep.__file__)")
     assert where.startswith(installed["HOME"]) and str(ROOT) not in where
-    assert said(installed, "multistep", "--help").startswith("Usage: multistep [")
-    assert said(installed, "kubectl", "multistep", "--help").startswith("Usage: kubectl multistep [")
-    assert said(installed, "kubectl", "multistep", "logs", "--help").startswith("Usage: kubectl multistep logs [")
-    assert said(installed, "multistep", "init", "my-task") == "" or Path(installed["HOME"], "my-task", "task.toml").is_file()
-    assert "my-task" in said(installed, "kubectl", "multistep", "check", "my-task")
-    said(installed, "kubectl", "multistep", "no-such-command", code=2)
+    assert printed(installed, "multistep", "--help").startswith("Usage: multistep [")
+    assert printed(installed, "kubectl", "multistep", "--help").startswith("Usage: kubectl multistep [")
+    assert printed(installed, "kubectl", "multistep", "logs", "--help").startswith("Usage: kubectl multistep logs [")
+    assert printed(installed, "multistep", "init", "my-task") == "" or Path(installed["HOME"], "my-task", "task.toml").is_file()
+    assert "my-task" in printed(installed, "kubectl", "multistep", "check", "my-task")
+    printed(installed, "kubectl", "multistep", "no-such-command", code=2)
 
 
-def test_what_needs_the_extra_says_so_where_it_is_not_installed(installed: Mapping[str, str]) -> None:
-    assert "Usage: multistep sweep report [" in said(installed, "multistep", "sweep", "report", "--help")
+def test_commands_that_need_the_extra_name_it_where_it_is_missing(installed: Mapping[str, str]) -> None:
+    assert "Usage: multistep sweep report [" in printed(installed, "multistep", "sweep", "report", "--help")
     for command in ("report", "compare"):
         done = subprocess.run(["multistep", "sweep", command, "x"], env=installed, capture_output=True, text=True, check=False)
         assert (done.returncode, "pip install 'multistep[report]'" in done.stderr) == (2, True), done.stderr
@@ -69,7 +69,7 @@ def test_what_needs_the_extra_says_so_where_it_is_not_installed(installed: Mappi
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_a_completion_script_for_each_shell(installed: Mapping[str, str], shell: str) -> None:
-    assert "_MULTISTEP_COMPLETE" in said(installed, "multistep", "completion", shell)
+    assert "_MULTISTEP_COMPLETE" in printed(installed, "multistep", "completion", shell)
 
 
 async def test_shells_complete_commands_options_trials_sweeps_namespaces_and_steps(
@@ -91,14 +91,14 @@ async def test_shells_complete_commands_options_trials_sweeps_namespaces_and_ste
         f"multistep sweep report {other} compl": "complete-all",
         f"multistep show -n {given.namespace[:-1]}": given.namespace,
     }.items():
-        assert wanted in said(installed, "bash", "-c", f"{BASH}complete_words {words}").split(), words
-    by_kubectl = said(installed, "kubectl", "__complete", "multistep", "show", "-n", given.namespace, "compl")
+        assert wanted in printed(installed, "bash", "-c", f"{BASH}complete_words {words}").split(), words
+    by_kubectl = printed(installed, "kubectl", "__complete", "multistep", "show", "-n", given.namespace, "compl")
     assert "complete-me" in by_kubectl and by_kubectl.rstrip().endswith(":4")
-    assert "logs\t" in said(installed, "kubectl", "__complete", "multistep", "lo")
+    assert "logs\t" in printed(installed, "kubectl", "__complete", "multistep", "lo")
 
 
-def test_without_a_cluster_nothing_is_completed_and_nothing_said(installed: Mapping[str, str]) -> None:
+def test_without_a_cluster_nothing_is_completed_and_nothing_printed(installed: Mapping[str, str]) -> None:
     config = Path(installed["HOME"], "nowhere")
     config.write_text(Path(installed["KUBECONFIG"]).read_text().replace("server: https://", "server: https://127.0.0.1:9/"))
     nowhere = {**installed, "KUBECONFIG": str(config), "MULTISTEP_COMPLETION_SECONDS": "0.5"}
-    assert said(nowhere, "bash", "-c", f"{BASH}complete_words multistep show compl").split() == []
+    assert printed(nowhere, "bash", "-c", f"{BASH}complete_words multistep show compl").split() == []

@@ -58,18 +58,18 @@ async def test_each_operator_runs_the_trials_of_its_shard_and_touches_no_others(
     await given.applied(of(None, WAITS, "without"))
     await given.applied(of(shard, WAITS, "with"))
     await given.applied(of(f"{shard}-x", "", "nobodys"))
-    begun = {name: await given.until(name, in_agent) for name in ("without", "with")}
+    started = {name: await given.until(name, in_agent) for name in ("without", "with")}
 
     seen = await text(given.client, shard, "readyz")
     assert f"[+] shard: trials with the label {LABEL_SHARD}={shard}, in all namespaces" in seen
     assert f'shard="{shard}"}} 1.0' in await text(given.client, shard, "metrics")
 
-    for name in begun:
+    for name in started:
         [pod] = await given.pods(name)
-        assert pod["metadata"]["uid"] == begun[name]["status"]["podUID"]
+        assert pod["metadata"]["uid"] == started[name]["status"]["podUID"]
         await _in_pod(given, pod, "touch", "/tmp/go")
-    ended = {name: await given.until(name, finished) for name in begun}
-    assert {name: each["status"]["rewards"] for name, each in ended.items()} == {name: {"reward": 1.0} for name in begun}
+    ended = {name: await given.until(name, finished) for name in started}
+    assert {name: each["status"]["rewards"] for name, each in ended.items()} == {name: {"reward": 1.0} for name in started}
     assert [each["status"]["attempt"] for each in ended.values()] == [1, 1]
     assert ended["with"]["status"]["results"].startswith(f"service://{shard}/")
     assert not ended["without"]["status"]["results"].startswith(f"service://{shard}/")

@@ -102,7 +102,7 @@ async def given_secrets(given: Given, there: Outside) -> None:
     await secret(given, "bucket", {name: value for name, value in there.s3.environment.items() if name != "AWS_ALLOW_HTTP"})
 
 
-async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: Given, tmp_path: Path) -> None:
+async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(given: Given, tmp_path: Path) -> None:
     async with outside() as there:
         await given_secrets(given, there)
         sources = await good_sources(there, tmp_path)
@@ -114,7 +114,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
         await given.applied(trial("away", {"url": {"url": f"http://{servers.node().address}:1/t", "digest": digest_of(b"")}}))
 
         await given.applied(sweep(sources["git-branch"][0]["git"]))
-        begun = {name: await given.until(name, resolved) for name in ("git-branch", "git-private")}
+        started = {name: await given.until(name, resolved) for name in ("git-branch", "git-private")}
         assert not resolved_tasks(await sweep_until(given, lambda found: holds(found, "Suspended"))), "it has not begun"
         await given.client.patch(SWEEPS, given.namespace, "all", {"spec": {"suspend": False}})
         pinned = await sweep_until(given, resolved_tasks)
@@ -127,11 +127,14 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_told(given: 
             assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": wanted}, (name, done["status"])
             assert done["spec"]["task"] == (sources[name][0] if name in sources else moved["spec"]["task"]), "the spec was changed"
         branch = await given.get("git-branch")
-        assert branch["status"]["taskSource"] == begun["git-branch"]["status"]["taskSource"]
-        for name, (_, (reason, said)) in bad.items():
+        assert branch["status"]["taskSource"] == started["git-branch"]["status"]["taskSource"]
+        for name, (_, (reason, output)) in bad.items():
             done = await given.until(name, finished)
-            told = condition(done, "Failed")
-            assert (told["reason"], "rewards" in done["status"]) == (reason, False) and said in told["message"], (name, told)
+            shown = condition(done, "Failed")
+            assert (shown["reason"], "rewards" in done["status"]) == (reason, False) and output in shown["message"], (
+                name,
+                shown,
+            )
             assert "wrong-password" not in json.dumps(done["status"])
         away = await given.until("away", lambda obj: "cannot be reached" in condition(obj, "Reconciling")["message"])
         assert condition(away, "Reconciling")["reason"] == "TaskUnavailable"

@@ -144,8 +144,8 @@ async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: 
         store.objects(found),
     )
     large = store.of(found) / sent[0]
-    told = [json.loads(line) for line in (store.of(found) / "manifest.jsonl").read_text().splitlines()]
-    [line] = [each for each in told if each.get("path") == "steps/a/artifacts/large"]
+    reported = [json.loads(line) for line in (store.of(found) / "manifest.jsonl").read_text().splitlines()]
+    [line] = [each for each in reported if each.get("path") == "steps/a/artifacts/large"]
     wanted = (store.of(found) / "files/steps/a/artifacts/sum").read_text().split()[0]
     assert (line["size"], line["sha256"], line["object"]) == (LARGE_BYTES, wanted, sent[0])
     assert await asyncio.to_thread(digest_of, large) == wanted

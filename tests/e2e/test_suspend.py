@@ -32,7 +32,7 @@ async def patched(given: Given, name: str, **spec: object) -> None:
     await given.client.patch(resource, given.namespace, name, {"spec": spec})
 
 
-async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(given: Given) -> None:
+async def test_a_paused_trial_continues_in_its_pod_and_starts_nothing_meanwhile(given: Given) -> None:
     manifest = trial(Step("a", solve=COUNT + WAITS, test=COUNTED), Step("b", solve=COUNT, test=COUNTED))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
@@ -49,11 +49,11 @@ async def test_a_paused_trial_goes_on_in_its_pod_and_begins_nothing_meanwhile(gi
     assert [step["rewards"] for step in done["steps"]] == [{"reward": 1}, {"reward": 2}]
     assert done["steps"][0] == paused["steps"][0]
     assert (done["podUID"], done["attempt"], done.get("attempts", [])) == (pod["metadata"]["uid"], 1, [])
-    told = [each["reason"] for each in await given.events(name)]
-    assert (told.count("Suspended"), told.count("Resumed")) == (1, 1)
+    reported = [each["reason"] for each in await given.events(name)]
+    assert (reported.count("Suspended"), reported.count("Resumed")) == (1, 1)
 
 
-async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> None:
+async def test_a_released_trial_holds_no_pod_and_restarts(given: Given) -> None:
     manifest = trial(
         Step("a", solve=COUNT, test=COUNTED),
         Step("b", solve=STAYS_IN_FIRST_POD, test=reward(0.5)),
@@ -74,7 +74,7 @@ async def test_a_released_trial_holds_no_pod_and_begins_anew(given: Given) -> No
     assert (attempt["reason"], attempt["steps"][0]["rewards"], done["attempt"]) == ("Suspended", {"reward": 1}, 2)
 
 
-async def test_a_prestarted_trial_begins_in_the_pod_that_was_ready(given: Given) -> None:
+async def test_a_prestarted_trial_starts_in_the_pod_that_was_ready(given: Given) -> None:
     manifest = trial(Step("a", test=reward(0.5)), suspend=True, prestart=True)
     name = manifest["metadata"]["name"]
     await given.applied(manifest)

@@ -100,8 +100,8 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
     kubectl("-n", SYSTEM, "delete", "pod", "-l", "app.kubernetes.io/name=multistep", "--force", "--grace-period=0", "--wait=false")
     assert (await trials_of(given))["finished"] < 60
     code, out, err = await following
-    told = json.loads(out)
-    assert (code, told["outcome"], told["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err
+    reported = json.loads(out)
+    assert (code, reported["outcome"], reported["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err
 
     statuses = await given.client.list_all(TRIALS, given.namespace, label_selector="multistep.dev/sweep=nightly")
     rewards = independent_rewards(statuses)
@@ -111,7 +111,7 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
     assert code == 0, err
     report = json.loads(files[1].read_text())
     assert_standings(report, rewards)
-    assert_status_says_the_same(told["status"], report)
+    assert_status_agrees(reported["status"], report)
     assert_steps(report)
     assert_differences(report, rewards)
     assert_lines(files[2].read_text())
@@ -189,7 +189,7 @@ def share_of_draws_with_a_pass(rewards: Sequence[Fraction], k: int) -> Fraction:
     return Fraction(sum(any(each >= 1 for each in draw) for draw in draws), len(draws))
 
 
-def assert_status_says_the_same(status: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+def assert_status_agrees(status: Mapping[str, Any], report: Mapping[str, Any]) -> None:
     """Check that the operator, which was killed meanwhile, counted the same as the report."""
     means = {each["name"]: (each["counted"], each["mean"]) for each in status["agents"]}
     for each in report["agents"]:

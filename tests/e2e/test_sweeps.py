@@ -105,8 +105,8 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     found = await trials(given)
     assert len(found) == 8 and "suspend" not in found["held solver 1"]["spec"]
     assert all(holds(each, "Complete") for each in found.values() if "suspend" in each["spec"]), "others ended meanwhile"
-    told = await given.told(NAME, "SweepComplete")
-    assert [told.count(reason) for reason in ("SweepStarted", "Suspended", "Resumed", "SweepComplete")] == [1, 1, 1, 1]
+    reported = await given.reported(NAME, "SweepComplete")
+    assert [reported.count(reason) for reason in ("SweepStarted", "Suspended", "Resumed", "SweepComplete")] == [1, 1, 1, 1]
     await changed(given, ttlSecondsAfterFinished=0)
     await given.when(lambda: is_gone(given))
 
@@ -137,7 +137,7 @@ def is_ready(found: Object) -> bool:
     return bool(found.get("status")) and condition(found, "Suspended")["reason"] == "Paused"
 
 
-async def test_the_next_trial_of_a_sweep_is_ready_before_its_turn_and_begins_in_that_pod(given: Given) -> None:
+async def test_the_next_trial_of_a_sweep_is_ready_before_its_turn_and_starts_in_that_pod(given: Given) -> None:
     held = [each for each in sweep()["spec"]["tasks"] if each["name"] == "held"]
     await given.applied(sweep(tasks=held, attempts=1, parallelism=1, prestart=1))
     first = await at_work(given, "held solver 1")

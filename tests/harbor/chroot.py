@@ -45,12 +45,12 @@ def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
     unfinished = root.with_name(root.name + ".new")
     if unfinished.exists():
         shutil.rmtree(unfinished)
-    _say(f"no Python >= 3.12 found: making a Debian {SUITE} that has one, in {root} (a minute)")
+    _print(f"no Python >= 3.12 found: making a Debian {SUITE} that has one, in {root} (a minute)")
     # In a separate mount namespace, so that its mounts (/proc) disappear even if it is killed.
     debootstrap = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(unfinished)]
     _checked(subprocess.run(["unshare", "--mount", *debootstrap], capture_output=True, text=True, check=False))
     _share_network(unfinished)
-    _say("installing Harbor in it (a minute)")
+    _print("installing Harbor in it (a minute)")
     shutil.copy(requirements, unfinished / "requirements.txt")
     _checked(_in_chroot(unfinished, ["/usr/bin/python3", "-m", "venv", _VENV]))
     pip = [f"{_VENV}/bin/python", "-m", "pip", "install", "--no-cache-dir", *pip_options]
@@ -63,7 +63,7 @@ def _ensure_debootstrap() -> None:
         return
     if not shutil.which("apt-get"):
         raise RuntimeError("no Python >= 3.12, no debootstrap and no apt-get found: install Python 3.12 (or debootstrap)")
-    _say("installing the Debian package debootstrap")
+    _print("installing the Debian package debootstrap")
     for arguments in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", "debootstrap"]):
         env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         _checked(subprocess.run(["apt-get", *arguments], env=env, capture_output=True, text=True, check=False))
@@ -92,5 +92,5 @@ def _checked(done: subprocess.CompletedProcess[str]) -> None:
         raise RuntimeError(f"{' '.join(done.args)} failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     print(f"tests/harbor: {message} ...", file=sys.stderr, flush=True)

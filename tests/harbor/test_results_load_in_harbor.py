@@ -56,7 +56,7 @@ def test_every_sample_loads_and_its_config_is_the_one_in_its_result(loaded: Load
         ("inline", None, None, None),
     ],
 )
-def test_rewards_steps_and_causes_are_what_harbor_says_they_are(
+def test_rewards_steps_and_causes_are_what_harbor_reports(
     loaded: Loaded, name: str, rewards: object, steps: list[str] | None, cause: str | None
 ) -> None:
     result = loaded[name]["result"]

@@ -87,12 +87,12 @@ def test_every_file_is_written_and_can_be_parsed(config: Config, keys: Pki) -> N
 
 
 @pytest.mark.usefixtures("second")
-def test_every_file_that_a_component_is_told_of_exists(config: Config, keys: Pki) -> None:
+def test_every_file_that_a_component_reads_exists(config: Config, keys: Pki) -> None:
     settings_files.write_all(config, keys)
     keys.key("service-accounts").touch()
-    told = [part for each in components.of_all(config) for flag in each.command for part in flag.split("=")]
+    shown = [part for each in components.of_all(config) for flag in each.command for part in flag.split("=")]
     made = (str(config.paths.config), str(config.paths.pki))
-    files = [Path(part) for part in told if part.startswith(made)]
+    files = [Path(part) for part in shown if part.startswith(made)]
     assert files
     assert [file for file in files if not file.exists()] == []
 
@@ -156,7 +156,7 @@ def test_addresses_agree_with_each_other() -> None:
     assert ipaddress.ip_address(net.dns_address) in services
 
 
-def test_dns_is_a_service_at_the_address_that_pods_are_told(config: Config, keys: Pki) -> None:
+def test_dns_is_a_service_at_the_address_that_pods_use(config: Config, keys: Pki) -> None:
     net = config.network
     kubelet = settings_files.kubelet(config, keys, config.first, NodeOptions())
     assert kubelet["clusterDNS"] == [objects.dns_service(net)["spec"]["clusterIP"]]
@@ -188,9 +188,15 @@ def _of_its_own(config: Config, node: Node) -> list[str]:
     containerd = tomllib.loads((config.paths.config / f"{node.prefix}containerd.toml").read_text())
     cri = containerd["plugins"]["io.containerd.grpc.v1.cri"]
     bridge = json.loads((Path(cri["cni"]["conf_dir"]) / "10-bridge.conflist").read_text())["plugins"][0]
-    told = [kubelet[name] for name in ("address", "tlsCertFile", "tlsPrivateKeyFile", "containerRuntimeEndpoint", "cgroupRoot")]
+    shown = [kubelet[name] for name in ("address", "tlsCertFile", "tlsPrivateKeyFile", "containerRuntimeEndpoint", "cgroupRoot")]
     views = [str(config.paths.node_var_lib(node)), str(config.paths.node_var_log(node))]
-    return [node.namespace, *told, *views, containerd["grpc"]["address"], *(each["subnet"] for each in bridge["ipam"]["ranges"][0])]
+    return [
+        node.namespace,
+        *shown,
+        *views,
+        containerd["grpc"]["address"],
+        *(each["subnet"] for each in bridge["ipam"]["ranges"][0]),
+    ]
 
 
 def test_the_kubelet_of_an_added_node_speaks_with_its_own_containerd(config: Config, keys: Pki, second: Node) -> None:

@@ -65,7 +65,7 @@ def test_builds_trust_what_the_machine_trusts_by_mounts_only(tmp_path: Path) -> 
     assert _trust_of_machine(tmp_path / "build", {}, bundle) == options
 
 
-def test_builds_on_a_machine_without_a_bundle_are_told_nothing(tmp_path: Path) -> None:
+def test_builds_on_a_machine_without_a_bundle_get_no_setting(tmp_path: Path) -> None:
     assert _trust_of_machine(tmp_path / "build", {}, tmp_path / "none.crt") == []
 
 

@@ -107,7 +107,7 @@ def test_an_unknown_cluster_is_refused(config: Config) -> None:
         targets.choose(config, {"CLUSTER": "cloud"})
 
 
-def test_what_is_missing_is_said_in_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_reported_in_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CLUSTER", "local")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert cli.main(["status"]) == 2

@@ -27,5 +27,5 @@ def test_every_right_of_the_operator_was_used(requests: Sequence[Request]) -> No
 
 
 def test_nothing_was_refused_to_the_operator(requests: Sequence[Request]) -> None:
-    refused = sorted({each.told for each in requests if not each.allowed})
+    refused = sorted({each.shown for each in requests if not each.allowed})
     assert not refused, "\n".join(refused)

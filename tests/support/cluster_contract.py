@@ -191,7 +191,7 @@ async def what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> No
 
 
 @case
-async def no_session_begins_in_a_pod_that_does_not_run(cluster: Cluster, namespace: str) -> None:
+async def no_session_starts_in_a_pod_that_does_not_run(cluster: Cluster, namespace: str) -> None:
     """The cluster rejects the exec, or, as the API server answers before it asks the kubelet, ends the session early."""
     pod = await make_pod(cluster, namespace, "pending")
     with pytest.raises((ClusterError, StreamLost)):
@@ -214,7 +214,7 @@ async def a_disruption_budget_is_made_and_deleted_by_its_name(cluster: Cluster, 
 
 
 @case
-async def trials_are_listed_page_by_page_and_changed_where_a_patch_says_so(cluster: Any, namespace: str) -> None:
+async def trials_are_listed_page_by_page_and_changed_by_a_patch(cluster: Any, namespace: str) -> None:
     for number in range(7):
         await make_trial(cluster, namespace, f"page-{number}", listed="by-page")
     found = [each["metadata"]["name"] async for each in cluster.each(TRIALS, namespace, label_selector="listed=by-page")]

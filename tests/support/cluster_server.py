@@ -76,9 +76,9 @@ class ClusterServer:
         self.load = load
         self._watches: list[tuple[str, asyncio.Queue[bytes]]] = []
         self._later: set[asyncio.Task[None]] = set()
-        cluster._on_change = self._tell
+        cluster._on_change = self._report
 
-    def _tell(self, type: str, object: Object) -> None:
+    def _report(self, type: str, object: Object) -> None:
         line = json.dumps({"type": type, "object": object}).encode() + b"\n"
         for kind, queue in self._watches:
             if kind == object["kind"]:
@@ -142,9 +142,14 @@ class ClusterServer:
                     self._start_later(namespace, made["metadata"]["name"])
                 return made
             case "PATCH", [name, "status"]:
-                told = body["metadata"]
+                shown = body["metadata"]
                 return await cluster.apply_status(
-                    resource, namespace, name, uid=told["uid"], resource_version=told["resourceVersion"], status=body["status"]
+                    resource,
+                    namespace,
+                    name,
+                    uid=shown["uid"],
+                    resource_version=shown["resourceVersion"],
+                    status=body["status"],
                 )
             case "PUT", [_]:
                 return await cluster.replace(body)
@@ -250,8 +255,8 @@ def _group(api_version: str) -> Object:
 
 
 def _failure(status: int, reason: str, message: str, headers: dict[str, str]) -> web.Response:
-    told = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": message}
-    return web.json_response(told, status=status, headers=headers)
+    shown = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": message}
+    return web.json_response(shown, status=status, headers=headers)
 
 
 def _now() -> str:

@@ -96,9 +96,9 @@ class FakeRunner:
         record = self.records[id]
         if record["state"] == "running":
             scripted = self.results.get(id, {})
-            told = scripted(self._request_of(id)) if callable(scripted) else scripted
+            reported = scripted(self._request_of(id)) if callable(scripted) else scripted
             record |= {"state": "done", "endedAt": self.clock()}
-            record["result"] = {**DEFAULTS.get(record["op"], {}), **told, **result}
+            record["result"] = {**DEFAULTS.get(record["op"], {}), **reported, **result}
 
     def restart(self) -> None:
         """Replace PID 1: the new process has no records."""

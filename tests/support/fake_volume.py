@@ -49,7 +49,7 @@ class Results:
     shipped: int = 0
     pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
 
-    def begin(self, attempt: int) -> None:
+    def start_attempt(self, attempt: int) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
         if attempt > self.attempt > 0:
             self.earlier[self.attempt], self.steps = self.steps, {}
@@ -89,7 +89,7 @@ class FakeVolume:
         place = step.name if part == "all" else f"{step.name}/{part}"
         with self._write(f"keep_step {place}"):
             found = self._of(key)
-            found.begin(attempt)
+            found.start_attempt(attempt)
             found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
             found.pointers[place] = dict(sent or {})
         lost = (
@@ -115,7 +115,7 @@ class FakeVolume:
 
     async def start_attempt(self, key: TrialKey, attempt: int) -> None:
         with self._write(f"start_attempt {attempt}"):
-            self._of(key).begin(attempt)
+            self._of(key).start_attempt(attempt)
 
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
         with self._write("finish"):

@@ -91,8 +91,8 @@ class Kueue:
         return changed
 
     async def _evict(self, pod: Object) -> None:
-        told = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted"}
-        condition = {**told, "message": "Preempted to accommodate a higher priority Workload"}
+        reported = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted"}
+        condition = {**reported, "message": "Preempted to accommodate a higher priority Workload"}
         names = {"name": pod["metadata"]["name"], "namespace": self._namespace, "uid": pod["metadata"]["uid"]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": names, "status": {"conditions": [condition]}}
         path, params = PODS.path(self._namespace, names["name"], "status"), {"fieldManager": "kueue", "force": "true"}
@@ -214,6 +214,6 @@ async def _certificate(directory: Path, address: str) -> tuple[Path, Path]:
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     command += ["-subj", "/CN=kueue", "-addext", f"subjectAltName=IP:{address}", "-keyout", str(key), "-out", str(certificate)]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
-    assert process.returncode == 0, said.decode()
+    _, output = await process.communicate()
+    assert process.returncode == 0, output.decode()
     return certificate, key

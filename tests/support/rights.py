@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
     right: Right
     allowed: bool
-    told: str
+    shown: str
 
 
 def granted(program: str, values: Iterable[str] = ALL_FEATURES) -> set[Right]:
@@ -95,8 +95,8 @@ def _request(event: Object, since: str) -> Request | None:
         return None
     resource = "/".join(target[key] for key in ("resource", "subresource") if target.get(key))
     right = Right(target.get("apiGroup", ""), resource, event["verb"])
-    told = f"{right}: {event['requestURI']}, at {event['requestReceivedTimestamp']}"
-    return Request(right, not _refused(event), told)
+    shown = f"{right}: {event['requestURI']}, at {event['requestReceivedTimestamp']}"
+    return Request(right, not _refused(event), shown)
 
 
 def _too_early(event: Object) -> bool:

@@ -139,7 +139,7 @@ class SweepWorld:
         self.cluster.put({**trial, "status": stopped if trial["spec"].get("stop") else ended(number)})
         self.ended += 1
 
-    async def look(self) -> float | None:
+    async def reconcile(self) -> float | None:
         """Reconcile the sweep once; replace the operator if it dies."""
         try:
             return await self.sweeps.reconcile(KEY)
@@ -156,7 +156,7 @@ class SweepWorld:
         resynced = START
         for _ in range(1000):
             self._woken = False
-            seconds = await self.look()
+            seconds = await self.reconcile()
             if is_finished(self.status) and seconds is None and not self._woken:
                 return
             self._happen()
@@ -193,18 +193,18 @@ class SweepWorld:
         self.most_at_work = max(self.most_at_work, sum(not each["spec"].get("suspend") for each in self.live))
         match self.events:
             case "prompt":
-                self._tell(type, changed)
+                self._report(type, changed)
             case "duplicated":
-                self._tell(type, changed)
-                self._tell(type, changed)
+                self._report(type, changed)
+                self._report(type, changed)
             case "delayed":
                 self._late.append((type, changed))
 
     def _deliver_late(self, but: int = 0) -> None:
         while len(self._late) > but:
-            self._tell(*self._late.pop(0))
+            self._report(*self._late.pop(0))
 
-    def _tell(self, type: str, changed: Object) -> None:
+    def _report(self, type: str, changed: Object) -> None:
         if hasattr(self, "sweeps") and self.sweeps.book.saw(changed, gone=type == "DELETED"):
             self._woken = True
 

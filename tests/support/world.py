@@ -115,7 +115,7 @@ class World:
 
     # -- time and reconciles
 
-    async def look(self, times: int = 1) -> float | None:
+    async def reconcile(self, times: int = 1) -> float | None:
         """Reconcile the trial as the queue does: back off after an error. Replace an operator that died."""
         wait: float | None = None
         for _ in range(times):
@@ -138,7 +138,7 @@ class World:
 
         first: seconds until the first reconcile; default: at once.
         """
-        wait = await self.look(2 if self.events == "duplicated" else 1) if first is None else first
+        wait = await self.reconcile(2 if self.events == "duplicated" else 1) if first is None else first
         while not (until and until()):
             assert self.looks < most, f"no end in sight after {most} looks: {self.status.phase}, {self.errors[-1:]}"
             ends = self._next_end()
@@ -151,7 +151,7 @@ class World:
         if ends is None or (wait is not None and self.now + wait < ends):
             assert wait is not None
             self.now += wait
-            return await self.look()
+            return await self.reconcile()
         left = None if wait is None else self.now + wait - ends
         self.now = max(self.now, ends)
         self.end_phases()
@@ -160,7 +160,7 @@ class World:
             return left
         if self.events == "delayed":
             self.now += 7.0
-        return await self.look(2 if self.events == "duplicated" else 1)
+        return await self.reconcile(2 if self.events == "duplicated" else 1)
 
     def end_phases(self) -> None:
         """Finish the phases whose time has passed."""

@@ -103,7 +103,7 @@ def other(cluster: FakeCluster) -> Lease:
     return Lease(cluster, Replica("other"), namespace="multistep-system", name="multistep", seconds=3)
 
 
-async def test_a_leader_looks_at_every_trial_and_at_news(operator: Operator) -> None:
+async def test_a_leader_reconciles_every_trial_and_each_event(operator: Operator) -> None:
     await make_trial(operator.cluster, "default", "t")
     await operator.start()
     await operator.until(lambda: operator.worked == [("default", "t")])
@@ -115,7 +115,7 @@ OWNER = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "cont
 POD: dict[str, Any] = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [OWNER]}}
 
 
-async def test_the_pod_of_a_trial_that_is_over_wakes_nobody(operator: Operator) -> None:
+async def test_the_pod_of_a_trial_that_is_finished_wakes_nobody(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     trial: Any = {"metadata": {"namespace": "default", "name": "t", "uid": "u", "generation": 1}}
@@ -134,7 +134,7 @@ CREATING = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": 
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "2026-11-22T14:00:00Z"}}}]}
 
 
-async def test_what_a_node_tells_of_a_pod_on_its_way_makes_no_look_until_it_runs(operator: Operator) -> None:
+async def test_status_changes_of_a_starting_pod_cause_no_reconcile_until_it_runs(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     operator.app.events.pod_event({**POD, "status": {"phase": "Pending"}}, "ADDED")
@@ -146,7 +146,7 @@ async def test_what_a_node_tells_of_a_pod_on_its_way_makes_no_look_until_it_runs
     await operator.until(lambda: operator.worked == [("default", "later"), ("default", "t")])
 
 
-async def test_that_a_pod_is_on_its_way_is_looked_at_soon_when_it_was_held_back(operator: Operator) -> None:
+async def test_a_pod_that_was_unschedulable_causes_a_reconcile_soon_after_it_starts(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     operator.app.events.pod_event({**POD, "spec": {"schedulingGates": [{"name": "x"}]}, "status": {"phase": "Pending"}}, "ADDED")
@@ -173,34 +173,34 @@ async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Oper
     await operator.start()
     operator.app.events.enqueue(("default", "t"))
     await operator.until(lambda: operator.app.lease.holder == str(leader.replica))
-    code, told = await operator.ask("/readyz")
+    code, shown = await operator.ask("/readyz")
     assert (code, operator.worked, operator.app.queue.depth) == (200, [], 0)
-    assert f"[+] lease: standby; held by {leader.replica}" in told
+    assert f"[+] lease: standby; held by {leader.replica}" in shown
     await leader.release()
     await operator.until(lambda: operator.worked == [("default", "t")])
 
 
-async def test_readiness_says_what_was_looked_at(operator: Operator) -> None:
+async def test_readiness_lists_the_checks(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    code, told = await operator.ask("/readyz")
-    names = [line.split()[1] for line in told.splitlines()[:-1]]
-    assert (code, names, told.splitlines()[-1]) == (200, ["api:", "watches:", "results:", "lease:", "shard:"], "ok")
-    assert "[+] shard: trials without a label multistep.dev/shard, in all namespaces" in told
-    assert "[+] lease: held by this replica, us_" in told
+    code, shown = await operator.ask("/readyz")
+    names = [line.split()[1] for line in shown.splitlines()[:-1]]
+    assert (code, names, shown.splitlines()[-1]) == (200, ["api:", "watches:", "results:", "lease:", "shard:"], "ok")
+    assert "[+] shard: trials without a label multistep.dev/shard, in all namespaces" in shown
+    assert "[+] lease: held by this replica, us_" in shown
     assert (await operator.ask("/healthz"))[0] == 200
 
 
-async def test_readiness_says_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_shows_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
     operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
     operator.app.lease._answered_at -= 100
     operator.app.lease.last_error = "connection refused"
-    code, told = await operator.ask("/readyz")
+    code, shown = await operator.ask("/readyz")
     assert code == 503
-    api, watches, results, lease, _, last = told.splitlines()
+    api, watches, results, lease, _, last = shown.splitlines()
     assert api == "[-] api: the API server did not answer: connection refused"
     assert watches == "[-] watches: repeatedly: no watch reported 2 changes"
     assert results.startswith("[-] results: results directory")
@@ -236,17 +236,17 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
 
     operator.app.tasks.start("something", die())
     await operator.until(lambda: "something ended" in caplog.text)
-    code, told = await operator.ask("/healthz")
+    code, shown = await operator.ask("/healthz")
     assert code == 503
-    assert "[-] tasks: the background task something ended unexpectedly; see the log" in told
+    assert "[-] tasks: the background task something ended unexpectedly; see the log" in shown
 
 
 async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
     await operator.start()
     operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
-    code, told = await operator.ask("/healthz")
+    code, shown = await operator.ask("/healthz")
     assert code == 503
-    assert "[-] watches: repeatedly: no watch reported 2 changes" in told
+    assert "[-] watches: repeatedly: no watch reported 2 changes" in shown
 
 
 async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
@@ -261,17 +261,17 @@ async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
     operator.cluster.away = False
 
 
-async def test_one_that_is_stopped_lets_its_look_end_and_hands_over(operator: Operator) -> None:
+async def test_one_that_is_stopped_lets_its_reconcile_finish_and_hands_over(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     ended = asyncio.Event()
 
-    async def look(_: object) -> None:
+    async def reconcile(_: object) -> None:
         await asyncio.sleep(0.2)
         operator.app.lease.check()  # it may still finish its reconcile
         ended.set()
 
-    operator.app.queue._work = look
+    operator.app.queue._work = reconcile
     operator.app.events.enqueue(("default", "t"))
     await operator.until(lambda: operator.app.queue._busy)
     stopping = asyncio.create_task(operator.app.stop())
@@ -284,7 +284,7 @@ async def test_one_that_is_stopped_lets_its_look_end_and_hands_over(operator: Op
     assert following.held
 
 
-async def test_what_the_leader_does_now_and_then_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_leader_does_now_and_then_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes: list[Exception | None] = [Unavailable("away"), RuntimeError("a bug"), None]
     pauses: list[float] = []
 
@@ -315,22 +315,22 @@ async def test_metrics_and_probes_are_served_on_one_port_and_results_on_another(
     key = TrialKey("default", "t", "u")
     (operator.app.volume.root / "default" / "t" / "u").mkdir(parents=True)
     stored = f"results/{key}/{operator.app.volume.access.token(key)}"
-    told, codes = dict[tuple[int, str], str](), dict[tuple[int, str], int]()
+    shown, codes = dict[tuple[int, str], str](), dict[tuple[int, str], int]()
     async with aiohttp.ClientSession() as session:
         for port in (metrics, results):
             for path in ("healthz", "readyz", "metrics", stored):
                 async with session.get(f"http://127.0.0.1:{port}/{path}") as response:
                     codes[port, path] = response.status
-                    told[port, path] = (await response.read()).decode()
+                    shown[port, path] = (await response.read()).decode()
     assert {place for place, code in codes.items() if code != 404} == {
         (metrics, "healthz"),
         (metrics, "readyz"),
         (metrics, "metrics"),
         (results, stored),
     }
-    assert "[+] tasks: lease, work, resync, orphans running" in told[metrics, "healthz"]
-    assert "lease: " in told[metrics, "readyz"]
-    assert "\nmultistep_leading " in told[metrics, "metrics"]
+    assert "[+] tasks: lease, work, resync, orphans running" in shown[metrics, "healthz"]
+    assert "lease: " in shown[metrics, "readyz"]
+    assert "\nmultistep_leading " in shown[metrics, "metrics"]
 
 
 async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_once(
@@ -349,7 +349,7 @@ async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_o
     assert operator.app._stopping
 
 
-async def test_a_leader_looks_at_every_sweep_and_at_one_when_there_is_news_of_its_trials(operator: Operator) -> None:
+async def test_a_leader_reconciles_every_sweep_and_one_whose_trials_changed(operator: Operator) -> None:
     operator.cluster.put(sweep(parallelism=1))
     await operator.start()
     await operator.until(lambda: len(trials(operator)) == 1)
@@ -359,7 +359,7 @@ async def test_a_leader_looks_at_every_sweep_and_at_one_when_there_is_news_of_it
     await operator.until(lambda: len(trials(operator)) == 2)
 
 
-async def test_a_sweep_that_came_or_whose_trials_were_missed_is_looked_at(operator: Operator) -> None:
+async def test_a_sweep_that_came_or_whose_trials_were_missed_is_reconciled(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     made = operator.cluster.put(sweep(parallelism=1))

@@ -31,7 +31,7 @@ class Lines(logging.Handler):
         self.text.append(self.format(record))
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def reported(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.text]
 
 
@@ -52,12 +52,12 @@ def record(message: str, *arguments: object, **extra: object) -> logging.LogReco
     return found
 
 
-def test_a_line_says_what_it_is_about(lines: Lines) -> None:
+def test_a_line_shows_what_it_is_about(lines: Lines) -> None:
     with about(namespace="n", trial="t", reconcile="r1"):
         also_about(uid="u", attempt=2, step="a")
         logging.getLogger("multistep.x").info("made %d", 3)
     logging.getLogger("multistep.x").info("nothing")
-    first, second = lines.told
+    first, second = lines.reported
     assert {key: first[key] for key in first if key != "time"} == {
         **{"level": "INFO", "logger": "multistep.x", "message": "made 3"},
         **{"namespace": "n", "trial": "t", "uid": "u", "attempt": 2, "step": "a", "reconcile": "r1"},
@@ -65,7 +65,7 @@ def test_a_line_says_what_it_is_about(lines: Lines) -> None:
     assert first["time"].endswith("Z") and second.keys() == {"time", "level", "logger", "message"}
 
 
-async def test_the_queue_says_of_which_trial_its_work_is_and_looks_are_told_apart(lines: Lines) -> None:
+async def test_the_queue_shows_of_which_trial_its_work_is_and_reconciles_are_distinguished(lines: Lines) -> None:
     async def work(key: tuple[str, str]) -> None:
         logging.getLogger("multistep.work").info("first")
         await asyncio.sleep(0)
@@ -76,25 +76,25 @@ async def test_the_queue_says_of_which_trial_its_work_is_and_looks_are_told_apar
     queue.start()
     queue.add(("n", "a"))
     queue.add(("n", "b"))
-    while len(lines.told) < 4:
+    while len(lines.reported) < 4:
         await asyncio.sleep(0)
     await queue.stop()
-    found = sorted((each["trial"], each.get("step", ""), "error" in each) for each in lines.told)
+    found = sorted((each["trial"], each.get("step", ""), "error" in each) for each in lines.reported)
     assert found == [("a", "", False), ("a", "A", True), ("b", "", False), ("b", "B", True)]
-    assert len({each["reconcile"] for each in lines.told}) == 2 and all(each["namespace"] == "n" for each in lines.told)
+    assert len({each["reconcile"] for each in lines.reported}) == 2 and all(each["namespace"] == "n" for each in lines.reported)
 
 
-def test_kopfs_own_lines_say_it_too(lines: Lines) -> None:
+def test_kopfs_own_lines_have_it_too(lines: Lines) -> None:
     body = kopf.Body({"kind": "MultiStepTrial", "metadata": {"namespace": "n", "name": "t", "uid": "u"}})
-    told = {"kind": body["kind"], "namespace": "n", "name": "t", "uid": "u"}
-    logging.getLogger("kopf.objects").warning("it is so", extra={"k8s_ref": told})
-    (line,) = lines.told
+    reported = {"kind": body["kind"], "namespace": "n", "name": "t", "uid": "u"}
+    logging.getLogger("kopf.objects").warning("it is so", extra={"k8s_ref": reported})
+    (line,) = lines.reported
     assert (line["namespace"], line["trial"], line["uid"], line["logger"]) == ("n", "t", "u", "kopf.objects")
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
 @given(text=st.text(max_size=200))
-def test_whatever_is_said_a_line_is_one_line_of_plain_text(formatter: logging.Formatter, text: str) -> None:
+def test_any_log_record_is_one_line_of_plain_text(formatter: logging.Formatter, text: str) -> None:
     with about(trial=text, namespace=text):
         line = formatter.format(record("%s", text))
     assert all(char.isprintable() or char == "\t" for char in line)
@@ -118,8 +118,8 @@ def test_a_giant_message_is_cut() -> None:
 )
 def test_secrets_of_addresses_are_not_logged(text: str) -> None:
     for formatter in (JsonFormatter(), TextFormatter()):
-        said = formatter.format(record("%s", text))
-        assert "0123456789abcdef" not in said and "[REDACTED]" in said
+        output = formatter.format(record("%s", text))
+        assert "0123456789abcdef" not in output and "[REDACTED]" in output
 
 
 def test_a_line_for_people_has_the_trial_and_the_trace() -> None:
@@ -137,7 +137,7 @@ def test_an_argument_that_does_not_fit_loses_no_line() -> None:
 
 
 @pytest.mark.parametrize(("form", "is_json"), [("auto", True), ("json", True), ("text", False)])
-def test_a_process_that_ends_by_an_error_says_so_in_its_log(form: str, is_json: bool) -> None:
+def test_a_process_that_ends_with_an_error_logs_it(form: str, is_json: bool) -> None:
     program = f"import warnings; from multistep.loglines import set_up; set_up('INFO', {form!r}); warnings.warn('old'); 1/0"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr

@@ -85,7 +85,7 @@ def test_hostile_names_leave_a_text_that_prometheus_reads(hostile: str) -> None:
     assert len(metrics.render()) < 100_000
 
 
-def test_promtool_finds_nothing_to_say_about_them() -> None:
+def test_promtool_finds_no_problem_in_them() -> None:
     metrics = Metrics(ALL)
     metrics.trial_reward.of(**names(1)).observe(1)
     metrics.trials_finished.of("Complete", "", "", **names(1)).inc()

@@ -105,7 +105,7 @@ async def test_another_object_of_the_name_is_not_meant(given: Given, watched: Wa
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), ClusterError("too old", status=410)], ids=["away", "410"])
-async def test_a_watch_that_ends_begins_again(given: Given, watched: Watched, error: Exception) -> None:
+async def test_a_watch_that_ends_restarts(given: Given, watched: Watched, error: Exception) -> None:
     watched.reports(TRIALS, seen("Pending"))
     watched.reports(TRIALS, error)
     watched.reports(TRIALS, seen("Complete"))

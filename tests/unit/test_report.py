@@ -82,9 +82,9 @@ def test_a_test_that_passes_the_second_time_is_flaky_and_fails_nothing(
     ended, again = executed(run(tmp_path, FAILS_AT_FIRST))
     report(ended, again, past)
     out = capfd.readouterr().out
-    _, _, told = out.partition("\nFLAKY ")
-    assert told.startswith(f"{again[0].test}: failed in the run 'cases', then passed alone")
-    first, _, second = told.partition("---- second output, alone")
+    _, _, reported = out.partition("\nFLAKY ")
+    assert reported.startswith(f"{again[0].test}: failed in the run 'cases', then passed alone")
+    first, _, second = reported.partition("---- second output, alone")
     assert "seen before: False" in first and "'first' == 'try'" in first
     assert "seen before: True" in second
     assert out.endswith("==== 1 flaky, 1 passed ====\n")

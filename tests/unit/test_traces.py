@@ -138,12 +138,12 @@ async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_ou
     assert metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "dropped"}) == 3
 
 
-def test_nothing_is_sent_unless_the_setting_or_the_variables_of_opentelemetry_say_so() -> None:
+def test_nothing_is_sent_without_the_setting_or_opentelemetrys_variables() -> None:
     assert exporter("", {}) is None
     assert exporter("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}) is not None
 
 
-def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_shows_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:

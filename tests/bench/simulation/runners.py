@@ -146,23 +146,23 @@ class Simulation:
     async def _probe(self, pod: str, runner: SimulatedRunner) -> None:
         """Run one probe at a time per pod, as a kubelet does, so that the last reported readiness is current."""
         try:
-            await self._tell_readiness(pod, runner)
+            await self._report_readiness(pod, runner)
         finally:
             self._probed.discard(pod)
 
-    async def _tell_readiness(self, pod: str, runner: SimulatedRunner) -> None:
+    async def _report_readiness(self, pod: str, runner: SimulatedRunner) -> None:
         await asyncio.sleep(random.uniform(0.0, PROBE_SECONDS))
         while pod in self._uids and self._ready.get(pod, True) != (ready := runner.ready):
             self._ready[pod] = ready
             try:
-                await self._tell(pod, runner, ready)
+                await self._report(pod, runner, ready)
             except NotFound:
                 return
             except ClusterError:
                 self._ready[pod] = not ready
                 await asyncio.sleep(PROBE_SECONDS)
 
-    async def _tell(self, pod: str, runner: SimulatedRunner, ready: bool) -> None:
+    async def _report(self, pod: str, runner: SimulatedRunner, ready: bool) -> None:
         conditions = [{"type": type_, "status": str(ready)} for type_ in ("Ready", "ContainersReady")]
         path = PODS.path(self._namespace, pod, "status")
         metadata = {"name": pod, "namespace": self._namespace, "uid": runner.pod_uid}

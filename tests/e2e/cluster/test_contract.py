@@ -66,7 +66,7 @@ async def test_any_kind_is_found_by_discovery(client: Client, namespace: str) ->
         await client.apply({**role, "kind": "Roll", "metadata": {"name": "r"}})
 
 
-async def test_a_watch_tells_every_change(client: Client, namespace: str) -> None:
+async def test_a_watch_reports_every_change(client: Client, namespace: str) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "w", "namespace": namespace}}
     seen: list[tuple[str, object]] = []
     async with aclosing(client.watch(CONFIG_MAPS, namespace, field_selector="metadata.name=w")) as events:

@@ -67,7 +67,7 @@ async def test_arguments_arrive_word_by_word(client: Client, pod: Pod) -> None:
     await stream.close()
 
 
-async def test_exit_code_and_stderr_are_told(client: Client, pod: Pod) -> None:
+async def test_exit_code_and_stderr_are_reported(client: Client, pod: Pod) -> None:
     stream = await open_exec(client, pod, "sh", "-c", "echo told you >&2; exit 7")
     assert await read_all(stream) == b""
     assert stream.status is not None

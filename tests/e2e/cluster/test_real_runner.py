@@ -64,7 +64,7 @@ async def finished(talk: Session, spec: dict[str, object]) -> PhaseResult:
     return PhaseResult.from_record(record)
 
 
-async def test_hello_tells_of_the_pod(client: Client, runner_pod: Pod) -> None:
+async def test_hello_reports_the_pod(client: Client, runner_pod: Pod) -> None:
     stream = await client.open_exec(runner_pod.namespace, runner_pod.name, "main", ["/multistep/runner", "call"])
     async with Session(stream, pod_uid=runner_pod.uid) as talk:
         hello = await talk.hello()
@@ -140,7 +140,7 @@ async def test_files_go_in_and_come_out_unchanged(client: Client, runner_pod: Po
     assert files == {"0": binary, "1/a/b.bin": binary}
 
 
-async def test_a_refused_upload_says_why_and_the_session_goes_on(client: Client, runner_pod: Pod) -> None:
+async def test_a_refused_upload_reports_why_and_the_session_continues(client: Client, runner_pod: Pod) -> None:
     async with session(client, runner_pod) as talk:
         with pytest.raises(RunnerError) as caught:
             await talk.upload(new_id("upload"), "/tmp/x", tar_of({"../../etc/evil": b"x", "rest": bytes(3 * MEBIBYTE)}))
@@ -229,7 +229,7 @@ async def test_a_session_from_inside_the_container_is_refused(client: Client, ru
     assert result.tail.strip().endswith("1")
 
 
-async def test_a_long_trial_says_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
+async def test_a_long_trial_sends_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
     """Test a status whose phases printed more than fits into one frame."""
     prefix = secrets.token_hex(4)
     async with session(client, runner_pod) as talk:

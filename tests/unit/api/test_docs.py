@@ -62,7 +62,7 @@ def test_every_dotted_field_exists(page: str) -> None:
     assert wrong == []
 
 
-def test_every_name_that_looks_like_a_field_is_one(text: str) -> None:
+def test_every_name_that_resembles_a_field_is_one(text: str) -> None:
     assert [each for each in code(text) if re.fullmatch(r"[a-z]+(_[a-z]+)+|[a-z]+([A-Z][a-z]+)+", each) and each not in NAMES] == []
 
 
@@ -103,9 +103,9 @@ def test_every_command_line_is_possible(text: str) -> None:
 
 def test_the_skill_can_be_found() -> None:
     _, front, body = TEXTS[SKILL].split("---\n", 2)
-    said = yaml.safe_load(front)
-    assert said["name"] == Path(SKILL).parent.name
-    assert 40 < len(said["description"]) <= 1024
+    output = yaml.safe_load(front)
+    assert output["name"] == Path(SKILL).parent.name
+    assert 40 < len(output["description"]) <= 1024
     assert {"init", "check", "run", "show"} <= {words[1] for words in command_lines(body)}
 
 

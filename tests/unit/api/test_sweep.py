@@ -51,7 +51,7 @@ def test_tasks_may_come_from_elsewhere() -> None:
         ({"parallelism": 0}, "spec.parallelism: should be greater than or equal to 1; got 0"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_field(spec: dict[str, Any], message: str) -> None:
+def test_errors_name_their_field(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec) as error:
         parse_sweep(sweep(**spec))
     assert message in str(error.value)
@@ -67,7 +67,7 @@ def test_overrides_of_tasks_from_elsewhere_are_checked_when_those_are_known() ->
     assert parse_sweep(sweep(tasks=None, tasksFrom=source, overrides=[{"tasks": ["some"], "spec": {}}])).spec.overrides
 
 
-def test_of_many_names_only_some_are_told() -> None:
+def test_of_many_names_only_some_are_reported() -> None:
     tasks = [{**TASK, "name": f"t{number}"} for number in range(7)]
     with pytest.raises(InvalidSpec, match=r"t0, t1, t2, t3, t4 \.\.\."):
         parse_sweep(sweep(tasks=tasks, overrides=[{"tasks": ["x"], "spec": {}}]))

@@ -132,9 +132,9 @@ def test_each_alert_has_a_case_a_severity_a_summary_and_a_runbook() -> None:
 
 
 def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
-    told = [test for name, case in CASES.items() for test in (question(name, case.fires, case.minute, 1), quiet(name, case))]
+    reported = [test for name, case in CASES.items() for test in (question(name, case.fires, case.minute, 1), quiet(name, case))]
     file = tmp_path / "alerts.test.yaml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": told}))
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": reported}))
     done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 

@@ -119,7 +119,7 @@ def test_a_claim_that_exists_is_used(render: Render) -> None:
 # -- settings
 
 
-def test_the_variables_are_settings_and_mean_what_they_say(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_are_settings_with_these_meanings(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = variables_of(render({"namespaces": ["a", "b"], "image": {"repository": "r/i", "tag": "1"}}))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -155,7 +155,7 @@ def test_other_settings_become_variables(render: Render) -> None:
     assert variables["MULTISTEP_EXEC_SESSIONS"] == "3000000"  # not 3e+06
 
 
-def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_kept_for_ever_or_for_as_long_as_the_values_set(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "MULTISTEP_RESULTS_RETENTION_SECONDS"
     assert name not in variables_of(render()) and Settings().results_retention_seconds is None
     for seconds in (0, 2592000):
@@ -163,7 +163,7 @@ def test_results_are_kept_for_ever_or_for_as_long_as_the_values_say(render: Rend
         assert Settings().results_retention_seconds == seconds
 
 
-def test_an_object_store_is_told_with_its_credentials_and_certificates(render: Render) -> None:
+def test_an_object_store_gets_its_credentials_and_certificates(render: Render) -> None:
     store = {"url": "s3://b/p", "credentialsSecret": "keys", "endpoint": "https://s3:9000", "region": "r", "caConfigMap": "ca"}
     objects = render({"results": {"store": store}})
     variables, container = variables_of(objects), container_of(objects)
@@ -179,14 +179,14 @@ def test_an_object_store_is_told_with_its_credentials_and_certificates(render: R
     assert volume["configMap"] == {"name": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
 
 
-def test_without_an_object_store_nothing_is_said_of_one(render: Render) -> None:
+def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
     objects = render()
     assert not [name for name in variables_of(objects) if "STORE" in name or name.startswith("AWS")]
     assert "envFrom" not in container_of(objects) and "results-store" not in json.dumps(the(objects, "Deployment"))
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "output"),
     [
         ({"replicas": "two"}, "at '/replicas': got string, want integer"),
         ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
@@ -214,10 +214,10 @@ def test_without_an_object_store_nothing_is_said_of_one(render: Render) -> None:
         ({"trials": {"egressPolicy": {"enabled": True}}}, "trials.egressPolicy.enabled: `namespaces` is empty: list"),
     ],
 )
-def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: Render, values: Object, said: str) -> None:
+def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: Render, values: Object, output: str) -> None:
     with pytest.raises(ValueError) as refused:
         render(values)
-    assert re.search(said, str(refused.value), re.DOTALL), refused.value
+    assert re.search(output, str(refused.value), re.DOTALL), refused.value
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_every_value_is_explained() -> None:
     assert len(rows) > 70 and {name for name in lost if not name.endswith((".annotations", ".enabled"))} == set()
 
 
-def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(render: Render) -> None:
+def test_the_setting_of_enforced_network_policies_is_passed_with_the_right_to_create_them(render: Render) -> None:
     assert variables_of(render())["MULTISTEP_NETWORK_POLICY_ENFORCED"] == "false"
     enforced = render({"trials": {"networkPolicyEnforced": True}})
     assert variables_of(enforced)["MULTISTEP_NETWORK_POLICY_ENFORCED"] == "true"
@@ -294,7 +294,7 @@ def test_whether_network_policies_are_enforced_is_told_and_lets_it_make_some(ren
     assert more == {("networking.k8s.io", "networkpolicies", verb) for verb in ("get", "create")}
 
 
-def test_drains_that_wait_are_told_and_need_more_rights(render: Render) -> None:
+def test_waiting_drains_set_a_variable_and_need_more_rights(render: Render) -> None:
     assert variables_of(render())["MULTISTEP_DRAIN"] == "Move"
     waiting = render({"drain": "Wait"})
     assert variables_of(waiting)["MULTISTEP_DRAIN"] == "Wait"
@@ -392,7 +392,7 @@ def test_several_replicas_spread_if_their_volume_lets_them_else_stay_on_its_node
     assert (unset, spread["whenUnsatisfiable"], spread["labelSelector"]) == (None, "ScheduleAnyway", labels)
 
 
-def test_what_the_values_say_of_it_stands_alone(render: Render) -> None:
+def test_what_the_values_set_stands_alone(render: Render) -> None:
     own: Object = {"nodeAffinity": {}}
     constraint = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     objects = render({"replicas": 2, "affinity": own, "topologySpreadConstraints": [constraint]})
@@ -430,11 +430,11 @@ def test_a_pod_can_have_more_volumes_labels_and_another_user(render: Render) -> 
 # -- monitoring
 
 
-def test_nothing_is_made_for_monitoring_unless_asked(render: Render) -> None:
+def test_nothing_is_created_for_monitoring_unless_asked(render: Render) -> None:
     assert {"PodMonitor", "PrometheusRule", "ConfigMap"}.isdisjoint(each["kind"] for each in render())
 
 
-def test_a_pod_monitor_scrapes_every_replica_and_has_the_labels_that_prometheus_looks_for(render: Render) -> None:
+def test_a_pod_monitor_scrapes_every_replica_and_has_the_labels_that_prometheus_selects(render: Render) -> None:
     values = {"metrics": {"podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}}}
     objects = render(values)
     monitor = the(objects, "PodMonitor")
@@ -469,7 +469,7 @@ def test_the_test_is_no_part_of_what_the_service_and_the_policies_select(render:
     assert not [each for each in made if selected <= each["metadata"]["labels"].items()]
 
 
-def test_the_tests_trial_is_in_a_namespace_that_the_operator_looks_at(render: Render) -> None:
+def test_the_tests_trial_is_in_a_namespace_that_the_operator_watches(render: Render) -> None:
     def trial(values: Object) -> Object:
         pod = the(render(values), "Pod")
         [given] = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "TRIAL"]
@@ -516,7 +516,7 @@ def test_the_policy_can_be_left_out(render: Render) -> None:
     assert "NetworkPolicy" not in {each["kind"] for each in render({"networkPolicy": {"enabled": False}})}
 
 
-def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_say(render: Render) -> None:
+def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_set(render: Render) -> None:
     stores = {"ports": [{"port": 9000}]}
     egress = {"enabled": True, "apiServer": {"ports": [6443], "cidrs": ["10.0.0.1/32"]}, "to": [stores]}
     policy = the(render({"networkPolicy": {"enabled": False, "egress": egress}}), "NetworkPolicy")["spec"]

@@ -19,8 +19,8 @@ OPTIONAL = {
 
 
 def test_the_documented_rights_are_those_of_the_chart(program: str) -> None:
-    told = documented((ROOT / "docs" / "security.md").read_text())
-    assert sorted(told) == sorted(granted(program))
+    shown = documented((ROOT / "docs" / "security.md").read_text())
+    assert sorted(shown) == sorted(granted(program))
 
 
 @pytest.mark.parametrize("value", OPTIONAL)
@@ -61,9 +61,9 @@ def test_a_request_is_the_use_of_a_right(tmp_path: Path) -> None:
     assert (request.right, request.allowed) == (Right("multistep.dev", "multisteptrials/status", "patch"), True)
 
 
-def test_a_refused_request_is_told_with_its_address(tmp_path: Path) -> None:
+def test_a_refused_request_is_reported_with_its_address(tmp_path: Path) -> None:
     [request] = requested([logged(tmp_path, {"annotations": {"authorization.k8s.io/decision": "forbid"}})], "2030")
-    assert not request.allowed and "/somewhere" in request.told and "patch multisteptrials/status.multistep.dev" in request.told
+    assert not request.allowed and "/somewhere" in request.shown and "patch multisteptrials/status.multistep.dev" in request.shown
 
 
 @pytest.mark.parametrize(("verb", "allowed"), [("get", False), ("patch", True)])

@@ -120,7 +120,7 @@ def test_the_default_name_is_that_of_the_contents(dockerfile_task: Path, tmp_pat
     assert len({first, second, name()}) == 3
 
 
-def test_a_failed_build_shows_what_the_engine_said(dockerfile_task: Path, tools: Callable[..., Path], invoke: Invoke) -> None:
+def test_a_failed_build_shows_what_the_engine_printed(dockerfile_task: Path, tools: Callable[..., Path], invoke: Invoke) -> None:
     tools(docker='[ "$1" = info ] || { echo no such base; exit 3; }')
     result = invoke("build", dockerfile_task)
     assert result.exit_code == 2 and result.stdout == ""
@@ -165,8 +165,8 @@ def test_nothing_to_build(task: Path, invoke: Invoke) -> None:
 def test_kind_gets_the_image(engine: engines.Engine, cluster: CurrentCluster, calls: list[str], tools: Callable[..., Path]) -> None:
     log = tools(docker="", podman="", buildah="", kind="")
     assert images.load_image("i:1", engine, cluster)
-    said = log.read_text().splitlines()
-    assert len(said) == len(calls) and all(re.fullmatch(*pair) for pair in zip(calls, said, strict=True))
+    printed = log.read_text().splitlines()
+    assert len(printed) == len(calls) and all(re.fullmatch(*pair) for pair in zip(calls, printed, strict=True))
 
 
 @pytest.mark.parametrize("cluster", [None, CurrentCluster("prod", "https://10.0.0.1")])
@@ -189,7 +189,7 @@ def test_localkube_builds_and_loads_by_itself(tmp_path: Path, tools: Callable[..
 
 
 @pytest.mark.parametrize("variable", ["", "oci"])
-def test_buildah_nests_nothing_unless_told(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buildah_nests_nothing_by_default(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if variable:
         monkeypatch.setenv("BUILDAH_ISOLATION", variable)
     else:
@@ -219,7 +219,7 @@ def test_the_runner_that_is_named_must_be_there(monkeypatch: pytest.MonkeyPatch,
         ("[]", None),
     ],
 )
-def test_the_kubeconfig_is_only_looked_at(tmp_path: Path, text: str, cluster: tuple[str, str] | None) -> None:
+def test_the_kubeconfig_is_only_read(tmp_path: Path, text: str, cluster: tuple[str, str] | None) -> None:
     (tmp_path / "k").write_text(text)
     assert current_cluster(str(tmp_path / "k")) == (CurrentCluster(*cluster) if cluster else None)
 

@@ -42,7 +42,7 @@ def test_problems_name_field_and_value(task: Path, invoke: Invoke, toml: str, fi
     assert json.loads(result.stdout)["problems"] == [{"field": field, "message": message}]
 
 
-def test_all_problems_of_the_schema_are_told(task: Path, invoke: Invoke) -> None:
+def test_all_problems_of_the_schema_are_reported(task: Path, invoke: Invoke) -> None:
     (task / "task.toml").write_text("artifacts = 3\n[[steps]]\nname = 'a'\n[steps.healthcheck]\nretries = 'x'")
     found = json.loads(invoke("check", task, "-o", "json").stdout)["problems"]
     assert [each["field"] for each in found] == ["artifacts", "steps[0].healthcheck.command", "steps[0].healthcheck.retries"]
@@ -92,7 +92,7 @@ def test_an_undeclared_step_is_a_warning(task: Path, invoke: Invoke) -> None:
     assert "warning: steps/b/: is no step" in invoke("check", task).stdout
 
 
-def test_needed_variables_are_told(task: Path, invoke: Invoke) -> None:
+def test_needed_variables_are_reported(task: Path, invoke: Invoke) -> None:
     (task / "task.toml").write_text(TASK_TOML + '[verifier.env]\nA = "${KEY}"\nB = "${OTHER:-default}"\n')
     result = invoke("check", task)
     assert result.exit_code == 0
@@ -105,13 +105,13 @@ def test_a_gate_of_infinity_is_still_json(task: Path, invoke: Invoke) -> None:
     assert json.loads(invoke("check", task, "-o", "json").stdout)["steps"][0]["minReward"] == {"reward": "-inf"}
 
 
-def test_what_a_task_says_cannot_command_the_terminal(task: Path, invoke: Invoke) -> None:
+def test_a_tasks_text_cannot_command_the_terminal(task: Path, invoke: Invoke) -> None:
     (task / "task.toml").write_text(TASK_TOML + '"\\u001b[31mred" = 1\n')
     assert "\x1b" not in invoke("check", task).stdout
 
 
-@pytest.mark.parametrize(("path", "told"), [("nowhere", "is not a directory"), (".", "has no task.toml")])
-def test_no_task_directory(tmp_path: Path, invoke: Invoke, path: str, told: str) -> None:
+@pytest.mark.parametrize(("path", "reported"), [("nowhere", "is not a directory"), (".", "has no task.toml")])
+def test_no_task_directory(tmp_path: Path, invoke: Invoke, path: str, reported: str) -> None:
     result = invoke("check", tmp_path / path)
     assert result.exit_code == 2
-    assert told in result.stderr and result.stdout == ""
+    assert reported in result.stderr and result.stdout == ""

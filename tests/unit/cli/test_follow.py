@@ -55,10 +55,10 @@ ANEW = status(
         (GOOD, GOOD, []),
     ],
 )
-def test_what_is_new_is_told_once(old: Mapping[str, Any] | None, new: Mapping[str, Any], lines: list[str]) -> None:
+def test_new_facts_are_reported_once(old: Mapping[str, Any] | None, new: Mapping[str, Any], lines: list[str]) -> None:
     before = _status(old) if old is not None else None
-    told = describe(before, _status(new))
-    assert told == ([] if new == {} else lines)
+    reported = describe(before, _status(new))
+    assert reported == ([] if new == {} else lines)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_table_while_it_runs() -> None:
     assert shown[-1] == "t Running: Because: so it is"
 
 
-def test_what_a_trial_says_cannot_command_the_terminal() -> None:
+def test_a_trials_text_cannot_command_the_terminal() -> None:
     hostile = status("Complete", step("a\x1b[2J", rewards={"\x07": 1}), message="\x1b]0;x")
     assert not {"\x1b", "\x07"} & set("".join(_shown(hostile)))
     assert clean("a\tb\nc\x1b") == "a b c�"
@@ -153,7 +153,7 @@ async def test_following_ends_without_the_trial(story: list[dict[str, Any]], err
         await follow.follow(CliCluster(story=story), "default", "t", Progress("t"))
 
 
-async def test_an_absent_operator_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_absent_operator_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import asyncio
 
     monkeypatch.setattr(follow, "UNHEARD_SECONDS", 0.0)

@@ -81,7 +81,7 @@ def test_what_is_there_is_left_alone(tmp_path: Path, invoke: Invoke) -> None:
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["file"]
 
 
-def test_a_place_that_cannot_be_is_told(tmp_path: Path, invoke: Invoke) -> None:
+def test_an_invalid_destination_is_rejected(tmp_path: Path, invoke: Invoke) -> None:
     (tmp_path / "file").write_text("")
     result = invoke("init", tmp_path / "file/t")
     assert result.exit_code == 2
@@ -89,12 +89,12 @@ def test_a_place_that_cannot_be_is_told(tmp_path: Path, invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"), [("a,A", "differ by more than case"), ("a/b", "without '/'"), ("a,,b", "blank"), ("", "blank")]
+    ("steps", "reported"), [("a,A", "differ by more than case"), ("a/b", "without '/'"), ("a,,b", "blank"), ("", "blank")]
 )
-def test_names_that_no_step_can_have_are_refused(tmp_path: Path, invoke: Invoke, steps: str, told: str) -> None:
+def test_names_that_no_step_can_have_are_refused(tmp_path: Path, invoke: Invoke, steps: str, reported: str) -> None:
     result = invoke("init", tmp_path / "t", "--steps", steps)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert reported in result.stderr
     assert not (tmp_path / "t").exists()
 
 

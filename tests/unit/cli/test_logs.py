@@ -39,11 +39,11 @@ def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> N
         runner.end(id)
 
 
-def story(cluster: CliCluster, *told: dict[str, Any]) -> None:
+def story(cluster: CliCluster, *reported: dict[str, Any]) -> None:
     """Set the statuses that successive reads of the trial return; the last one is repeated."""
-    cluster.put("MultiStepTrial", "t", status=told[0])
-    left = iter(told)
-    get, last = cluster.get, told[-1]
+    cluster.put("MultiStepTrial", "t", status=reported[0])
+    left = iter(reported)
+    get, last = cluster.get, reported[-1]
 
     async def get_trial(resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
         found = await get(resource, namespace, name)
@@ -125,11 +125,11 @@ def test_following_goes_over_broken_streams_steps_and_the_pods_end_and_shows_not
         TWO_STEPS,
         status("Complete", *TWO_STEPS["steps"], results=RESULTS, **POD),
     )
-    told = cluster.get
+    reported = cluster.get
 
     async def get_trial(resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
         next(looks, lambda: None)()
-        return await told(resource, namespace, name)
+        return await reported(resource, namespace, name)
 
     cluster.get = get_trial  # type: ignore[method-assign]
     stored(cluster, "steps/b/agent/oracle.txt", b"four\n", offset=6)
@@ -138,7 +138,7 @@ def test_following_goes_over_broken_streams_steps_and_the_pods_end_and_shows_not
     assert done.stdout == "==> step 1 a, agent <==\none\ntwo\n==> step 2 b, agent <==\nthree\nfour\n"
 
 
-def test_following_goes_on_with_the_next_attempt_and_says_what_is_lost(cluster: CliCluster, invoke: Invoke) -> None:
+def test_following_continues_with_the_next_attempt_and_shows_what_is_lost(cluster: CliCluster, invoke: Invoke) -> None:
     first, second = FakeRunner(), FakeRunner("pod-2")
     running(first, "1/a/agent", b"first\n", done=False)
     running(second, "2/a/agent", b"second\n", done=False)
@@ -157,7 +157,7 @@ def test_following_goes_on_with_the_next_attempt_and_says_what_is_lost(cluster: 
     assert "attempt 1 finished and its pod was deleted" in done.stderr
 
 
-def test_without_the_right_to_exec_it_says_so_and_following_waits_for_the_results(cluster: CliCluster, invoke: Invoke) -> None:
+def test_without_the_right_to_exec_it_prints_an_error_and_following_waits(cluster: CliCluster, invoke: Invoke) -> None:
     cluster.runners["t-1"] = FakeRunner()
     cluster.exec_fails = ClusterError("forbidden", status=403)
     story(cluster, RUNNING)
@@ -176,7 +176,7 @@ def test_a_separate_verifier_is_asked_in_its_own_pod(cluster: CliCluster, invoke
     assert invoke("logs", "t", "--phase", "verifier").stdout == "==> step 1 a, verifier <==\njudged\n"
 
 
-def test_a_step_that_never_began_is_an_error_that_names_those_that_did(cluster: CliCluster, invoke: Invoke) -> None:
+def test_a_step_that_never_started_is_an_error_that_names_those_that_did(cluster: CliCluster, invoke: Invoke) -> None:
     story(cluster, COMPLETE)
     done = invoke("logs", "t", "--step", "zzz")
     assert done.exit_code == 2 and "has not started step 'zzz'; started steps: 1 a" in done.stderr
@@ -192,12 +192,12 @@ def test_a_trial_that_is_deleted_meanwhile_is_exit_code_3(cluster: CliCluster, i
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", b"x", done=False)
     story(cluster, RUNNING)
-    told, looks = cluster.get, iter([1, 2])
+    reported, looks = cluster.get, iter([1, 2])
 
     async def get_trial(resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
         if next(looks, None) is None:
             cluster.objects.clear()
-        return await told(resource, namespace, name)
+        return await reported(resource, namespace, name)
 
     cluster.get = get_trial  # type: ignore[method-assign]
     assert invoke("logs", "-f", "t").exit_code == 3

@@ -50,7 +50,7 @@ def test_errors_have_exit_codes(error: MultistepError, code: int) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+def test_the_list_of_commands_shows_each_ones_summary(name: str) -> None:
     command = LazyGroup().get_command(_CONTEXT, name)
     assert command is not None and command.help and command.name == name
 

@@ -54,7 +54,7 @@ def test_package_carries_the_whole_task(task: Path, invoke: Invoke) -> None:
     assert all(each["immutable"] for each in parts)
 
 
-def test_the_trial_says_only_what_is_not_default(task: Path, invoke: Invoke) -> None:
+def test_the_trial_shows_only_what_is_not_default(task: Path, invoke: Invoke) -> None:
     *_, trial = _documents(invoke("package", task).stdout)
     assert trial["spec"].keys() == {"task", "agent"}
     assert trial["spec"]["task"]["name"] == "my-task" and trial["spec"]["agent"] == {"name": "oracle"}
@@ -98,7 +98,7 @@ def test_package_refuses_nothing_that_the_operator_is_to_refuse(task: Path, invo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--agent", "command"], "requires a command"),
         (["--agent", "nop", "--", "bash"], "requires a command"),
@@ -109,10 +109,10 @@ def test_package_refuses_nothing_that_the_operator_is_to_refuse(task: Path, invo
         (["--timeout-multiplier", "-1"], "--timeout-multiplier"),
     ],
 )
-def test_bad_usage(task: Path, invoke: Invoke, arguments: list[str], told: str) -> None:
+def test_bad_usage(task: Path, invoke: Invoke, arguments: list[str], reported: str) -> None:
     result = invoke("package", task, *arguments)
     assert result.exit_code == 2 and result.stdout == ""
-    assert told in result.stderr
+    assert reported in result.stderr
 
 
 def test_a_secret_keeps_any_value() -> None:

@@ -66,9 +66,9 @@ async def test_a_task_goes_to_a_registry_once_and_the_operator_finds_it(
 ) -> None:
     config = logged_in(tmp_path, registry.host, registry.username, registry.password)
     to = ("--to", f"oci://{registry.host}/tasks/mine:1", "--plain-http", "--source-secret", "registry")
-    first, said = await package(invoke, task, *to)
+    first, output = await package(invoke, task, *to)
     again, said_again = await package(invoke, task, *to)
-    assert first == again and "pushed" in said and "exists already" in said_again
+    assert first == again and "pushed" in output and "exists already" in said_again
     source = first["spec"]["task"]["oci"]
     assert source["image"].startswith(f"{registry.host}/tasks/mine@sha256:") and source["secretRef"] == {"name": "registry"}
     assert (await fetched(tmp_path, first, **{".dockerconfigjson": config})).digest == digest_of(pack(task))
@@ -80,16 +80,16 @@ async def test_a_task_goes_to_a_bucket_once_and_the_operator_finds_it(
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     to = ("--to", f"s3://{s3.bucket}/some/tasks/")
-    first, said = await package(invoke, task, *to)
+    first, output = await package(invoke, task, *to)
     again, said_again = await package(invoke, task, *to)
-    assert first == again and "pushed" in said and "exists already" in said_again
+    assert first == again and "pushed" in output and "exists already" in said_again
     source = first["spec"]["task"]["url"]
     assert source["digest"] == digest_of(pack(task)) and source["url"].startswith(f"s3://{s3.bucket}/some/tasks/my-task-")
     assert (await fetched(tmp_path, first, **s3.environment)).digest == source["digest"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "output"),
     [
         (["--to", "ftp://x"], 2, "must be oci://HOST/REPOSITORY:TAG or s3://BUCKET/PREFIX"),
         (["--to", "oci://Bad/NAME"], 2, "no image reference"),
@@ -98,9 +98,9 @@ async def test_a_task_goes_to_a_bucket_once_and_the_operator_finds_it(
         (["--plain-http"], 2, "are for --to"),
     ],
 )
-def test_places_that_do_not_work_are_told(task: Path, invoke: Invoke, arguments: list[str], code: int, said: str) -> None:
+def test_unusable_destinations_are_rejected(task: Path, invoke: Invoke, arguments: list[str], code: int, output: str) -> None:
     done = invoke("package", task, *arguments)
-    assert done.exit_code == code and said in done.stderr and done.stdout == ""
+    assert done.exit_code == code and output in done.stderr and done.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from .fakes import FAILED, GATE, GOOD, RAISED, RESULTS, RESULTS_PATH, CliCluster
 
 
 @pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (GATE, 1), (RAISED, 1), (FAILED, 3)])
-def test_the_exit_code_tells_how_it_ended(
+def test_the_exit_code_reports_how_it_ended(
     task: Path, invoke: Invoke, cluster: CliCluster, end: Mapping[str, Any], code: int
 ) -> None:
     cluster.story = [status("Pending"), end]
@@ -93,7 +93,7 @@ def test_an_error_of_the_command_itself_cannot_command_the_terminal(task: Path, 
     assert invoke("run", task).stderr == "error: first�[2J\n  second\n"
 
 
-def test_what_is_made_for_a_trial_goes_with_it(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_what_is_created_for_a_trial_goes_with_it(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("run", task, "--name", "t", "--var", "KEY=s3cr3t", "-n", "evals").exit_code == 0
     parts, secrets = cluster.of("ConfigMap"), cluster.of("Secret")
     assert len(parts) == 1 and len(secrets) == 1
@@ -148,7 +148,7 @@ def test_a_variable_that_no_template_uses_is_refused_for_the_command_agent(
     assert "no template" not in invoke("run", task, *option, "--", "my-agent").stderr
 
 
-def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_missing_variable_is_reported_before_anything_is_created(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (task / "task.toml").write_text(TASK_TOML + '[verifier.env]\nA = "${KEY}"\n')
     result = invoke("run", task)
     assert result.exit_code == 2 and cluster.objects == {}
@@ -157,7 +157,7 @@ def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--var", "MULTISTEP_NOT_SET"], "the environment here has no variable MULTISTEP_NOT_SET"),
         (["--var", "a b=c"], "a name consists of letters"),
@@ -166,9 +166,9 @@ def test_a_missing_variable_is_told_before_anything_is_made(task: Path, invoke: 
         (["--name", "A"], "--name"),
     ],
 )
-def test_bad_usage_makes_nothing(task: Path, invoke: Invoke, cluster: CliCluster, arguments: list[str], told: str) -> None:
+def test_bad_usage_makes_nothing(task: Path, invoke: Invoke, cluster: CliCluster, arguments: list[str], reported: str) -> None:
     result = invoke("run", task, *arguments)
-    assert result.exit_code == 2 and told in result.stderr
+    assert result.exit_code == 2 and reported in result.stderr
     assert cluster.objects == {}
 
 
@@ -205,7 +205,7 @@ def test_a_name_that_is_taken(task: Path, invoke: Invoke, cluster: CliCluster) -
 
 @pytest.mark.parametrize("command", [("run",), ("sweep", "run")])
 @pytest.mark.parametrize(
-    ("trouble", "told"),
+    ("trouble", "reported"),
     [
         (
             {"missing_namespaces": ("evals",)},
@@ -224,7 +224,7 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
     trouble: Mapping[str, Any],
-    told: str,
+    reported: str,
 ) -> None:
     def build(*_: object, **__: object) -> None:
         raise AssertionError("built before the cluster was checked")
@@ -236,7 +236,7 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     for name, value in trouble.items():
         setattr(cluster, name, value)
     result = invoke(*command, task, "-n", "evals", "--agent-env", "A=b")
-    assert result.exit_code == 2 and told in result.stderr, result.stderr
+    assert result.exit_code == 2 and reported in result.stderr, result.stderr
     assert cluster.objects == {}
 
 
@@ -303,7 +303,7 @@ def test_nothing_is_ever_there_that_no_trial_owns(
     assert len(cluster.of("ConfigMap")) == len(cluster.of("Secret")) == 1
 
 
-def test_a_lost_answer_is_looked_up(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_found(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create = cluster.create
 
     async def lose(manifest: Mapping[str, Any], *, dry_run: bool = False, **options: Any) -> Any:
@@ -322,7 +322,7 @@ def test_a_deleted_trial_has_failed(task: Path, invoke: Invoke, cluster: CliClus
     assert result.exit_code == 3 and "was deleted" in result.stderr
 
 
-def test_losing_the_cluster_tells_that_the_trial_goes_on(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_losing_the_cluster_reports_that_the_trial_continues(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [status("Running")]
     result = invoke("run", task, "--name", "t")
     assert result.exit_code == 4
@@ -332,7 +332,7 @@ def test_losing_the_cluster_tells_that_the_trial_goes_on(task: Path, invoke: Inv
     )
 
 
-def test_control_c_tells_that_the_trial_goes_on(
+def test_control_c_reports_that_the_trial_continues(
     task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(*_: object, **__: object) -> AsyncGenerator[WatchEvent, None]:
@@ -377,11 +377,11 @@ def test_show(invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("show", "other").exit_code == 2
 
 
-def test_where_an_object_store_has_the_results_is_told(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+def test_the_place_of_the_results_in_an_object_store_is_reported(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     cluster.put("MultiStepTrial", "t", status={**GOOD, "resultsStore": "s3://b/p/evals/t/1"})
-    told = "its results are in the object store: s3://b/p/evals/t/1\n"
-    assert invoke("show", "t").stdout.endswith(told)
-    assert invoke("results", "t", tmp_path / "out").stderr.endswith(told)
+    reported = "its results are in the object store: s3://b/p/evals/t/1\n"
+    assert invoke("show", "t").stdout.endswith(reported)
+    assert invoke("results", "t", tmp_path / "out").stderr.endswith(reported)
 
 
 def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
@@ -393,13 +393,13 @@ def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path)
     assert invoke("results", "t", tmp_path / "out", "--force").exit_code == 0
 
 
-@pytest.mark.parametrize(("document", "code", "told"), [(status("Running"), 2, "is Running"), (FAILED, 4, "has no results")])
+@pytest.mark.parametrize(("document", "code", "reported"), [(status("Running"), 2, "is Running"), (FAILED, 4, "has no results")])
 def test_there_are_no_results(
-    invoke: Invoke, cluster: CliCluster, tmp_path: Path, document: dict[str, Any], code: int, told: str
+    invoke: Invoke, cluster: CliCluster, tmp_path: Path, document: dict[str, Any], code: int, reported: str
 ) -> None:
     cluster.put("MultiStepTrial", "t", status=document)
     result = invoke("results", "t", tmp_path / "out")
-    assert result.exit_code == code and told in result.stderr
+    assert result.exit_code == code and reported in result.stderr
 
 
 def test_results_of_a_deleted_trial_are_elsewhere(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
@@ -460,8 +460,8 @@ async def test_an_operator_that_is_being_replaced_is_waited_for(
         assert found == [b"body"]
 
 
-@pytest.mark.parametrize(("status_code", "told"), [(200, ""), (404, "no results exist at")])
-async def test_results_over_http(status_code: int, told: str) -> None:
+@pytest.mark.parametrize(("status_code", "reported"), [(200, ""), (404, "no results exist at")])
+async def test_results_over_http(status_code: int, reported: str) -> None:
     from aiohttp import web
     from aiohttp.test_utils import TestServer
 
@@ -472,8 +472,8 @@ async def test_results_over_http(status_code: int, told: str) -> None:
     app.router.add_get("/results/t", answer)
     async with TestServer(app) as server:
         url = str(server.make_url("/results/t"))
-        if told:
-            with pytest.raises(StoreError, match=told):
+        if reported:
+            with pytest.raises(StoreError, match=reported):
                 [chunk async for chunk in fetch._read(CliCluster(), url)]
         else:
             assert b"".join([chunk async for chunk in fetch._read(CliCluster(), url)]) == b"body"

@@ -55,7 +55,7 @@ def test_nobody_needs_to_wait(invoke: Invoke, cluster: CliCluster) -> None:
     assert (result.exit_code, stops(cluster), result.stderr) == (0, ["t"], "t: stopping\n")
 
 
-def test_a_trial_that_is_over_stays_as_it_is(invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_trial_that_is_finished_stays_as_it_is(invoke: Invoke, cluster: CliCluster) -> None:
     trial(cluster, "t", GOOD)
     result = invoke("stop", "t")
     assert (result.exit_code, stops(cluster), result.stderr) == (0, [], "t: is Complete already\n")
@@ -75,13 +75,13 @@ def test_another_trial_of_the_name_is_not_stopped(invoke: Invoke, cluster: CliCl
     assert (result.exit_code, stops(cluster)) == (2, [])
 
 
-def test_one_that_is_deleted_meanwhile_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+def test_one_that_is_deleted_meanwhile_is_reported(invoke: Invoke, cluster: CliCluster) -> None:
     trial(cluster, "t")
     cluster.story = [status("Deleted")]
     assert invoke("stop", "t").exit_code == 3
 
 
-def test_ctrl_c_says_that_they_will_stop(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_shows_that_they_will_stop(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent(*_: Any, **__: Any) -> AsyncGenerator[WatchEvent, None]:
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(30)

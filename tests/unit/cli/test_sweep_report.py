@@ -94,7 +94,7 @@ def test_one_output_can_go_to_stdout(invoke: Invoke, cluster: CliCluster, form: 
 
 
 @pytest.mark.parametrize(
-    ("outputs", "told"),
+    ("outputs", "reported"),
     [
         (["x.pdf"], "-o x.pdf: must be a file ending in .html, .csv, .json or .parquet, or table, html, csv, json, parquet"),
         (["yaml"], "-o yaml: must be"),
@@ -103,14 +103,14 @@ def test_one_output_can_go_to_stdout(invoke: Invoke, cluster: CliCluster, form: 
     ],
 )
 def test_an_output_that_cannot_be_is_refused_before_the_cluster_is_asked(
-    invoke: Invoke, cluster: CliCluster, outputs: list[str], told: str
+    invoke: Invoke, cluster: CliCluster, outputs: list[str], reported: str
 ) -> None:
     cluster.reachable = False
     result = invoke("sweep", "report", "s", *(word for each in outputs for word in ("-o", each)))
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, reported in result.stderr) == (2, True), result.stderr
 
 
-def test_a_file_that_cannot_be_written_is_told_and_nothing_is_left(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_and_nothing_is_left(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     put(cluster, "s", MANY)
     (tmp_path / "r.csv").mkdir()
     result = invoke("sweep", "report", "s", "-o", tmp_path / "r.csv")
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_written_is_told_and_nothing_is_left(invoke: Invok
     assert [each.name for each in tmp_path.iterdir()] == ["r.csv"]
 
 
-def test_no_such_sweep_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+def test_no_such_sweep_is_reported(invoke: Invoke, cluster: CliCluster) -> None:
     for command in (["report", "none"], ["compare", "none"], ["status", "none"]):
         result = invoke("sweep", *command)
         assert (result.exit_code, "sweep 'none' does not exist in namespace 'default'" in result.stderr) == (2, True)
@@ -130,13 +130,13 @@ def test_trials_of_a_sweep_that_is_gone_have_a_report(invoke: Invoke, cluster: C
     assert invoke("sweep", "report", "s").exit_code == 0
 
 
-def test_a_cluster_without_multistep_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_cluster_without_multistep_is_reported(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.installed = False
     result = invoke("sweep", "report", "s")
     assert (result.exit_code, "the cluster has no CRD for TrialSweep: install Multistep" in result.stderr) == (2, True)
 
 
-def test_a_list_that_was_too_slow_begins_again(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_was_too_slow_restarts(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     put(cluster, "s", MANY)
     whole, asked = cluster.each, []
 
@@ -155,7 +155,7 @@ def test_a_list_that_was_too_slow_begins_again(invoke: Invoke, cluster: CliClust
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])
-def test_a_missing_extra_is_told_with_what_brings_it(
+def test_a_missing_extra_is_reported_with_what_brings_it(
     invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     find = util.find_spec
@@ -165,7 +165,7 @@ def test_a_missing_extra_is_told_with_what_brings_it(
     assert "this needs scipy, which Multistep's extra `report` brings: pip install 'multistep[report]'" in result.stderr
 
 
-def test_a_real_difference_is_told_in_words(invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_real_difference_is_reported_in_words(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "a", {(f"t{n}", "mine"): [1.0 - n / 100] for n in range(8)})
     put(cluster, "b", {(f"t{n}", "mine"): [n / 50] for n in range(8)})
     result = invoke("sweep", "compare", "a", "b")
@@ -177,7 +177,7 @@ def test_a_real_difference_is_told_in_words(invoke: Invoke, cluster: CliCluster)
     assert result.stderr == ""
 
 
-def test_too_little_to_tell_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+def test_too_few_tasks_are_reported(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "a", {(f"t{n}", "mine"): [1.0] for n in range(5)})
     put(cluster, "b", {(f"t{n}", "mine"): [0.0] for n in range(5)})
     assert "this is not significant: fewer than 6 tasks never show a difference" in invoke("sweep", "compare", "a", "b").stdout
@@ -185,7 +185,7 @@ def test_too_little_to_tell_is_told(invoke: Invoke, cluster: CliCluster) -> None
     assert "in the only task that they share" in invoke("sweep", "compare", "a", "c").stdout
 
 
-def test_no_difference_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+def test_no_difference_is_reported(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "a", {(f"t{n}", "mine"): [n % 2] for n in range(8)})
     put(cluster, "b", {(f"t{n}", "mine"): [(n + 1) % 2 if n < 7 else 0] for n in range(8)})
     assert "no difference is shown" in invoke("sweep", "compare", "a", "b").stdout
@@ -217,7 +217,7 @@ def test_any_two_agents_can_be_named(invoke: Invoke, cluster: CliCluster) -> Non
 
 
 @pytest.mark.parametrize(
-    ("sides", "told"),
+    ("sides", "reported"),
     [
         (["a/none"], "a has no agent 'none'; it has 'good', 'poor'"),
         (["a/good"], "a has the agent 'good' only: name a second sweep"),
@@ -226,14 +226,14 @@ def test_any_two_agents_can_be_named(invoke: Invoke, cluster: CliCluster) -> Non
         (["a", "b", "c"], "compare takes one or two sides, not 3"),
     ],
 )
-def test_what_cannot_be_compared_is_told(invoke: Invoke, cluster: CliCluster, sides: list[str], told: str) -> None:
+def test_sweeps_that_cannot_be_compared_are_rejected(invoke: Invoke, cluster: CliCluster, sides: list[str], reported: str) -> None:
     put(cluster, "a", MANY)
     put(cluster, "b", {("u", "x"): [1.0], ("u", "y"): [1.0]})
     result = invoke("sweep", "compare", *sides)
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, reported in result.stderr) == (2, True), result.stderr
 
 
-def test_what_makes_a_comparison_worth_less_is_told(invoke: Invoke, cluster: CliCluster) -> None:
+def test_weaknesses_of_a_comparison_are_reported(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "a", {**{(f"t{n}", "m"): [0.5] for n in range(7)}, ("u", "m"): [1.0], ("t9", "m"): ["Infrastructure"]})
     put(cluster, "b", {**{(f"t{n}", "m"): [0.25] for n in range(7)}, ("t9", "m"): [None]}, content="2")
     assert invoke("sweep", "compare", "a", "b").stderr.splitlines() == [
@@ -246,10 +246,10 @@ def test_what_makes_a_comparison_worth_less_is_told(invoke: Invoke, cluster: Cli
     ]
 
 
-def test_what_is_true_of_several_comparisons_is_told_once(invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_fact_about_several_comparisons_is_reported_once(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "s", {("a", "x"): [1.0, "Task"], ("a", "y"): [0.5, "Task"], ("a", "z"): [0.25, "Task"]})
-    told = [f"warning: {agent}: 1 of 2 trials are excluded" for agent in "xyz"]
-    assert invoke("sweep", "compare", "s").stderr.splitlines() == told
+    reported = [f"warning: {agent}: 1 of 2 trials are excluded" for agent in "xyz"]
+    assert invoke("sweep", "compare", "s").stderr.splitlines() == reported
 
 
 def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: I
     assert same["difference"]["estimate"]["value"] == 0
 
 
-def test_sweeps_that_score_by_other_rules_are_told_apart(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+def test_sweeps_that_score_by_other_rules_are_distinguished(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     put(cluster, "a", MANY)
     put(cluster, "b", MANY)
     file = tmp_path / "a.json"
@@ -277,7 +277,7 @@ def test_sweeps_that_score_by_other_rules_are_told_apart(invoke: Invoke, cluster
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"sweep": "x"}', '{"sweep": "x", "trials": [{"steps": []}]}', '{"sweep": 1, "trials": 3}']
 )
-def test_a_file_that_is_no_report_is_told(invoke: Invoke, cluster: CliCluster, tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_report_is_reported(invoke: Invoke, cluster: CliCluster, tmp_path: Path, content: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(content)
     result = invoke("sweep", "compare", file, file)

@@ -25,7 +25,7 @@ from .fakes import START, CliCluster
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 
 
-def told(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **fields: Any) -> dict[str, Any]:
+def reported(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **fields: Any) -> dict[str, Any]:
     """Return a sweep's status as the operator writes it."""
     holds = {"Complete": phase == "Complete", "Failed": phase == "Failed", "Reconciling": phase not in ("Complete", "Failed")}
     conditions = [
@@ -43,10 +43,10 @@ def told(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **field
     return {"phase": phase, "conditions": conditions, "startTime": START, "trials": trials, **fields}
 
 
-RUNNING = told("Running", done=1, counted=1)
-GOOD = told("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "finished": 6, "mean": 0.75}], podHours=0.5)
-LOSSY = told("Complete", done=4, counted=3, excluded={"Infrastructure": 1})
-HALTED = told("Failed", done=2, counted=2)
+RUNNING = reported("Running", done=1, counted=1)
+GOOD = reported("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "finished": 6, "mean": 0.75}], podHours=0.5)
+LOSSY = reported("Complete", done=4, counted=3, excluded={"Infrastructure": 1})
+HALTED = reported("Failed", done=2, counted=2)
 
 
 def made(cluster: CliCluster) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def tasks(task: Path) -> Path:
 
 
 @pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (LOSSY, 1), (HALTED, 3)])
-def test_the_exit_code_tells_how_it_ended(task: Path, invoke: Invoke, cluster: CliCluster, end: Any, code: int) -> None:
+def test_the_exit_code_reports_how_it_ended(task: Path, invoke: Invoke, cluster: CliCluster, end: Any, code: int) -> None:
     cluster.story = [RUNNING, end]
     assert invoke("sweep", "run", task).exit_code == code
     cluster.put("TrialSweep", "s", status=RUNNING)
@@ -136,7 +136,7 @@ def test_a_manifest_goes_to_the_cluster_as_it_is(tmp_path: Path, invoke: Invoke,
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("kind: ConfigMap\nmetadata: {name: x}\n", "must have one TrialSweep, and has 0"),
         ("- 1\n", "is not a manifest"),
@@ -145,13 +145,13 @@ def test_a_manifest_goes_to_the_cluster_as_it_is(tmp_path: Path, invoke: Invoke,
         ("kind: TrialSweep\nmetadata: {name: x}\nspec: {agents: []}\n", "spec.agents"),
     ],
 )
-def test_a_manifest_that_is_none_is_told(tmp_path: Path, invoke: Invoke, cluster: CliCluster, text: str, told: str) -> None:
+def test_a_manifest_that_is_none_is_reported(tmp_path: Path, invoke: Invoke, cluster: CliCluster, text: str, reported: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     result = invoke("sweep", "run", tmp_path / "x.yaml")
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, reported in result.stderr) == (2, True), result.stderr
 
 
-def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_what_a_manifest_sets_itself_is_refused_beside_it(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (tmp_path / "x.yaml").write_text("{}")
     for options in (("--attempts", 2), ("--agent", "nop"), ("--var", "A=1"), ("--name", "x")):
         result = invoke("sweep", "run", tmp_path / "x.yaml", *options)
@@ -160,7 +160,7 @@ def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (("--agent", "claude"), "--agent claude: must be oracle, nop, or NAME=COMMAND"),
         (("--agent", "mine="), "--agent mine=: must be NAME=COMMAND"),
@@ -178,12 +178,12 @@ def test_what_a_manifest_says_itself_is_refused_beside_it(tmp_path: Path, invoke
         (("--name", "A_B"), "--name 'A_B' must be"),
     ],
 )
-def test_bad_options_are_told_before_the_cluster_is_asked(
-    task: Path, invoke: Invoke, cluster: CliCluster, options: tuple[str, ...], told: str
+def test_bad_options_are_reported_before_the_cluster_is_asked(
+    task: Path, invoke: Invoke, cluster: CliCluster, options: tuple[str, ...], reported: str
 ) -> None:
     cluster.reachable = False
     result = invoke("sweep", "run", task, *options)
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, reported in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -205,21 +205,21 @@ def test_an_agents_command_is_split_as_a_shell_does(
     assert made(cluster)["spec"]["agents"][0]["agent"]["command"] == words
 
 
-def test_directories_without_tasks_and_tasks_of_one_name_are_told(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_directories_without_tasks_and_tasks_of_one_name_are_reported(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert "has no task.toml, and no directory with one" in invoke("sweep", "run", tasks / "notes").stderr
     assert "is not a directory" in invoke("sweep", "run", tasks / "none").stderr
     (tasks / "other" / "task.toml").write_text(TASK_TOML)
     assert "are both called 'My_Task'" in invoke("sweep", "run", tasks).stderr
 
 
-def test_a_task_that_cannot_be_run_is_told_with_its_name(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_task_that_cannot_be_run_is_reported_with_its_name(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (tasks / "other" / "steps" / "a" / "instruction.md").unlink()
     result = invoke("sweep", "run", tasks)
     assert (result.exit_code, "the task other cannot be run:" in result.stderr) == (2, True)
     assert not cluster.objects
 
 
-def test_a_name_that_is_taken_is_told_before_and_after_building(
+def test_a_name_that_is_taken_is_reported_before_and_after_building(
     task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.put("TrialSweep", "s")
@@ -234,13 +234,13 @@ def test_a_name_that_is_taken_is_told_before_and_after_building(
     assert (result.exit_code, "sweep 's' already exists" in result.stderr) == (2, True)
 
 
-def test_what_was_begun_is_withdrawn_when_the_tasks_cannot_follow(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_what_was_started_is_withdrawn_when_the_tasks_cannot_follow(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.apply_fails = ClusterError("quota")
     assert invoke("sweep", "run", task).exit_code == 2
     assert not cluster.objects
 
 
-def test_a_lost_answer_to_the_creation_is_looked_up(
+def test_a_lost_answer_to_the_creation_is_found(
     task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = cluster.create
@@ -269,13 +269,13 @@ def test_ctrl_c_leaves_the_sweep_running(task: Path, invoke: Invoke, cluster: Cl
     assert cluster.of("TrialSweep")
 
 
-def test_a_server_that_stays_away_is_told_with_what_goes_on(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_an_unavailable_server_is_reported_with_what_continues(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [RUNNING]
     result = invoke("sweep", "run", task, "--name", "s")
     assert (result.exit_code, "the watch ended; sweep s continues" in result.stderr) == (4, True)
 
 
-def test_a_sweep_that_is_deleted_meanwhile_is_told(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+def test_a_sweep_that_is_deleted_meanwhile_is_reported(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [RUNNING, {"phase": "Deleted"}]
     result = invoke("sweep", "run", task, "--name", "s")
     assert (result.exit_code, "sweep s in namespace default was deleted before it finished" in result.stderr) == (3, True)
@@ -317,29 +317,29 @@ def status(**fields: Any) -> SweepStatus:
 
 
 def test_the_end_is_estimated_by_what_was_done_in_the_time_that_it_worked() -> None:
-    assert seconds_left(status(**told("Running", total=8, done=2)), NOW) == 1800
-    assert seconds_left(status(**told("Running", total=8, done=2), suspendedSeconds=300), NOW) == 900
-    assert seconds_left(status(**told("Running", total=2, done=2)), NOW - timedelta(hours=1)) == 0
+    assert seconds_left(status(**reported("Running", total=8, done=2)), NOW) == 1800
+    assert seconds_left(status(**reported("Running", total=8, done=2), suspendedSeconds=300), NOW) == 900
+    assert seconds_left(status(**reported("Running", total=2, done=2)), NOW - timedelta(hours=1)) == 0
 
 
 @pytest.mark.parametrize(
-    "found", [told("Running"), told("Suspended", done=1), told("Halting", done=1), told("Complete", done=4), {}]
+    "found", [reported("Running"), reported("Suspended", done=1), reported("Halting", done=1), reported("Complete", done=4), {}]
 )
-def test_no_end_is_estimated_where_nobody_can_tell(found: dict[str, Any]) -> None:
+def test_no_end_is_estimated_without_a_rate(found: dict[str, Any]) -> None:
     assert seconds_left(status(**found), NOW) is None
 
 
 def test_progress_is_one_line() -> None:
-    assert progress_text(status(**told("Running", total=8, done=2)), NOW) == (
+    assert progress_text(status(**reported("Running", total=8, done=2)), NOW) == (
         "Running: 2 of 8 trials finished, 6 running, about 30 min left"
     )
     assert progress_text(status(), NOW) == "Submitted"
-    waiting = told("Pending", total=0)
+    waiting = reported("Pending", total=0)
     assert progress_text(status(**waiting), NOW) == "Pending: Because: so it is"
 
 
 def test_lines_are_few_where_there_is_no_terminal(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("TrialSweep", "s", status=RUNNING)
-    cluster.story = [told("Running", total=100, done=done) for done in range(50)] + [GOOD]
+    cluster.story = [reported("Running", total=100, done=done) for done in range(50)] + [GOOD]
     lines = invoke("sweep", "status", "s", "--follow").stderr.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["Running", "Complete"]

@@ -13,7 +13,7 @@ OTHERS = ("localkube/README.md", "runner/README.md", "skills/create-task/SKILL.m
 
 
 @pytest.mark.parametrize("path", pages.paths(), ids=lambda path: str(path.relative_to(pages.ROOT)))
-def test_every_block_of_a_page_says_what_it_is(path: Path) -> None:
+def test_every_block_of_a_page_shows_what_it_is(path: Path) -> None:
     pages.read(path)
 
 

@@ -47,7 +47,7 @@ def test_what_is_not_run_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "printed"),
     [
         ("```\nls\n```", "must say what it is"),
         ("text:\n\n    ls\n", "must say what it is"),
@@ -59,8 +59,8 @@ def test_what_is_not_run_has_a_reason() -> None:
         ("```console\nls\n```", "begins with"),
     ],
 )
-def test_a_block_that_breaks_the_convention_is_an_error_with_its_line(block: str, said: str) -> None:
-    with pytest.raises(BadPage, match=rf"page.md:\d+: .*{said}"):
+def test_a_block_that_breaks_the_convention_is_an_error_with_its_line(block: str, printed: str) -> None:
+    with pytest.raises(BadPage, match=rf"page.md:\d+: .*{printed}"):
         parse(PAGE, block)
 
 

@@ -549,8 +549,8 @@ FORBIDDEN = Wait("PodForbidden", "a policy", 10.0)
 
 
 def refused_before(reason: str) -> MultiStepTrial:
-    said = Condition(type="Reconciling", status="True", last_transition_time=at(START), reason=reason)
-    return trial(conditions=[said])
+    output = Condition(type="Reconciling", status="True", last_transition_time=at(START), reason=reason)
+    return trial(conditions=[output])
 
 
 @pytest.mark.parametrize(
@@ -597,7 +597,7 @@ def test_attempts_wait_longer_each_time(attempts: int, seconds: float) -> None:
         (CleanUp(9.0, 7.0), 7.0),
     ],
 )
-def test_clean_up_looks_again_when_the_next_removal_is_due(due: CleanUp, wanted: float | None) -> None:
+def test_clean_up_is_requeued_when_the_next_deletion_is_due(due: CleanUp, wanted: float | None) -> None:
     assert due.next == wanted
 
 
@@ -703,10 +703,10 @@ def test_decide_is_total(
     ("times", "seconds", "ends"), [(1, 1000, False), (4, 1000, False), (5, 59, False), (5, 60, True), (50, 1000, True)]
 )
 def test_a_runner_that_makes_no_sense_for_good_ends_the_trial_without_a_reward(times: int, seconds: float, ends: bool) -> None:
-    said = None
+    output = None
     for _ in range(times):
-        said = ProtocolViolation.after(said, "gibberish", NOW - seconds)
-    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=said))
+        output = ProtocolViolation.after(output, "gibberish", NOW - seconds)
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=output))
     if not ends:
         assert decision == Drive()
     else:
@@ -715,9 +715,9 @@ def test_a_runner_that_makes_no_sense_for_good_ends_the_trial_without_a_reward(t
         assert "gibberish" in decision.message and str(times) in decision.message
 
 
-def test_a_pod_that_is_lost_is_lost_whatever_its_runner_said() -> None:
-    said = ProtocolViolation("gibberish", NOW - 1000, times=50)
-    decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, violation=said))
+def test_a_pod_that_is_lost_fails_its_attempt_whatever_its_runner_reports() -> None:
+    output = ProtocolViolation("gibberish", NOW - 1000, times=50)
+    decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, violation=output))
     assert isinstance(decision, FailAttempt)
 
 
@@ -754,8 +754,8 @@ def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: 
 
 @pytest.mark.parametrize(("times", "seconds", "ends"), [(4, 1000, False), (5, 89, False), (5, 90, True)])
 def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(times: int, seconds: float, ends: bool) -> None:
-    said = ProtocolViolation("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
-    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=said))
+    output = ProtocolViolation("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=output))
     assert (decision != Drive()) is ends
     if ends:
         message = "a process in the container killed the exec session 5 times in a row; last: exit code 137"
@@ -763,14 +763,14 @@ def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(t
 
 
 def test_contradictory_records_end_the_trial_as_tampered() -> None:
-    said = ProtocolViolation("no records", NOW - 60, times=5, reason="Tampered")
-    decision = decide(Situation(began(container_id="c"), pod(container_id="c"), "t-1", NOW, 60.0, violation=said))
+    output = ProtocolViolation("no records", NOW - 60, times=5, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="c"), "t-1", NOW, 60.0, violation=output))
     assert decision == Fail("Tampered", "the runner's records contradicted the status 5 times in a row; last: no records")
 
 
-def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_said() -> None:
-    said = ProtocolViolation("no records", NOW - 1000, times=50, reason="Tampered")
-    decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, violation=said))
+def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_reports() -> None:
+    output = ProtocolViolation("no records", NOW - 1000, times=50, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, violation=output))
     assert decision == FailAttempt("ContainerRestarted", "pod t-1 runs container d, not c")
 
 

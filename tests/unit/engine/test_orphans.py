@@ -39,7 +39,7 @@ GONE, OVER, TAKEN = "its trial does not exist", "its attempt or step is finished
 
 
 @pytest.mark.parametrize(
-    ("pod", "trial", "told"),
+    ("pod", "trial", "reported"),
     [
         (pod(), trial(), ""),
         (pod("t-1", "p1"), trial(), OVER),
@@ -63,8 +63,8 @@ GONE, OVER, TAKEN = "its trial does not exist", "its attempt or step is finished
         (pod(), trial({**RUNNING, "phase": "Complete"}), ""),
     ],
 )
-def test_whose_a_pod_is(pod: PodFacts, trial: MultiStepTrial | None, told: str) -> None:
-    assert why(pod, trial) == told
+def test_whose_a_pod_is(pod: PodFacts, trial: MultiStepTrial | None, reported: str) -> None:
+    assert why(pod, trial) == reported
 
 
 NAMES = st.sampled_from(["t-1", "t-2", "t-2-root", "t-2-v0"])
@@ -112,7 +112,7 @@ def test_the_fate_of_results(alive: bool, since: float | None, keep: float | Non
 
 
 @given(st.lists(st.booleans(), max_size=30), st.none() | st.floats(0, 50))
-def test_results_are_removed_only_after_a_trial_was_gone_at_every_look_for_as_long_as_they_are_kept(
+def test_results_are_removed_only_after_a_trial_was_gone_at_every_check_for_as_long_as_they_are_kept(
     seen: list[bool], keep: float | None
 ) -> None:
     """Check every ten seconds; the mark is the only state between checks."""

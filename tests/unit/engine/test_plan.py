@@ -145,7 +145,7 @@ def test_the_limit_of_the_environments_start(head: str, spec: Mapping[str, Any],
         ({"retries": -(10**30)}, (5.0, 30.0, 0.0, 5.0, 0)),
     ],
 )
-def test_a_healthchecks_numbers_can_be_told_to_the_runner(configured: Mapping[str, object], wanted: tuple[float, ...]) -> None:
+def test_a_healthchecks_numbers_can_be_sent_to_the_runner(configured: Mapping[str, object], wanted: tuple[float, ...]) -> None:
     body = 'command = "x"\n' + "".join(f"{key} = {value}\n" for key, value in configured.items())
     made = plan(task(f"[environment.healthcheck]\n{body}", f"[steps.healthcheck]\n{body}"))
     for check in (made.healthcheck, made.steps[0].healthcheck):
@@ -154,9 +154,9 @@ def test_a_healthchecks_numbers_can_be_told_to_the_runner(configured: Mapping[st
         assert numbers == wanted
 
 
-@pytest.mark.parametrize(("told", "wanted"), [("5", 5.0), ("nan", None), ("inf", None), ("-inf", None), ("0", 0.0)])
-def test_a_hooks_limit_can_be_told_to_the_runner(told: str, wanted: float | None) -> None:
-    assert step(task(f'[[verifier.collect]]\ncommand = "x"\ntimeout_sec = {told}')).hooks == (Hook("x", "", wanted),)
+@pytest.mark.parametrize(("reported", "wanted"), [("5", 5.0), ("nan", None), ("inf", None), ("-inf", None), ("0", 0.0)])
+def test_a_hooks_timeout_can_be_sent_to_the_runner(reported: str, wanted: float | None) -> None:
+    assert step(task(f'[[verifier.collect]]\ncommand = "x"\ntimeout_sec = {reported}')).hooks == (Hook("x", "", wanted),)
 
 
 # -- variables

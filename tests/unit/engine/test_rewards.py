@@ -86,7 +86,7 @@ JSON: dict[bytes, Mapping[str, Number] | str] = {
 }
 
 
-def told(parse: object, *files: bytes | None) -> object:
+def reported(parse: object, *files: bytes | None) -> object:
     """Return a parser's result, or the type of its error."""
     try:
         return parse(*files)  # type: ignore[operator]
@@ -98,12 +98,12 @@ def told(parse: object, *files: bytes | None) -> object:
 @pytest.mark.parametrize("data", TXT, ids=repr)
 def test_reward_txt_is_read_as_python_reads_a_float(data: bytes) -> None:
     wanted = TXT[data]
-    assert told(parse_reward_txt, data) == (wanted if isinstance(wanted, str) else {"reward": wanted})
+    assert reported(parse_reward_txt, data) == (wanted if isinstance(wanted, str) else {"reward": wanted})
 
 
 @pytest.mark.parametrize("data", JSON, ids=lambda data: repr(data[:40]))
 def test_reward_json_is_an_object_of_finite_numbers(data: bytes) -> None:
-    assert told(parse_reward_json, data) == JSON[data]
+    assert reported(parse_reward_json, data) == JSON[data]
 
 
 def test_booleans_become_floats_and_integers_stay_integers() -> None:
@@ -124,7 +124,7 @@ def test_booleans_become_floats_and_integers_stay_integers() -> None:
     ],
 )
 def test_reward_json_wins_over_reward_txt_however_broken(json_file: bytes | None, txt_file: bytes | None, wanted: object) -> None:
-    assert told(parse_reward_files, json_file, txt_file) == wanted
+    assert reported(parse_reward_files, json_file, txt_file) == wanted
 
 
 @given(REWARDS)

@@ -101,7 +101,7 @@ def test_a_verifier_that_fails_after_an_agent_counts_0_in_a_shared_and_in_a_sepa
     assert (known(ended).blame, score(ended), score(ended, EXCLUDE)) == ("Verifier", 0, None)
 
 
-def test_a_verifiers_pod_that_fails_before_it_has_anything_of_the_agents_says_nothing_about_the_agent() -> None:
+def test_a_verifiers_pod_that_fails_before_it_has_anything_of_the_agents_is_not_charged_to_the_agent() -> None:
     judge = '[steps.verifier.environment]\ndocker_image = "judge"\n'
     toml = APART + judge + '[steps.verifier.environment.healthcheck]\ncommand = "up"\n'
     for name, result in (("a/verifier/healthcheck", UNHEALTHY), ("a/verifier/prepare", FAULT)):

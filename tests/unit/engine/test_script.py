@@ -163,7 +163,7 @@ def test_verdicts_are_the_verifiers_alone_when_it_is_isolated() -> None:
     assert directories == (Directory("/logs/verifier", mode=0o755, user="judge"), Directory("/tests", mode=0o755))
 
 
-def test_times_and_collections_are_told() -> None:
+def test_times_and_collections_are_reported() -> None:
     journal = play(plan()).journal
     assert (journal.started_at, journal.completed_at) == (10.0, journal.steps[-1].completed_at)
     first = journal.steps[0]
@@ -323,14 +323,14 @@ def test_what_goes_wrong(name: str) -> None:
         ({"a/step-tests": FAULT}, "uploading tests/: no space left"),
     ],
 )
-def test_an_exception_says_what_happened(results: Mapping[str, Mapping[str, Any]], words: str) -> None:
+def test_an_exception_shows_what_happened(results: Mapping[str, Mapping[str, Any]], words: str) -> None:
     exception = everything(results).journal.steps[0].exception
     assert exception
     assert all(part in exception.message for part in words.split("..."))
     assert exception.phase in ("setup", "healthcheck", "agent", "verifier")
 
 
-def test_a_time_limit_nobody_set_can_be_told_all_the_same() -> None:
+def test_a_default_timeout_can_be_reported() -> None:
     """A runner may report a timeout that was never set."""
     made = plan(IMAGE + '[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = inf', CONTINUE)
     exceptions = [play(made, {name: {"timedOut": True}}).journal.steps[0].exception for name in ("a/agent", "a/verifier")]
@@ -436,7 +436,7 @@ def test_a_gate_missed_on_the_last_step_leaves_no_exception() -> None:
 
 @pytest.mark.parametrize("agent", [{"name": "oracle"}, {"name": "nop"}, {"name": "command", "command": ["x"]}])
 @pytest.mark.parametrize("limit", ["0", "-1"])
-def test_an_agent_with_a_limit_of_nothing_is_not_begun_at_all(agent: Mapping[str, Any], limit: str) -> None:
+def test_an_agent_with_a_timeout_of_zero_is_not_started(agent: Mapping[str, Any], limit: str) -> None:
     toml = IMAGE + f'[[steps]]\nname = "a"\n[steps.agent]\ntimeout_sec = {limit}\n[[steps]]\nname = "b"\n'
     played = play(plan(toml, {"agent": agent, "onAgentError": "Continue"}))
     first = played.journal.steps[0]
@@ -505,7 +505,7 @@ def test_a_single_steps_error_is_the_trials(
 # -- replay
 
 
-def test_replay_waits_for_what_runs_and_tells_since_when() -> None:
+def test_replay_waits_for_what_runs_and_reports_since_when() -> None:
     made, played = plan(), play(plan())
     cut = played.ids.index("a/verifier")
     records = {each.id: played.records[each.id] for each in played.operations[: cut + 1]}
@@ -607,7 +607,7 @@ def test_replay_is_deterministic_and_stable_for_every_prefix(
 
 
 @given(TOMLS, SPECS, OUTCOMES)
-def test_a_replay_that_goes_on_tells_what_a_new_one_would(
+def test_a_replay_that_continues_reports_what_a_new_one_would(
     toml: str, spec: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
 ) -> None:
     made = plan(toml, spec, steps={"a": FULL} if "[[steps]]" in toml else None, root=COMPLETE)

@@ -69,7 +69,7 @@ def shape(found: list[Span]) -> list[tuple[str, str, float, float, str]]:
     return [(each.name, names.get(each.parent, ""), each.start - 1000, each.end - 1000, each.error) for each in found]
 
 
-def test_a_trial_is_made_of_attempts_these_of_steps_and_steps_of_phases() -> None:
+def test_a_trial_is_created_of_attempts_these_of_steps_and_steps_of_phases() -> None:
     assert shape(spans(trial(**DONE))) == [
         ("trial t", "", 0, 51, "AgentTimeoutError"),
         ("attempt 1", "trial t", 5, 20, "Evicted"),

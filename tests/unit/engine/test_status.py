@@ -112,18 +112,18 @@ def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
     noted = status.observed(changed)
     assert noted.observed_generation == 4
     assert {each.observed_generation for each in noted.conditions} == {4}
-    told = {"observed_generation": 3, "conditions": done.conditions}
-    assert noted.model_copy(update=told) == done
+    seen_text = {"observed_generation": 3, "conditions": done.conditions}
+    assert noted.model_copy(update=seen_text) == done
 
 
-def test_a_trial_that_begins_keeps_its_first_start() -> None:
+def test_a_trial_that_starts_keeps_its_first_start() -> None:
     first = status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW)
     assert (first.phase, first.attempt, first.pod_name, first.task, first.start_time) == ("Pending", 1, "t-1", "org/task", THEN)
     second = status.attempt_started(trial(first), 1, "t-1-root", "org/task", "1000:1000", NOW + 60)
     assert (second.pod_name, second.image_user, second.start_time, second.pod_uid) == ("t-1-root", "1000:1000", THEN, None)
 
 
-def test_a_running_trial_says_where_it_is() -> None:
+def test_a_running_trial_shows_where_it_is() -> None:
     journal = Journal(steps=[run("a"), run("b", completed_at=None, phase="verifier", timings={AGENT: (10.0, 12.34567)})])
     made = status.running(trial(), journal, NOW, isolation="User", node_name="n1")
     assert (made.phase, made.current_step, made.isolation, made.node_name) == ("Running", "b", "User", "n1")
@@ -148,7 +148,7 @@ def test_a_running_trial_says_where_it_is() -> None:
         (Journal(steps=[run()], exception=StepException("OverflowError", "big")), "ended after 1 steps with OverflowError: big"),
     ],
 )
-def test_a_complete_trial_says_how_it_went(journal: Journal, message: str) -> None:
+def test_a_complete_trial_shows_how_it_went(journal: Journal, message: str) -> None:
     made = status.complete(trial(EVERY["Running"]), journal, "uri", NOW)
     assert (made.phase, made.conditions[0].reason, made.conditions[0].message) == ("Complete", "TrialComplete", message)
     assert (made.current_step, made.completion_time, made.results) == (None, THEN, "uri")
@@ -205,8 +205,8 @@ def test_a_failed_trial_has_no_reward_and_keeps_its_steps() -> None:
 
 
 def test_a_lost_attempt_is_on_record_with_what_it_had() -> None:
-    begun = status.attempt_started(trial(), 1, "t-1", "task", None, NOW)
-    running = status.running(trial(begun), Journal(steps=[run()]), NOW, pod_uid="p1", node_name="n")
+    was_started = status.attempt_started(trial(), 1, "t-1", "task", None, NOW)
+    running = status.running(trial(was_started), Journal(steps=[run()]), NOW, pod_uid="p1", node_name="n")
     lost = status.attempt_failed(trial(running), "Evicted", "for the node's sake", NOW + 60)
     (attempt,) = lost.attempts
     assert (attempt.number, attempt.pod_name, attempt.pod_uid, attempt.node_name) == (1, "t-1", "p1", "n")
@@ -331,8 +331,8 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
     journal = Journal(steps=[hostile(number) for number in range(100)], rewards=hostile(0).rewards)
     made = trial()
     for attempt in (1, 2):
-        begun = status.attempt_started(made, attempt, f"t-{attempt}", "task", None, NOW)
-        running = status.running(trial(begun), journal, NOW)
+        was_started = status.attempt_started(made, attempt, f"t-{attempt}", "task", None, NOW)
+        running = status.running(trial(was_started), journal, NOW)
         made = trial(status.attempt_failed(trial(running), "Evicted", "🎉" * 5000, NOW))
     for last in (status.complete(made, journal, "uri", NOW), status.running(made, journal, NOW)):
         content = to_json(last)
@@ -343,7 +343,7 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         assert to_json(parse_status({"status": content})) == content  # a status that was read causes no new write
 
 
-def told_at_length(number: int, message: str = "") -> StepRun:
+def long_step(number: int, message: str = "") -> StepRun:
     """Return a step with a long name, several rewards, timings of all phases, files and a gate."""
     rewards = {"reward": 0.8333333333, **{f"rubric-{key}-of-the-judge": 0.123456789 for key in range(4)}}
     timings = dict.fromkeys((SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS), (1000.0, 2234.567))
@@ -357,7 +357,7 @@ def told_at_length(number: int, message: str = "") -> StepRun:
 @pytest.mark.parametrize("message", ["", "x" * 5000])
 @pytest.mark.parametrize("lost", [0, 3])
 def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) -> None:
-    journal = Journal(steps=[told_at_length(number, message) for number in range(100)], rewards={"reward": 0.5})
+    journal = Journal(steps=[long_step(number, message) for number in range(100)], rewards={"reward": 0.5})
     made = trial()
     for number in range(lost):
         made = trial(
@@ -369,7 +369,7 @@ def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) ->
     assert len(content["attempts"]) == lost
 
 
-def test_an_ordinary_trial_is_told_in_full() -> None:
+def test_an_ordinary_trial_is_described_in_full() -> None:
     steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
     content = to_json(status.complete(trial(), Journal(steps=steps), "uri", NOW))
     assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
@@ -381,7 +381,7 @@ def test_an_ordinary_trial_is_told_in_full() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "year"), [(-1e10, 1970), (0.0, 1970), (4e9, 2096), (2.0**53, 9999)])
-def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None:
+def test_any_time_a_runner_reports_can_be_shown(seconds: float, year: int) -> None:
     shown = status.step_status(run(started_at=seconds, completed_at=seconds)).start_time
     assert shown and shown.year == year
 
@@ -390,7 +390,7 @@ def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("former", "spec", "told"),
+    ("former", "spec", "seen_text"),
     [
         (TrialStatus(), {}, ("Suspended", "spec.suspend is true; set it to false to start")),
         (
@@ -410,38 +410,38 @@ def test_any_time_a_runner_tells_can_be_shown(seconds: float, year: int) -> None
         ),
     ],
 )
-def test_a_suspended_trial_says_what_going_on_will_mean(former: TrialStatus, spec: dict[str, Any], told: tuple[str, str]) -> None:
+def test_a_suspended_trial_shows_what_resuming_does(former: TrialStatus, spec: dict[str, Any], seen_text: tuple[str, str]) -> None:
     made = status.suspended(trial(former, suspend=True, **spec), NOW)
-    assert {(each.reason, each.message) for each in made.conditions if each.type == "Ready" or each.status == "True"} == {told}
+    assert {(each.reason, each.message) for each in made.conditions if each.type == "Ready" or each.status == "True"} == {seen_text}
 
 
-def test_a_step_that_has_not_begun_is_not_shown_while_paused() -> None:
+def test_a_step_that_has_not_started_is_not_shown_while_paused() -> None:
     made = status.paused(trial(suspend=True), Journal([run(), StepRun("b")]), NOW)
     assert ([step.name for step in made.steps], made.current_step) == (["a"], "a")
 
 
-def test_time_suspended_adds_up_once_the_trial_has_begun() -> None:
-    began = status.attempt_started(trial(suspend=True), 1, "t-1", "task", None, NOW)
-    assert began.suspended_seconds is None
-    once = status.at_current_step(trial(began), NOW + 50)
+def test_time_suspended_adds_up_once_the_trial_has_started() -> None:
+    started = status.attempt_started(trial(suspend=True), 1, "t-1", "task", None, NOW)
+    assert started.suspended_seconds is None
+    once = status.at_current_step(trial(started), NOW + 50)
     assert once.suspended_seconds == 51  # a status has times in whole seconds
     again = status.at_current_step(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
     assert again.suspended_seconds == 82
     assert status.at_current_step(trial(again), NOW + 500).suspended_seconds == 82
 
 
-def test_an_attempt_after_a_suspension_began_when_that_ended() -> None:
+def test_an_attempt_after_a_suspension_started_when_that_ended() -> None:
     first = status.attempt_failed(trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
     held = status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10)
     resumed = status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100)
-    began = [each.start_time for each in status.attempt_failed(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
-    assert [(each - THEN).total_seconds() for each in began if each] == [0, 100]
+    started = [each.start_time for each in status.attempt_failed(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
+    assert [(each - THEN).total_seconds() for each in started if each] == [0, 100]
 
 
 # failure classes
 
 
-def test_the_time_of_a_verifiers_pod_stays_when_it_is_made_again_as_root() -> None:
+def test_the_time_of_a_verifiers_pod_stays_when_it_is_created_again_as_root() -> None:
     first = status.verifier_wanted(trial(), "t-1-v0", None, NOW)
     assert (first.pod_name, first.image_user, first.start_time) == ("t-1-v0", None, THEN)
     named = trial(TrialStatus(verifier=first))
@@ -450,13 +450,13 @@ def test_the_time_of_a_verifiers_pod_stays_when_it_is_made_again_as_root() -> No
     assert later and later > THEN
 
 
-def test_a_failed_trial_tells_the_step_it_was_in() -> None:
+def test_a_failed_trial_reports_the_step_it_was_in() -> None:
     failure = status.failed(trial(TrialStatus(current_step="b")), "DeadlineExceeded", "late", NOW).failure
     assert failure and (failure.class_, failure.reason, failure.step) == ("User", "DeadlineExceeded", "b")
     assert to_json(TrialStatus(failure=failure))["failure"] == {"class": "User", "reason": "DeadlineExceeded", "step": "b"}
 
 
-def test_a_complete_trial_tells_what_ended_it_and_nothing_after_a_gate_or_all_steps() -> None:
+def test_a_complete_trial_reports_what_ended_it_and_nothing_after_a_gate_or_all_steps() -> None:
     exceptions = {"a": StepException("AgentTimeoutError", "late", AGENT), "": StepException("OverflowError", "inf")}
     for steps, own, wanted in (
         ([run("a", exception=exceptions["a"])], None, ("Agent", "AgentTimeoutError", "a")),

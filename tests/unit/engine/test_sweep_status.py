@@ -53,13 +53,13 @@ def done(*numbers: int, reward: float = 1.0) -> list[TrialFacts]:
     return [TrialFacts(number, "Complete", reward, pod_seconds=3600.0) for number in numbers]
 
 
-def test_a_sweep_that_begins_says_how_much_it_will_be() -> None:
+def test_a_sweep_that_starts_shows_how_much_it_will_be() -> None:
     status = started().status
     assert why(status) == ("Pending", "SweepStarted", "2 tasks, 2 agents, 4 trials")
     assert (status.trials.total, status.start_time is not None, holding(status)) == (4, True, {"Reconciling"})
 
 
-def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_begun() -> None:
+def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_started() -> None:
     elsewhere: dict[str, Any] = {"tasks": None, "tasksFrom": {"git": {"url": "https://git.example/r"}}}
     found = sweep(**elsewhere, suspend=True)
     status = sweep_status.suspended_before_start(found, NOW)
@@ -82,7 +82,7 @@ def test_it_makes_trials_while_there_is_room() -> None:
     assert found.seconds is None
 
 
-def test_at_its_end_it_tells_each_agents_mean_and_what_did_not_count() -> None:
+def test_at_its_end_it_reports_each_agents_mean_and_what_did_not_count() -> None:
     ended = [*done(0), TrialFacts(1, "Complete", 0.25), TrialFacts(2, "Failed", blame="Infrastructure"), *done(3, reward=0.5)]
     status = next_of(started(), ended).status
     assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
@@ -137,7 +137,7 @@ def test_a_spent_budget_lets_what_is_live_end() -> None:
     assert "; 2 of 4 trials were created" in why(ended)[2]
 
 
-def test_pods_that_go_on_working_are_counted_now_and_then_where_there_is_a_budget() -> None:
+def test_pods_that_keep_working_are_counted_now_and_then_where_there_is_a_budget() -> None:
     active = [TrialFacts(0, "Active", since=NOW, phase="Running")]
     assert next_of(started(stopWhen={"podHours": 1}), active, at=60).seconds == BUDGET_CHECK_SECONDS
     assert why(next_of(started(stopWhen={"podHours": 1}), active, at=3600).status)[0] == "Halting"
@@ -181,7 +181,7 @@ def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:
     assert why(next_of(sweep(resumed.status, **options), at=1051).status)[0] == "Failed"
 
 
-def test_a_trial_that_cannot_be_made_is_told_as_long_as_nothing_else_ends_the_sweep() -> None:
+def test_a_trial_that_cannot_be_created_is_reported_as_long_as_nothing_else_ends_the_sweep() -> None:
     error = CreationError("NameTaken", "somebody has it")
     status = next_of(started(), error=error).status
     assert why(status) == ("Running", "NameTaken", "somebody has it")
@@ -190,7 +190,7 @@ def test_a_trial_that_cannot_be_made_is_told_as_long_as_nothing_else_ends_the_sw
     assert holding(next_of(started(suspend=True), error=error).status) == {"Reconciling", "Suspended"}
 
 
-def test_one_that_cannot_begin_or_be_run_says_why() -> None:
+def test_one_that_cannot_start_or_be_run_reports_why() -> None:
     assert why(sweep_status.waiting(sweep(), "TaskFetching", "soon", NOW)) == ("Pending", "TaskFetching", "soon")
     status = sweep_status.failed(sweep(), "InvalidSpec", "spec.x: wrong", NOW)
     assert why(status) == ("Failed", "InvalidSpec", "spec.x: wrong") and holding(status) == {"Failed", "Stalled"}
@@ -240,7 +240,7 @@ FACTS = st.builds(
     st.floats(0, 200),
     st.integers(0, 3),
 )
-def test_whatever_there_is_no_trial_is_made_twice_nor_one_too_many_and_what_ended_has_nothing_live(
+def test_no_trial_is_created_twice_or_beyond_the_limit_and_a_finished_sweep_has_none_active(
     trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float, prestart: int
 ) -> None:
     found = started(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)

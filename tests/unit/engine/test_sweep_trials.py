@@ -39,7 +39,7 @@ def spec_of(found: TrialSweep, task: str, agent: str) -> dict[str, Any]:
     return next(each["spec"] for each in trials(found) if wanted <= each["metadata"]["annotations"].items())
 
 
-def test_a_trial_says_whose_it_is_and_what_it_is_about() -> None:
+def test_a_trial_shows_whose_it_is_and_what_it_is_about() -> None:
     made = trials(sweep(template={"metadata": {"labels": {"team": "a"}, "annotations": {"why": "nightly"}}}))
     assert len(made) == 8
     metadata = made[6]["metadata"]
@@ -54,7 +54,7 @@ def test_a_trial_says_whose_it_is_and_what_it_is_about() -> None:
     assert owner_of(made[6]) == ("nightly", "sweep-uid")
 
 
-def test_one_that_is_made_early_waits_ready_for_the_sweep_to_let_it_begin() -> None:
+def test_one_that_is_created_early_waits_ready_for_the_sweep_to_let_it_start() -> None:
     found = sweep(template={"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})
     usual, early = (manifest(found, plan(found, found.spec.tasks), 0, early=each) for each in (False, True))
     assert early["spec"] == {**usual["spec"], "suspend": True, "prestart": True}
@@ -182,21 +182,21 @@ FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 SECONDS = 1767225600.0
 
 
-def test_a_trial_that_nobody_has_looked_at_is_live() -> None:
+def test_a_trial_that_nobody_has_reconciled_is_active() -> None:
     assert facts(trial()) == TrialFacts(3, "Active")
 
 
-def test_a_number_that_is_none_is_told_apart() -> None:
+def test_a_number_that_is_none_is_distinguished() -> None:
     assert facts(trial(number="x")).number == facts({"metadata": {}}).number == -1
 
 
-def test_a_live_trial_tells_since_when_its_pod_works() -> None:
+def test_an_active_trial_reports_since_when_its_pod_works() -> None:
     status = {"phase": "Running", "steps": [{"startTime": FIRST}, {"startTime": LATER}], "rewards": None}
     assert facts(trial(status)) == TrialFacts(3, "Active", since=SECONDS, phase="Running")
     assert facts(trial({"phase": "Suspended", "steps": [{}]})).phase == "Suspended"
 
 
-def test_a_trial_at_its_end_tells_its_reward_and_what_its_pods_worked() -> None:
+def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> None:
     status = {
         "conditions": held("Complete"),
         "rewards": {"reward": 0.5, "style": 1},

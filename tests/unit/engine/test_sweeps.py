@@ -35,7 +35,7 @@ def test_every_task_meets_every_agent_as_often_as_asked(grid: Grid) -> None:
         ("Tasks", [Cell(0, 0, 1), Cell(0, 0, 2), Cell(0, 1, 1), Cell(0, 1, 2)]),
     ],
 )
-def test_the_order_says_what_comes_first(order: Order, first: list[Cell]) -> None:
+def test_the_order_shows_what_comes_first(order: Order, first: list[Cell]) -> None:
     grid = replace(GRID, order=order)
     assert [grid.cell(number) for number in range(4)] == first
 
@@ -79,14 +79,14 @@ def test_in_an_agents_mean_every_task_weighs_the_same_however_many_of_its_trials
     assert (found.agents[0].counted, found.agents[0].mean) == (3, 0.5)
 
 
-def test_a_sweep_is_over_when_all_were_made_and_none_is_at_work() -> None:
+def test_a_sweep_is_finished_when_all_were_created_and_none_is_at_work() -> None:
     done = [TrialFacts(number, "Complete", reward=1.0) for number in range(12)]
     assert tally(GRID, 12, done, NOW).all_finished
     assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Active")], NOW).all_finished
     assert tally(GRID, 12, done[1:], NOW).all_finished
 
 
-def test_trials_that_are_there_were_made_whatever_the_status_says() -> None:
+def test_trials_that_are_there_were_created_whatever_the_status_is() -> None:
     counts = tally(GRID, 0, [TrialFacts(0, "Active"), TrialFacts(2, "Active")], NOW)
     assert (counts.created, counts.deleted) == (3, 1)
     assert to_create(counts, Limits(4)) == range(3, 5)

@@ -172,7 +172,7 @@ def test_network_modes_where_policies_are_enforced(text: str, wanted: Network | 
         (task("", f"[steps.verifier.environment]\n{NO_NETWORK}"), "steps.verifier.environment.network_mode: no-network"),
     ],
 )
-def test_where_they_are_not_it_says_what_to_set(toml: str, named: str) -> None:
+def test_where_they_are_not_it_shows_what_to_set(toml: str, named: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^{named}.*trials.networkPolicyEnforced.*MULTISTEP_NETWORK_POLICY_ENFORCED"):
         plan(toml)
 

@@ -76,7 +76,7 @@ def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
     assert (kstatus(found), argo_health(found)[0]) == ("Current", "Healthy")
 
 
-def test_messages_tell_rewards_and_reasons_whatever_is_in_them() -> None:
+def test_messages_report_rewards_and_reasons_whatever_is_in_them() -> None:
     assert argo_health(resource(content_of(COMPLETE)))[1] == "reward 0.5, ran 1 steps"
     assert argo_health(resource(content_of(FAILED)))[1] == 'DeadlineExceeded: it took\n"too" long \\'
     assert argo_health(resource(content_of(STATES["complete without a reward"][0])))[1].startswith("no reward, ran 0 steps")

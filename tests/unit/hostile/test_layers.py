@@ -83,7 +83,7 @@ def test_layers_are_laid_one_above_the_other(layers: list[list[tuple[str, bytes,
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "output"),
     [
         ([file("../x")], "refused"),
         ([file("a/../../x")], "refused"),
@@ -94,8 +94,8 @@ def test_layers_are_laid_one_above_the_other(layers: list[list[tuple[str, bytes,
         ([file(f"x{number}") for number in range(60)], "50 files"),
     ],
 )
-def test_what_a_task_cannot_have_is_refused(members: list[tuple[str, bytes, int, str]], said: str) -> None:
-    with pytest.raises(SourceError, match=said):
+def test_what_a_task_cannot_have_is_refused(members: list[tuple[str, bytes, int, str]], output: str) -> None:
+    with pytest.raises(SourceError, match=output):
         entries(layer(members))
 
 

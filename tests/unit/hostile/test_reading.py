@@ -213,7 +213,7 @@ async def test_a_process_that_dies_again_and_again_fails_the_trial() -> None:
     assert isinstance(error, InvalidSpec) and f"{TRIES} times in a row" in str(error)
 
 
-async def test_a_trial_is_woken_when_its_read_ends_and_told_what_went_wrong() -> None:
+async def test_a_trial_is_requeued_when_its_read_ends_and_gets_its_error() -> None:
     woken: list[Any] = []
     reads = Reads(woken.append, patience_seconds=0.01)
     gate = asyncio.Event()

@@ -82,10 +82,10 @@ def lying(lie: Callable[[int, bytes], bytes], **options: Any) -> World:
     return World(wrap=lambda cluster: cast(Cluster, Lying(cluster, lie)), **options)
 
 
-@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
+@pytest.mark.parametrize("output", NONSENSE.values(), ids=NONSENSE)
 @pytest.mark.parametrize("first", [1, 12, 60])
-async def test_a_runner_that_talks_nonsense_for_good_ends_the_trial_without_a_reward(first: int, said: bytes) -> None:
-    world = lying(lambda number, data: said if number >= first else data)
+async def test_a_runner_that_talks_nonsense_for_good_ends_the_trial_without_a_reward(first: int, output: bytes) -> None:
+    world = lying(lambda number, data: output if number >= first else data)
     await assert_clear_end(world)
     assert world.condition[:2] == ("Failed", "RunnerBroken")
     assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
@@ -93,9 +93,9 @@ async def test_a_runner_that_talks_nonsense_for_good_ends_the_trial_without_a_re
     assert all(set(runner.starts.values()) <= {1} for runner in world.cluster.runners.values())
 
 
-@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
-async def test_nonsense_for_a_moment_changes_nothing(said: bytes) -> None:
-    world = lying(lambda number, data: said if number in (1, 2, 40, 90) else data)
+@pytest.mark.parametrize("output", NONSENSE.values(), ids=NONSENSE)
+async def test_nonsense_for_a_moment_changes_nothing(output: bytes) -> None:
+    world = lying(lambda number, data: output if number in (1, 2, 40, 90) else data)
     await assert_clear_end(world)
     assert (world.condition[1], world.status.reward) == ("TrialComplete", "0.5")
     assert set(world.runner.starts.values()) == {1}
@@ -107,10 +107,10 @@ async def test_nonsense_for_a_moment_changes_nothing(said: bytes) -> None:
 async def test_any_answer_may_be_spoilt(apart: bool, data: st.DataObject) -> None:
     at, for_good = data.draw(st.integers(1, 120)), data.draw(st.booleans())
 
-    def lie(number: int, said: bytes) -> bytes:
-        if said[:1] not in (MESSAGE, END) or number < at or (number > at and not for_good):
-            return said
-        return encode_json(said[:1], data.draw(spoilt(json.loads(said[5:]))))
+    def lie(number: int, output: bytes) -> bytes:
+        if output[:1] not in (MESSAGE, END) or number < at or (number > at and not for_good):
+            return output
+        return encode_json(output[:1], data.draw(spoilt(json.loads(output[5:]))))
 
     trial = manifest({"activeDeadlineSeconds": 900}, config=SEPARATE if apart else CONFIG)
     await assert_clear_end(lying(lie, trial=trial))

@@ -53,8 +53,8 @@ async def client_of(
 
 def status(code: int, reason: str = "", message: str = "because", **headers: str) -> Answer:
     async def answer(_request: web.Request) -> web.StreamResponse:
-        told = {"kind": "Status", "reason": reason, "message": message}
-        return web.json_response(told, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        reported = {"kind": "Status", "reason": reason, "message": message}
+        return web.json_response(reported, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()})
 
     return answer
 
@@ -103,7 +103,7 @@ async def test_a_refusal_becomes_an_error_with_the_servers_words(code: int, reas
     assert len(server.seen) == (4 if code == 429 else 1)  # a write that may have succeeded is never sent again
 
 
-async def test_a_refusal_without_a_status_object_is_told_as_it_came() -> None:
+async def test_a_refusal_without_a_status_object_is_reported_as_it_came() -> None:
     async def page(_request: web.Request) -> web.StreamResponse:
         return web.Response(status=403, text="<html>proxy says no</html>")
 
@@ -133,7 +133,7 @@ async def test_a_request_that_shall_come_much_later_is_given_up_for_now() -> Non
     assert len(server.seen) == 1
 
 
-async def test_an_event_is_sent_once_whatever_the_server_says() -> None:
+async def test_an_event_is_sent_once_whatever_the_server_answers() -> None:
     async with client_of(status(429)) as (client, server):
         with pytest.raises(Unavailable):
             await client.create(event_manifest(POD, reason="R", message="m"))
@@ -228,7 +228,7 @@ async def test_a_list_is_read_page_by_page() -> None:
     assert server.seen[1][1].endswith("&continue=next")
 
 
-async def test_a_list_whose_next_page_expired_begins_again() -> None:
+async def test_a_list_whose_next_page_expired_restarts() -> None:
     async with client_of(page(["a"], "next"), status(410, "Expired"), page(["a"], "new"), page(["b"])) as (client, _):
         assert len(await client.list_all(PODS, "ns")) == 2
 
@@ -313,7 +313,7 @@ async def follow(client: Client, count: int) -> list[tuple[str, str, str]]:
     raise AssertionError("a watch never ends by itself")
 
 
-async def test_a_watch_lists_then_follows_and_goes_on_where_it_was() -> None:
+async def test_a_watch_lists_then_follows_and_continues_where_it_was() -> None:
     first = stream(("MODIFIED", pod("a", "10")), ("BOOKMARK", pod("", "15")))
     second = stream(("ADDED", pod("b", "16")), ("DELETED", pod("a", "17")))
     async with client_of(page(["a"]), first, second) as (client, server):
@@ -328,7 +328,7 @@ async def test_a_watch_lists_then_follows_and_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("gone", [stream(("ERROR", {"code": 410, "reason": "Expired"})), status(410, "Expired")])
-async def test_after_a_gap_only_differences_are_told(gone: Answer) -> None:
+async def test_after_a_gap_only_differences_are_reported(gone: Answer) -> None:
     later = {"metadata": {"resourceVersion": "20"}, "items": [pod("a", "1"), pod("c", "18"), pod("d", "19")]}
     async with client_of(page(["a", "b", "c"]), gone, later, stream()) as (client, _):
         seen = await follow(client, 6)
@@ -429,7 +429,7 @@ def only(token: str) -> Answer:
     return answer
 
 
-async def test_a_kubeconfig_tells_server_token_and_namespace(tmp_path: Path) -> None:
+async def test_a_kubeconfig_reports_server_token_and_namespace(tmp_path: Path) -> None:
     async with serve(only("t0")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
         assert client.namespace == "team"
         await client.create(POD)

@@ -22,5 +22,5 @@ def test_texts_are_the_same_when_read_back_as_yaml(text: str) -> None:
     assert yaml.safe_load(encode({"a": text}))["a"] == text
 
 
-def test_half_a_surrogate_pair_which_yaml_cannot_say_is_replaced() -> None:
+def test_half_a_surrogate_pair_which_yaml_cannot_encode_is_replaced() -> None:
     assert json.loads(encode({"a": "x\ud800"})) == {"a": "x\ufffd"}

@@ -23,8 +23,8 @@ from tests.support.fake_runner import FakeRunner
 
 def failure(code: int) -> bytes:
     causes = [{"reason": "ExitCode", "message": str(code)}]
-    told = {"status": "Failure", "reason": "NonZeroExitCode", "message": f"exit {code}", "details": {"causes": causes}}
-    return b"\x03" + json.dumps(told).encode()
+    reported = {"status": "Failure", "reason": "NonZeroExitCode", "message": f"exit {code}", "details": {"causes": causes}}
+    return b"\x03" + json.dumps(reported).encode()
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def test_large_sends_are_cut_into_chunks() -> None:
     assert sizes == [MAX_CHUNK_BYTES, MAX_CHUNK_BYTES, 1]
 
 
-async def test_an_exit_code_is_told() -> None:
+async def test_an_exit_code_is_reported() -> None:
     async def fail(socket: web.WebSocketResponse) -> None:
         await socket.send_bytes(b"\x02not PID 1's friend\n")
         await socket.send_bytes(failure(3))
@@ -208,10 +208,10 @@ async def test_the_command_is_asked_for_word_by_word() -> None:
     )
 
 
-async def test_a_refused_handshake_says_why() -> None:
+async def test_a_refused_handshake_reports_why() -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
-        told = {"kind": "Status", "reason": "NotFound", "message": 'pods "pod" not found'}
-        return web.json_response(told, status=404)
+        reported = {"kind": "Status", "reason": "NotFound", "message": 'pods "pod" not found'}
+        return web.json_response(reported, status=404)
 
     async with serve(refuse) as server:
         connection = server.connection()
@@ -333,7 +333,7 @@ async def test_many_streams_are_open_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "status"),
+    ("reported", "status"),
     [
         (b'{"status":"Success"}', ExitStatus(0)),
         (failure(137)[1:], ExitStatus(137, "exit 137")),
@@ -341,10 +341,10 @@ async def test_many_streams_are_open_at_once() -> None:
         (b'{"status":"Failure","details":null}', ExitStatus(None)),
     ],
 )
-def test_a_status_is_read(told: bytes, status: ExitStatus) -> None:
-    assert exit_status(told) == status
+def test_a_status_is_read(reported: bytes, status: ExitStatus) -> None:
+    assert exit_status(reported) == status
 
 
-@pytest.mark.parametrize("told", [b"", b"[]", b"null", b'{"details":5}', b'{"details":{"causes":[7]}}', b"[" * 100_000])
-def test_a_status_without_sense_is_neither_success_nor_failure(told: bytes) -> None:
-    assert exit_status(told).code is None
+@pytest.mark.parametrize("reported", [b"", b"[]", b"null", b'{"details":5}', b'{"details":{"causes":[7]}}', b"[" * 100_000])
+def test_a_status_without_sense_is_neither_success_nor_failure(reported: bytes) -> None:
+    assert exit_status(reported).code is None

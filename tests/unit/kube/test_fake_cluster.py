@@ -77,6 +77,6 @@ async def test_every_point_can_fail() -> None:
     assert starts == [0, 0, 0, 0, 0, 1]
 
 
-async def test_a_write_may_have_happened_though_nobody_was_told() -> None:
+async def test_a_write_may_have_happened_though_the_response_was_lost() -> None:
     cluster = await work(Faults().fail(3, Unavailable("no answer")))
     assert (await cluster.get(PODS, "default", "p"))["status"]["phase"] == "Running"

@@ -33,13 +33,13 @@ class Place:
 
     async def until_taken(self, lease: Lease, *, most_seconds: float = 60.0) -> float:
         """Attempt to acquire the lease once per second. Return the seconds it took."""
-        began = self.passed
+        started = self.passed
         await lease.attempt()
         while not lease.held:
             self.passed += 1.0
-            assert self.passed - began < most_seconds
+            assert self.passed - started < most_seconds
             await lease.attempt()
-        return self.passed - began
+        return self.passed - started
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_a_lease_that_somebody_took_by_force_is_lost(place: Place) -> None
     assert not first.held
 
 
-async def test_a_lease_that_was_deleted_is_made_again(place: Place) -> None:
+async def test_a_lease_that_was_deleted_is_created_again(place: Place) -> None:
     first, second = place.lease("a"), place.lease("b")
     await first.attempt()
     place.cluster.remove("Lease", NAMESPACE, NAME)
@@ -291,5 +291,5 @@ async def test_standing_by_survives_an_api_server_that_is_away(place: Place, mon
     assert lease.held and place.passed >= 100
 
 
-def test_the_clock_goes_on() -> None:
+def test_the_clock_continues() -> None:
     assert 0 < boot_time() <= boot_time()

@@ -24,7 +24,7 @@ def test_a_shard_selects_by_label_and_lists_its_namespaces() -> None:
     assert (Shard().places, Shard(namespaces=["n", "m"]).places) == ([None], ["n", "m"])
 
 
-def test_a_shard_says_what_it_is() -> None:
+def test_a_shard_shows_what_it_is() -> None:
     assert str(Shard()) == "trials without a label multistep.dev/shard, in all namespaces"
     assert str(Shard("a", ["n", "m"])) == "trials with the label multistep.dev/shard=a, in n, m"
 

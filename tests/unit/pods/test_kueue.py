@@ -76,15 +76,15 @@ def test_all_gates_are_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("reported", "message"),
     [
         ({"reason": "WorkloadEvictedDueToPreempted", "message": "to make room"}, "WorkloadEvictedDueToPreempted: to make room"),
         ({"message": "to make room"}, "to make room"),
         ({}, "no reason given"),
     ],
 )
-def test_an_eviction_by_kueue_has_its_reason(told: Object, message: str) -> None:
-    target = {"type": "TerminationTarget", "status": "True", **told}
+def test_an_eviction_by_kueue_has_its_reason(reported: Object, message: str) -> None:
+    target = {"type": "TerminationTarget", "status": "True", **reported}
     found = pod_facts(pod(MANAGED, target))
     assert (found.disruption, found.message) == ("EvictedByKueue", message)
     assert pod_facts(pod({}, target)).disruption == ""  # a pod without Kueue's label was not evicted by Kueue

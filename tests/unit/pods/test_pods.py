@@ -24,9 +24,9 @@ def main(state: Object, **more: Any) -> list[Object]:
     return [{"name": "sidecar", "restartCount": 3, "state": {"running": {}}}, {"name": "main", "state": state, **more}]
 
 
-def test_how_a_container_ended_and_what_it_said_last() -> None:
-    said = {"exitCode": 128, "reason": "StartError", "message": "x" * 600 + "no such file\n"}
-    found = pod_facts(pod(containerStatuses=main({"terminated": said})))
+def test_how_a_container_ended_and_its_last_output() -> None:
+    output = {"exitCode": 128, "reason": "StartError", "message": "x" * 600 + "no such file\n"}
+    found = pod_facts(pod(containerStatuses=main({"terminated": output})))
     assert (found.terminated, found.restarted, found.exit_code, found.exit_reason) == (True, False, 128, "StartError")
     assert found.exit_message.endswith("xno such file") and len(found.exit_message) < 501
 
@@ -44,7 +44,7 @@ def test_a_container_started_again_has_ended(last: Object, wanted: tuple[int | N
     assert (found.exit_code, found.exit_reason) == wanted
 
 
-def test_a_failed_init_container_is_told_from_the_trials_own() -> None:
+def test_a_failed_init_container_is_distinguished_from_the_trials_own() -> None:
     ended = {"exitCode": 3, "reason": "Error"}
     found = pod_facts(pod(phase="Failed", initContainerStatuses=[{"name": "install-runner", "state": {"terminated": ended}}]))
     assert (found.init_failed, found.terminated, found.exit_code) == (True, True, 3)
@@ -96,7 +96,7 @@ def test_the_runner_is_executed_from_a_mount_that_the_container_cannot_write(env
     assert [each["name"] for each in spec["volumes"]] == [mount["name"]] == [init["volumeMounts"][0]["name"]]
 
 
-def test_the_container_is_not_told_which_trial_or_attempt_it_is() -> None:
+def test_the_container_does_not_know_which_trial_or_attempt_it_is() -> None:
     spec = created({})["spec"]
     (container,) = spec["containers"]
     assert spec["hostname"] == "multistep" and "t-3" not in str(spec)

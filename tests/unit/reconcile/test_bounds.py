@@ -169,7 +169,7 @@ def test_a_pod_that_will_not_start_any_more_does_not_count(end: dict[str, object
 
 
 @in_virtual_time
-async def test_news_of_an_earlier_pod_do_not_free_the_place_of_the_next() -> None:
+async def test_events_of_an_earlier_pod_do_not_free_the_place_of_the_next() -> None:
     bound = starts(1, Woken())
     bound.saw(("ns", "a"), replace(POD, name="a-2"))
     bound.saw(("ns", "a"), replace(POD, name="a-1"), gone=True)
@@ -177,7 +177,7 @@ async def test_news_of_an_earlier_pod_do_not_free_the_place_of_the_next() -> Non
 
 
 @in_virtual_time
-async def test_pods_that_were_asked_for_before_the_operator_began_count() -> None:
+async def test_pods_that_were_asked_for_before_the_operator_started_count() -> None:
     bound = starts(2, Woken())
     for key in keys("ns", 3):
         bound.saw(key, POD)

@@ -71,7 +71,7 @@ async def course_of(scenario: Scenario) -> Course:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-async def test_wherever_the_operator_dies_and_whatever_the_next_one_is_told_the_trial_ends_the_same(scenario: Scenario) -> None:
+async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_trial_ends_the_same(scenario: Scenario) -> None:
     """Points between two changes of the world leave the same state; test only one of them."""
     course = await course_of(scenario)
     runs: Counter[str] = Counter()
@@ -97,7 +97,7 @@ async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario) -
     tally.crashes["run a call failed"] += len(course.trace)
 
 
-async def test_wherever_the_pod_is_lost_the_trial_begins_anew_and_ends_the_same() -> None:
+async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same() -> None:
     course = await course_of(SCENARIOS["short"])
     tried = 0
     for at, point in enumerate(course.trace):
@@ -120,7 +120,7 @@ def delete_trial(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["long phases", "verified apart"])
-async def test_wherever_the_trial_is_deleted_nothing_of_it_goes_on(name: str) -> None:
+async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str) -> None:
     course = await course_of(SCENARIOS[name])
     for at, point in enumerate(course.trace):
         for world, first in ((course.alive(at, delete_trial), None), (course.after_death(at), 1.0)):
@@ -138,7 +138,7 @@ def owners(each: Object) -> list[str]:
     return [owner["uid"] for owner in each["metadata"].get("ownerReferences", [])]
 
 
-async def test_dying_again_and_again_is_no_worse() -> None:
+async def test_dying_repeatedly_is_no_worse() -> None:
     """The points are random, with a fixed seed."""
     calm = await undisturbed(LONG)
     wanted, points = end_of(calm), len(calm.faults.trace)
@@ -215,14 +215,14 @@ class Late(Wrapped):
     """The pod's readiness is some reads old: the kubelet reports it late."""
 
     reads: int
-    told: list[Object] = field(default_factory=list)
+    reported: list[Object] = field(default_factory=list)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         pod = await self.cluster.get(resource, namespace, name)
         if resource != PODS:
             return pod
-        self.told.append(pod["status"]["conditions"][0])
-        late = self.told[max(0, len(self.told) - 1 - self.reads)]
+        self.reported.append(pod["status"]["conditions"][0])
+        late = self.reported[max(0, len(self.reported) - 1 - self.reads)]
         return {**pod, "status": {**pod["status"], "conditions": [late]}}
 
 
@@ -248,7 +248,7 @@ class Vanishing(Wrapped):
         return await self.cluster.open_exec(namespace, pod, *rest)
 
 
-async def test_a_pod_that_goes_between_look_and_exec_is_looked_for_again() -> None:
+async def test_a_pod_that_goes_between_read_and_exec_is_read_again() -> None:
     world = World(wrap=lambda cluster: cast(Cluster, Vanishing(cluster)))
     await world.run()
     assert world.condition[0] == "Complete"

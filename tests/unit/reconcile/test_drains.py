@@ -20,19 +20,19 @@ def budgets(world: World) -> list[str]:
     return [name.removesuffix("-trial-uid") for kind, _, name in world.cluster.objects if kind == "PodDisruptionBudget"]
 
 
-def told(world: World) -> dict[str, str]:
+def reported(world: World) -> dict[str, str]:
     return dict(world.cluster.objects["Pod", KEY[0], "t-1"]["metadata"]["annotations"])
 
 
 async def at_work(settings: dict[str, Any], spec: dict[str, Any] | None = None, **options: Any) -> World:
     world = World(trial=manifest(spec), durations=AGENT, settings=settings, **options)
-    await world.look()
+    await world.reconcile()
     return world
 
 
 async def test_a_pod_may_be_moved() -> None:
     world = await at_work({})
-    assert told(world)[EVICT] == "true" and DISRUPT not in told(world)
+    assert reported(world)[EVICT] == "true" and DISRUPT not in reported(world)
     assert budgets(world) == []
     world.pod_status(conditions=[{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}])
     await world.run()
@@ -43,7 +43,7 @@ async def test_a_pod_may_be_moved() -> None:
 
 async def test_a_drain_waits_for_a_pod_by_a_budget_of_its_own() -> None:
     world = await at_work(WAIT)
-    assert (told(world)[EVICT], told(world)[DISRUPT]) == ("false", "true")
+    assert (reported(world)[EVICT], reported(world)[DISRUPT]) == ("false", "true")
     assert budgets(world) == ["t-1"]
     budget = world.cluster.objects["PodDisruptionBudget", KEY[0], "t-1-trial-uid"]
     pod = world.cluster.objects["Pod", KEY[0], "t-1"]
@@ -58,7 +58,7 @@ async def test_a_drain_waits_for_a_pod_by_a_budget_of_its_own() -> None:
 @pytest.mark.parametrize(
     "spec", [{"podCleanup": "Never"}, {"podCleanup": "Never", "stop": True}, {}], ids=["kept", "stopped", "gone"]
 )
-async def test_what_is_over_holds_no_drain_up(spec: dict[str, Any]) -> None:
+async def test_what_is_finished_holds_no_drain_up(spec: dict[str, Any]) -> None:
     world = await at_work(WAIT, {key: value for key, value in spec.items() if key != "stop"})
     world.change_trial(**spec)
     await world.run()
@@ -86,14 +86,14 @@ async def test_a_verifiers_pod_is_waited_for_too() -> None:
     assert budgets(world) == []
 
 
-async def test_a_pod_template_may_say_what_autoscalers_are_told() -> None:
+async def test_a_pod_template_may_set_what_autoscalers_read() -> None:
     template = {"metadata": {"annotations": {EVICT: "false"}}}
     world = await at_work({}, {"environment": {"podTemplate": template}})
-    assert told(world)[EVICT] == "false"
+    assert reported(world)[EVICT] == "false"
 
 
 @pytest.mark.parametrize("at", range(1, 12))
-async def test_a_budget_is_made_once_whenever_a_call_fails(at: int) -> None:
+async def test_a_budget_is_created_once_whenever_a_call_fails(at: int) -> None:
     world = World(settings=WAIT, faults=Faults().fail(at, Unavailable("no answer")))
     await world.run()
     assert (world.condition[0], budgets(world), world.pods) == ("Complete", [], [])

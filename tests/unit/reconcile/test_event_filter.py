@@ -22,7 +22,7 @@ def pod(**status: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {}, "status": status}
 
 
-def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_name_are() -> None:
+def test_a_trials_own_status_is_ignored_but_its_spec_its_end_and_another_of_its_name_are() -> None:
     event_filter = EventFilter()
     assert event_filter.trial(trial(), "ADDED") == KEY
     assert event_filter.trial({**trial(), "status": {"phase": "Running"}}, "MODIFIED") is None
@@ -32,13 +32,13 @@ def test_a_trials_own_status_is_no_news_but_its_spec_its_end_and_another_of_its_
     assert event_filter.trial(trial(uid="another"), "ADDED") == KEY
 
 
-def test_whatever_a_listing_brings_is_news() -> None:
+def test_whatever_a_listing_returns_needs_a_reconcile() -> None:
     event_filter = EventFilter()
     assert [event_filter.trial(trial(), None), event_filter.trial(trial(), None)] == [KEY, KEY]
     assert [event_filter.pod(pod(phase="Pending"), None) is not None for _ in range(2)] == [True, True]
 
 
-def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
+def test_a_pod_needs_a_reconcile_when_a_decision_could_change_with_it() -> None:
     event_filter = EventFilter()
     pending = pod(phase="Pending")
     assert event_filter.pod(pending, "ADDED") == PodEvent(KEY, pod_facts(pending), None)
@@ -49,13 +49,13 @@ def test_a_pod_is_news_when_a_decision_could_change_with_it() -> None:
     assert event_filter.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 
-def test_a_pod_of_nobody_is_no_news() -> None:
+def test_a_pod_of_nobody_is_ignored() -> None:
     stray = pod()
     stray["metadata"]["ownerReferences"] = []
     assert EventFilter().pod(stray, "ADDED") is None
 
 
-def test_a_trial_is_over_as_long_as_its_last_event_says_so() -> None:
+def test_a_trial_is_finished_while_its_last_event_is() -> None:
     event_filter = EventFilter()
     assert not event_filter.finished(KEY)
     for phase, over in (("Running", False), ("Complete", True), ("Failed", True)):

@@ -53,7 +53,7 @@ def no(message: str, status: int = 403) -> ClusterError:
 @pytest.mark.parametrize("status", [403, 422, 400])
 async def test_a_pod_that_a_policy_denies_is_tried_for_a_minute_and_then_the_trial_fails(status: int) -> None:
     world = refusing({"t-1": [no(DENIED, status)] * 100})
-    await world.look()
+    await world.reconcile()
     assert (world.status.phase, world.condition[1]) == ("Pending", "PodForbidden")
     before = world.now
     await world.run()
@@ -94,7 +94,7 @@ async def test_what_can_be_no_pod_is_the_tasks_fault() -> None:
         ("a/setup", {"exitCode": 3}, ("Task", "RuntimeError", "a")),
     ],
 )
-async def test_a_complete_trial_tells_what_ended_it_and_metrics_count_it(
+async def test_a_complete_trial_reports_what_ended_it_and_metrics_count_it(
     id: str, result: dict[str, Any], wanted: tuple[str, str, str]
 ) -> None:
     world = World(results={id: result})
@@ -107,7 +107,7 @@ async def test_a_complete_trial_tells_what_ended_it_and_metrics_count_it(
 
 async def test_a_lost_attempt_is_counted_by_a_reason_of_the_table_only() -> None:
     world = World(durations=LONG)
-    await world.look()
+    await world.reconcile()
     world.pod_status(phase="Failed", reason="OutOfexample.com/gpu", message="no")
     await world.run()
     assert [each.reason for each in world.status.attempts] == ["OutOfexample.com/gpu"]
@@ -277,7 +277,7 @@ async def test_a_finished_trial_that_cannot_be_read_as_a_whole_keeps_its_end_and
     world.cluster.put({**done, part: {**done[part], **broken}})
     writes = list(world.cluster.writes)
     world.reconciler = world.fresh()
-    wait = await world.look()
+    wait = await world.reconcile()
     assert world.pods == ["t-1"] and wait and wait <= 30
     await world.run()
     assert ("MultiStepTrial", *KEY) not in world.cluster.objects
@@ -289,11 +289,11 @@ async def test_a_change_of_a_finished_trials_spec_is_noted_and_changes_nothing_a
     await world.run()
     done = world.object
     world.cluster.put({**done, "metadata": {**done["metadata"], "generation": 2}, "spec": {**done["spec"], "suspend": True}})
-    await world.look()
+    await world.reconcile()
     noted = world.object["status"]
     assert noted["observedGeneration"] == 2 and {each["observedGeneration"] for each in noted["conditions"]} == {2}
-    told = {"observedGeneration": 1, "conditions": [{**each, "observedGeneration": 1} for each in noted["conditions"]]}
-    assert {**noted, **told} == done["status"]
+    reported = {"observedGeneration": 1, "conditions": [{**each, "observedGeneration": 1} for each in noted["conditions"]]}
+    assert {**noted, **reported} == done["status"]
     writes = len(world.cluster.writes)
-    await world.look()
+    await world.reconcile()
     assert len(world.cluster.writes) == writes

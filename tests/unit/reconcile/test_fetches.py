@@ -105,21 +105,21 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def looks(made: World, times: int = 4) -> None:
+async def reconciles(made: World, times: int = 4) -> None:
     for _ in range(times):
-        await made.look()
+        await made.reconcile()
         await settle()
 
 
-async def test_a_trial_keeps_what_its_branch_was_when_it_began(outside: Outside) -> None:
+async def test_a_trial_keeps_what_its_branch_was_when_it_started(outside: Outside) -> None:
     made = world(outside)
-    await looks(made)
-    begun = made.status.task_source
-    assert begun is not None and (begun.revision, begun.digest) == ("c1", digest_of(task()))
+    await reconciles(made)
+    started = made.status.task_source
+    assert started is not None and (started.revision, started.digest) == ("c1", digest_of(task()))
     outside.commits["c2"], outside.head = task(TOML + "min_reward = 1.0\n"), "c2"
     made.reconciler = made.fresh()
     await made.run()
-    assert made.status.phase == "Complete" and made.status.task_source == begun
+    assert made.status.phase == "Complete" and made.status.task_source == started
 
 
 async def test_what_it_was_is_written_down_before_there_is_a_pod(outside: Outside) -> None:
@@ -133,78 +133,78 @@ async def test_what_it_was_is_written_down_before_there_is_a_pod(outside: Outsid
         return await create(manifest)
 
     made.cluster.create = noted  # type: ignore[method-assign]
-    await looks(made)
+    await reconciles(made)
     assert len(seen) == 1 and seen[0] is not None
 
 
 async def test_after_the_cache_is_lost_the_same_commit_is_fetched_again(outside: Outside) -> None:
     made = world(outside)
-    await looks(made)
+    await reconciles(made)
     outside.commits["c2"], outside.head = task("x"), "c2"
     for each in outside.directory.glob("*-*"):
         each.unlink()
     made.reconciler = made.fresh()
-    await looks(made)
+    await reconciles(made)
     assert [each.revision for each in outside.asked] == ["", "c1"]
     await made.run()
     assert made.status.phase == "Complete"
 
 
-async def test_a_commit_that_is_gone_fails_the_trial_and_says_so(outside: Outside) -> None:
+async def test_a_missing_commit_fails_the_trial_with_a_reason(outside: Outside) -> None:
     made = world(outside)
-    await looks(made)
+    await reconciles(made)
     outside.commits, outside.head = {"c2": task()}, "c2"
     for each in outside.directory.glob("*-*"):
         each.unlink()
     made.reconciler = made.fresh()
-    await looks(made)
+    await reconciles(made)
     failure = made.status.failure
     assert failure is not None and (failure.reason, failure.class_) == ("TaskNotFound", "Task") and made.status.rewards is None
 
 
 async def test_content_that_changed_behind_a_revision_is_refused(outside: Outside) -> None:
     made = world(outside)
-    await looks(made)
+    await reconciles(made)
     outside.commits["c1"] = task(TOML + "min_reward = 1.0\n")
     for each in outside.directory.glob("*-*"):
         each.unlink()
     made.reconciler = made.fresh()
-    await looks(made)
+    await reconciles(made)
     assert made.status.failure is not None and made.status.failure.reason == "TaskDigestMismatch"
 
 
 async def test_access_that_is_lost_while_a_trial_runs_is_waited_for(outside: Outside) -> None:
     made = world(outside)
-    await looks(made)
+    await reconciles(made)
     for each in outside.directory.glob("*-*"):
         each.unlink()
     outside.error = SourceError("denied", reason="TaskAccessDenied")
     made.reconciler = made.fresh()
     made.now += 60
-    await looks(made)
+    await reconciles(made)
     assert made.status.failure is None and made.status.conditions[0].reason == "TaskAccessDenied"
     outside.error = None
-    await looks(made)
+    await reconciles(made)
     await made.run()
     assert made.status.phase == "Complete"
 
 
 @pytest.mark.parametrize(
-    ("source", "reason", "said"),
+    ("source", "reason", "output"),
     [
         ({"git": {**GIT, "secretRef": {"name": "none"}}}, "TaskUnavailable", "Secret 'none' does not exist yet"),
         ({"git": {**GIT, "secretRef": {"name": "odd"}}}, "InvalidSpec", "it has other"),
         ({"oci": {"image": "r.example/i", "secretRef": {"name": "odd"}}}, "InvalidSpec", "dockerconfigjson"),
     ],
 )
-async def test_secrets_that_do_not_fit_are_told(outside: Outside, source: Object, reason: str, said: str) -> None:
+async def test_secrets_that_do_not_fit_are_reported(outside: Outside, source: Object, reason: str, output: str) -> None:
     made = world(outside, source)
     value = base64.b64encode(b"very-secret").decode()
     metadata = {"name": "odd", "namespace": "default"}
     made.cluster.put({"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "data": {"other": value}})
-    await looks(made)
-    told = made.status.conditions[0]
-    assert told.reason == reason and said in told.message and "very-secret" not in told.message and outside.asked == []
+    await reconciles(made)
+    shown = made.status.conditions[0]
+    assert shown.reason == reason and output in shown.message and "very-secret" not in shown.message and outside.asked == []
 
 
 # -- concurrent fetches
@@ -258,7 +258,7 @@ async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside:
     assert ("modest", "t") in woken
 
 
-async def test_a_server_in_trouble_is_asked_less_and_less_whoever_asks(outside: Outside) -> None:
+async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside: Outside) -> None:
     load, fetches = loader(outside)
     outside.error = SourceError("away", transient=True)
     pauses = []
@@ -276,7 +276,7 @@ async def test_a_server_in_trouble_is_asked_less_and_less_whoever_asks(outside: 
     assert pauses == [5.0, 10.0, 20.0]
 
 
-async def test_a_changed_file_in_the_cache_is_fetched_anew(outside: Outside) -> None:
+async def test_a_changed_file_in_the_cache_is_fetched_again(outside: Outside) -> None:
     source = {"url": {"url": "https://e.example/t.tar.gz", "digest": digest_of(task())}}
     outside.commits[digest_of(task())] = task()
     for name, waits in (("a", 1), ("b", 2)):  # the second reads the changed file first

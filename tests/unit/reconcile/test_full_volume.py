@@ -40,7 +40,7 @@ async def filled(at: str, **options: object) -> tuple[World, FullVolume]:
 
 
 @pytest.mark.parametrize("at", WRITES)
-async def test_it_is_told_and_no_reward_is_invented_meanwhile(at: str) -> None:
+async def test_it_is_reported_and_no_reward_is_invented_meanwhile(at: str) -> None:
     world, _ = await filled(at)
     assert world.condition == ("Reconciling", "ResultsNotWritable", FULL)
     assert (world.status.phase, world.status.rewards, world.status.results) == ("Running", None, None)
@@ -50,7 +50,7 @@ async def test_it_is_told_and_no_reward_is_invented_meanwhile(at: str) -> None:
 
 @pytest.mark.parametrize("at", WRITES)
 @pytest.mark.parametrize("durations", [{}, {"a/agent": 100.0, "c/verifier": 40.0}], ids=["short", "long"])
-async def test_the_trial_goes_on_when_there_is_room_and_no_phase_starts_twice(at: str, durations: dict[str, float]) -> None:
+async def test_the_trial_continues_when_there_is_room_and_no_phase_starts_twice(at: str, durations: dict[str, float]) -> None:
     world, volume = await filled(at, durations=durations)
     volume.has_room, since = True, world.now
     await world.run()

@@ -136,8 +136,8 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping
         await story.run(looks)
         assert end_of(story.world) == wanted, f"asleep before call {at}"
         assert_each_phase_once(story.world)
-        began = [name for name in story.did if name not in STARTS_NOTHING | READS]
-        assert began == [], f"asleep before call {at}"
+        started = [name for name in story.did if name not in STARTS_NOTHING | READS]
+        assert started == [], f"asleep before call {at}"
         assert all(isinstance(each, NotLeading) for each in story.world.errors)
     print(f"\nasleep before each {step}. of {points} calls")
 

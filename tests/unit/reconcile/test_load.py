@@ -113,17 +113,17 @@ class World:
     def _changed(self, type: str, found: Object) -> None:
         """Deliver the change as the watches do, and act as scheduler and kubelet."""
         kind, namespace, name = found["kind"], found["metadata"]["namespace"], found["metadata"]["name"]
-        told = None if type == "ADDED" else type
+        reported = None if type == "ADDED" else type
         if kind == KIND:
             if (found.get("status") or {}).get("phase") == "Complete" and (namespace, name) not in self.finished:
                 self.finished.append((namespace, name))
-            key = self.event_filter.trial(found, told)
+            key = self.event_filter.trial(found, reported)
         else:
             if type == "ADDED":
                 found["metadata"]["creationTimestamp"] = datetime.fromtimestamp(EPOCH + self.time(), UTC).isoformat()
                 asyncio.get_running_loop().call_soon(self._schedule, namespace, name)
-            heard = self.event_filter.pod({**found, "status": found.get("status") or {}}, told)
-            looks = heard is not None and self.reconciler.on_pod_event(heard, told) is not None
+            heard = self.event_filter.pod({**found, "status": found.get("status") or {}}, reported)
+            looks = heard is not None and self.reconciler.on_pod_event(heard, reported) is not None
             key = heard.key if heard is not None and looks else None
         if key is not None:
             self.queue.add(key)
@@ -249,19 +249,19 @@ async def test_a_namespace_of_impossible_pods_stops_nobody_and_is_slowed_down_it
         world.cluster.put(trial(CROWD, number))
     await asyncio.sleep(10)
     assert len(world.starting) == 5
-    begun = world.time()
+    started = world.time()
     for number in range(100, 120):
         world.cluster.put(trial(FEW, number))
     while len(world.finished) < 20:
         await asyncio.sleep(1)
-    assert world.time() - begun < 20  # five at a time, two seconds each
+    assert world.time() - started < 20  # five at a time, two seconds each
     await asyncio.sleep(55)
     assert len(world.starting) == 10  # five more each minute, so that an autoscaler sees pending pods
     await world.queue.stop()
 
 
 @in_virtual_time
-async def test_a_trial_that_waits_long_for_its_turn_says_so_once() -> None:
+async def test_a_trial_that_is_queued_for_long_reports_it_once() -> None:
     world = World(starting_pods=1, open_execs=8, impossible=CROWD)
     world.cluster.put(trial(CROWD, 0))
     await asyncio.sleep(1)
@@ -287,7 +287,7 @@ async def test_a_deadline_ends_the_wait_for_a_turn() -> None:
     await world.queue.stop()
 
 
-async def test_pods_that_start_when_the_operator_begins_are_counted(
+async def test_pods_that_start_when_the_operator_starts_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("multistep.kube.requests.pause_seconds", lambda *_: 0.0)

@@ -110,7 +110,7 @@ async def test_what_users_made_is_left_alone_whatever_labels_it_has(scene: Scene
     assert scene.pods == {"theirs", "else"}
 
 
-async def test_the_pods_of_a_namesake_are_told_apart_by_uid(scene: Scene) -> None:
+async def test_the_pods_of_a_namesake_are_distinguished_by_uid(scene: Scene) -> None:
     scene.trial(status={**RUNNING, "podName": "t-1"}, uid="second-uid")
     scene.pod("t-1")
     await scene.once()
@@ -245,7 +245,7 @@ async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_
     volume.close()
 
 
-async def test_a_pod_that_a_stale_operator_made_goes_while_the_trial_goes_on(tmp_path: Path) -> None:
+async def test_a_pod_that_a_stale_operator_created_goes_while_the_trial_continues(tmp_path: Path) -> None:
     world = World(durations={"a/agent": 1000.0})
     await world.run(until=lambda: world.status.current_step == "a")
     [(key, pod)] = [(key, each) for key, each in world.cluster.objects.items() if key[0] == "Pod"]
@@ -275,7 +275,7 @@ async def test_results_outlive_their_trial_for_as_long_as_they_are_kept(scene: S
     assert scene.removed("results") == 1
 
 
-async def test_results_are_kept_for_ever_unless_it_is_said_for_how_long(tmp_path: Path) -> None:
+async def test_results_are_kept_for_ever_unless_retention_is_set(tmp_path: Path) -> None:
     scene = Scene(tmp_path, results_retention_seconds=None)
     gone = await scene.results()
     for _ in range(3):
@@ -302,7 +302,7 @@ async def test_two_trials_of_one_name_each_have_their_own_results(scene: Scene) 
     assert first not in await scene.volume.trials()
 
 
-async def test_a_trial_that_came_back_begins_to_be_gone_anew(scene: Scene) -> None:
+async def test_a_trial_that_came_back_restarts_its_retention(scene: Scene) -> None:
     """A restored cluster contains the trial again, with the same uid; its retention time restarts."""
     key = await scene.results()
     await scene.once()
@@ -408,7 +408,7 @@ async def test_litter_on_the_volume_is_deleted_when_it_is_old_and_free_space_is_
 # -- periodic runs
 
 
-async def test_it_begins_soon_after_the_start_and_then_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_starts_soon_after_the_start_and_then_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, orphans_seconds=120)
     slept: list[float] = []
 

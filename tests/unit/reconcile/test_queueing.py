@@ -59,12 +59,12 @@ def suspended(world: World) -> str:
 
 async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
     world = queued({"activeDeadlineSeconds": 500})
-    assert await world.look() is None  # requeued by events only
+    assert await world.reconcile() is None  # requeued by events only
     waiting = "pod t-1 waits in the queue team until Kueue admits it"
     assert (world.status.phase, world.condition[1:], suspended(world)) == ("Pending", ("QueuedByKueue", waiting), "True")
     writes = world.status_writes
     world.now += 10_000
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.status_writes == writes
     admit(world)
     await world.run()
@@ -72,18 +72,18 @@ async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
     assert world.status.attempts == []
 
 
-async def test_a_queued_trial_is_looked_at_again_by_an_operator_that_was_just_started() -> None:
+async def test_a_queued_trial_is_requeued_by_an_operator_that_was_just_started() -> None:
     world = queued()
-    await world.look()
+    await world.reconcile()
     world.reconciler = world.fresh()
-    assert await world.look() is None and world.condition[1] == "QueuedByKueue"
+    assert await world.reconcile() is None and world.condition[1] == "QueuedByKueue"
 
 
 async def test_a_trial_that_kueue_evicts_waits_in_the_queue_again() -> None:
     world = queued(durations={"a/agent": 100.0})
-    await world.look()
+    await world.reconcile()
     admit(world)
-    await world.look()
+    await world.reconcile()
     pod = world.cluster.objects["Pod", KEY[0], "t-1"]
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it exists until Kueue removes its finalizer
     world.cluster.set_pod_status(KEY[0], "t-1", conditions=[EVICTED])
@@ -101,19 +101,19 @@ async def test_a_trial_that_kueue_evicts_waits_in_the_queue_again() -> None:
 
 async def test_a_pod_that_was_queued_is_not_kept_for_ever() -> None:
     world = queued({"podCleanup": "Never"})
-    await world.look()
+    await world.reconcile()
     admit(world)
     await world.run()
     assert (world.condition[0], world.pods) == ("Complete", [])
 
 
-async def test_a_pod_that_was_queued_is_kept_for_as_long_as_the_spec_says() -> None:
+async def test_a_pod_that_was_queued_is_kept_for_as_long_as_the_spec_sets() -> None:
     world = queued({"podCleanup": "Never", "podTTLSecondsAfterFinished": 600})
-    await world.look()
+    await world.reconcile()
     admit(world)
     await world.run(until=lambda: world.condition[0] == "Complete")
     done = world.now
-    await world.look()
+    await world.reconcile()
     assert world.pods == ["t-1"]
     await world.run()
     assert (world.pods, world.now - done >= 600) == ([], True)
@@ -121,13 +121,13 @@ async def test_a_pod_that_was_queued_is_kept_for_as_long_as_the_spec_says() -> N
 
 async def test_a_verifiers_pod_waits_in_no_queue_or_in_one_of_its_own() -> None:
     world = queued(config=SEPARATE)
-    await world.look()
+    await world.reconcile()
     admit(world)
     await world.run()
     assert world.condition[0] == "Complete"
 
     world = queued({"activeDeadlineSeconds": 500}, SEPARATE, {"multistep.dev/verifier-queue": "judges"})
-    await world.look()
+    await world.reconcile()
     admit(world)
     for step in range(3):
         name = f"t-1-v{step}"
@@ -137,21 +137,21 @@ async def test_a_verifiers_pod_waits_in_no_queue_or_in_one_of_its_own() -> None:
             f"pod {name} waits in the queue judges until Kueue admits it",
         )
         world.now += 1000
-        assert await world.look() is None
+        assert await world.reconcile() is None
         admit(world, name)
-        await world.look()
+        await world.reconcile()
     await world.run()
     assert world.condition[0] == "Complete" and world.now >= START + 3000
 
 
 async def test_a_queued_trial_that_is_suspended_gives_up_its_place_and_takes_another_later() -> None:
     world = queued()
-    await world.look()
+    await world.reconcile()
     world.change_trial(suspend=True)
     await world.run()
     assert (world.status.phase, world.pods, world.condition[1]) == ("Suspended", [], "Released")
     world.change_trial(suspend=False)
-    await world.look()
+    await world.reconcile()
     assert (world.condition[1], world.status.pod_name) == ("QueuedByKueue", "t-2")
 
 

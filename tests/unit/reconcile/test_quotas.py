@@ -29,7 +29,7 @@ class Trials:
         self.time = asyncio.get_running_loop().time
         self.quotas = Quotas(lambda key: self.woken.append((self.time(), key)), self.time)
 
-    def look(self, key: Key, refusal: str | None = None, wanted: Object = SMALL, *, first: bool = False) -> bool:
+    def reconcile(self, key: Key, refusal: str | None = None, wanted: Object = SMALL, *, first: bool = False) -> bool:
         """Reconcile once; return whether the trial may try to create its pod.
 
         refusal: the rejection of its attempt, empty if the attempt succeeds; None: it makes no attempt.
@@ -44,21 +44,21 @@ class Trials:
 @in_virtual_time
 async def test_nobody_waits_where_nothing_was_refused() -> None:
     trials = Trials()
-    assert trials.look(A, "") and trials.look(B)
+    assert trials.reconcile(A, "") and trials.reconcile(B)
     assert (trials.quotas.waiting, A in trials.quotas, trials.woken) == (0, False, [])
 
 
 @in_virtual_time
 async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> None:
     trials = Trials()
-    assert trials.look(A, FULL)
-    assert not trials.look(B)
+    assert trials.reconcile(A, FULL)
+    assert not trials.reconcile(B)
     pauses = []
     for _ in range(9):
         pauses.append(trials.quotas.pause(A))
-        assert not trials.look(A, FULL)  # too early
+        assert not trials.reconcile(A, FULL)  # too early
         await asyncio.sleep(pauses[-1] or 0)
-        assert trials.look(A, FULL)
+        assert trials.reconcile(A, FULL)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, BACKOFF.last]
     assert (trials.quotas.pause(B), trials.quotas.refusal(B), trials.woken) == (None, "exceeded quota: few", [])
 
@@ -66,11 +66,11 @@ async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> No
 @in_virtual_time
 async def test_who_gets_a_pod_lets_the_next_one_try_at_once() -> None:
     trials = Trials()
-    trials.look(A, FULL), trials.look(B), trials.look(C)
+    trials.reconcile(A, FULL), trials.reconcile(B), trials.reconcile(C)
     await asyncio.sleep(1)
-    assert trials.look(A, "")
+    assert trials.reconcile(A, "")
     assert [key for _, key in trials.woken] == [B]
-    assert trials.look(B, "") and trials.look(C, "")
+    assert trials.reconcile(B, "") and trials.reconcile(C, "")
     assert trials.quotas.waiting == 0
 
 
@@ -87,9 +87,9 @@ async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
 async def test_a_pod_that_went_lets_one_try_soon() -> None:
     trials = Trials()
     for _ in range(6):
-        trials.look(A, FULL)
+        trials.reconcile(A, FULL)
         await asyncio.sleep(trials.quotas.pause(A) or 0)
-    trials.look(A, FULL), trials.look(B)
+    trials.reconcile(A, FULL), trials.reconcile(B)
     now = trials.time()
     trials.quotas.went("elsewhere")
     assert trials.quotas.pause(A) == 60
@@ -98,15 +98,15 @@ async def test_a_pod_that_went_lets_one_try_soon() -> None:
     assert trials.quotas.pause(A) == 1
     await asyncio.sleep(2)
     assert trials.woken == [(now + 1, A)]
-    assert trials.look(A, FULL) and trials.quotas.pause(A) == 1
+    assert trials.reconcile(A, FULL) and trials.quotas.pause(A) == 1
 
 
 @in_virtual_time
 async def test_a_line_that_is_gone_when_there_is_room_wakes_nobody() -> None:
     trials = Trials()
-    trials.look(A, FULL)
+    trials.reconcile(A, FULL)
     await asyncio.sleep(1)
-    trials.look(A, FULL)
+    trials.reconcile(A, FULL)
     trials.quotas.went("ns")
     trials.quotas.settle(A)
     await asyncio.sleep(5)
@@ -116,7 +116,7 @@ async def test_a_line_that_is_gone_when_there_is_room_wakes_nobody() -> None:
 @in_virtual_time
 async def test_who_wants_no_pod_any_more_leaves_the_line() -> None:
     trials = Trials()
-    trials.look(A, FULL), trials.look(B), trials.look(C)
+    trials.reconcile(A, FULL), trials.reconcile(B), trials.reconcile(C)
     trials.quotas.settle(A)  # stopped, deleted, or its reconcile failed before it tried
     assert [key for _, key in trials.woken] == [B]
     trials.quotas.settle(C)
@@ -126,34 +126,34 @@ async def test_who_wants_no_pod_any_more_leaves_the_line() -> None:
 @in_virtual_time
 async def test_who_may_try_and_does_not_yet_keeps_its_turn() -> None:
     trials = Trials()
-    trials.look(A, FULL), trials.look(B)
+    trials.reconcile(A, FULL), trials.reconcile(B)
     await asyncio.sleep(1)
-    assert trials.look(A) and trials.woken == []
-    assert trials.look(A) and not trials.look(B)
+    assert trials.reconcile(A) and trials.woken == []
+    assert trials.reconcile(A) and not trials.reconcile(B)
 
 
 @in_virtual_time
 async def test_a_small_pod_does_not_wait_behind_a_large_one_nor_behind_another_namespaces() -> None:
     trials = Trials()
-    trials.look(A, FULL, LARGE)
-    assert trials.look(B, "") and trials.look(("other", "a"), "", LARGE) and trials.look(C, "", pod("8", "high"))
-    assert not trials.look(B, wanted=LARGE)
+    trials.reconcile(A, FULL, LARGE)
+    assert trials.reconcile(B, "") and trials.reconcile(("other", "a"), "", LARGE) and trials.reconcile(C, "", pod("8", "high"))
+    assert not trials.reconcile(B, wanted=LARGE)
 
 
 @in_virtual_time
 async def test_a_trial_that_wants_another_pod_than_before_changes_lines() -> None:
     trials = Trials()
-    trials.look(A, FULL, LARGE), trials.look(B, wanted=LARGE)
-    assert trials.look(A, "", SMALL)
+    trials.reconcile(A, FULL, LARGE), trials.reconcile(B, wanted=LARGE)
+    assert trials.reconcile(A, "", SMALL)
     assert [key for _, key in trials.woken] == [B]
 
 
 @in_virtual_time
 async def test_a_trial_that_has_a_pod_already_goes_before_those_that_have_none() -> None:
     trials = Trials()
-    trials.look(A, FULL), trials.look(B)
-    trials.look(C, first=True)
+    trials.reconcile(A, FULL), trials.reconcile(B)
+    trials.reconcile(C, first=True)
     assert (trials.quotas.pause(C), trials.quotas.pause(A)) == (1, None)
     await asyncio.sleep(1)
-    assert trials.look(C, "", first=True)
+    assert trials.reconcile(C, "", first=True)
     assert [key for _, key in trials.woken] == [A]

@@ -61,7 +61,7 @@ async def test_a_trial_of_short_phases_runs_to_its_end_at_once_in_one_session() 
     assert set(world.runner.starts.values()) == {1}
 
 
-async def test_events_tell_each_transition_once() -> None:
+async def test_events_report_each_transition_once() -> None:
     world = await ran()
     assert [event["reason"] for event in world.cluster.events] == [
         "PodCreated",
@@ -72,7 +72,7 @@ async def test_events_tell_each_transition_once() -> None:
     ]
 
 
-async def test_keys_that_nobody_reads_are_told_once() -> None:
+async def test_keys_that_nobody_reads_are_reported_once() -> None:
     typo = {**CONFIG, "steps": [{"name": "a", "min_rewards": 0.5}, {"name": "b"}, {"name": "c"}], "zzz\x1b": 1}
     world = await ran(trial=manifest(config=typo), durations=LONG, user=1000)  # the pod is created twice, the second time as root
     assert [event for event in world.cluster.events if event["reason"] == "UnknownKeys"] == [
@@ -100,7 +100,7 @@ async def test_variables_that_no_template_uses_are_an_event_by_name() -> None:
     assert note == ("spec.variables: no template of the task uses LOST; an agent receives the variables of spec.agent.env only")
 
 
-async def test_the_first_of_very_many_unknown_keys_are_told() -> None:
+async def test_the_first_of_very_many_unknown_keys_are_reported() -> None:
     world = await ran(trial=manifest(config={**CONFIG, **{f"x{number}": 1 for number in range(1000)}}))
     (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnknownKeys"]
     assert note.count("unknown key") == 20
@@ -158,7 +158,7 @@ async def test_an_upload_that_fails_for_good_fails_the_trial_and_keeps_what_was_
 # -- waiting
 
 
-async def test_a_suspended_trial_waits_without_a_pod_and_goes_on_when_told() -> None:
+async def test_a_suspended_trial_waits_without_a_pod_and_continues_when_resumed() -> None:
     world = World(trial=manifest({"suspend": True}))
     await world.run()
     assert world.condition == ("Reconciling", "Suspended", "spec.suspend is true; set it to false to start")
@@ -172,7 +172,7 @@ async def test_a_missing_config_map_is_waited_for() -> None:
     files = {**FILES}
     trial = manifest({"variables": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "x"}}}]}, files=files)
     world = World(trial=trial)
-    assert await world.look() == 10
+    assert await world.reconcile() == 10
     assert world.condition[1] == "TaskUnavailable"
     assert "spec.variables[X]: ConfigMap 'late'" in world.condition[2]
     assert world.pods == []
@@ -184,18 +184,18 @@ async def test_a_missing_config_map_is_waited_for() -> None:
 async def test_a_missing_bundle_is_waited_for_by_name() -> None:
     source = {"bundle": {"configMaps": ["parts-0"], "digest": "sha256:" + "0" * 64}}
     world = World(trial={**manifest(), "spec": {"task": source}})
-    assert await world.look() == 10
+    assert await world.reconcile() == 10
     assert world.condition[1:] == ("TaskUnavailable", "ConfigMap parts-0 does not exist: apply it together with the trial")
 
 
-async def test_what_is_made_right_after_the_trial_is_waited_for_without_a_word() -> None:
+async def test_what_is_created_right_after_the_trial_is_waited_for_without_a_word() -> None:
     trial = manifest({"variables": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "x"}}}]})
     trial["metadata"]["creationTimestamp"] = datetime.fromtimestamp(START, UTC).isoformat()
     world = World(trial=trial)
-    assert await world.look() == SOON_SECONDS
+    assert await world.reconcile() == SOON_SECONDS
     assert (world.status_writes, world.status.conditions) == (0, [])
     world.now += TASK_GRACE_SECONDS
-    await world.look()
+    await world.reconcile()
     assert world.condition[1] == "TaskUnavailable"
     world.cluster.put({"kind": "ConfigMap", "metadata": {"name": "late"}, "data": {"x": "1"}})
     await world.run()
@@ -206,7 +206,7 @@ async def test_a_trial_whose_task_went_away_ends_at_its_deadline() -> None:
     variable = {"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "x"}}}
     world = World(trial=manifest({"variables": [variable], "activeDeadlineSeconds": 100}), durations=LONG)
     world.cluster.put({"kind": "Secret", "metadata": {"name": "s"}, "data": {"x": "MQ=="}})
-    await world.look()
+    await world.reconcile()
     world.cluster.remove("Secret", "default", "s")
     world.reconciler = world.fresh()  # it must read the Secret again
     await world.run(most=50)
@@ -216,64 +216,64 @@ async def test_a_trial_whose_task_went_away_ends_at_its_deadline() -> None:
 
 async def test_no_session_is_opened_while_a_phase_is_known_to_run() -> None:
     world = World(durations={"a/agent": 100.0})
-    await world.look()
+    await world.reconcile()
     assert (world.execs, world.status.current_step, world.status.steps[0].phase) == (1, "a", "Agent")
     for _ in range(20):
         world.now += 1
-        await world.look()
+        await world.reconcile()
     assert world.execs == 1
     world.now += 60  # the fallback reconcile, should an event be lost
-    await world.look()
+    await world.reconcile()
     assert world.execs == 2
 
 
 async def test_a_result_that_waits_is_fetched_at_once() -> None:
     world = World(durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     world.now += 5
     world.end_phases()
     assert not world.runner.ready
-    await world.look()
+    await world.reconcile()
     assert (world.execs, world.condition[0]) == (2, "Complete")
 
 
 async def test_nothing_is_written_when_nothing_changed() -> None:
     world = World(durations={"a/agent": 1000.0})
-    await world.look()
+    await world.reconcile()
     writes = list(world.cluster.writes)
     for seconds in (1, 60, 120):
         world.now += seconds
-        await world.look()
+        await world.reconcile()
     assert world.cluster.writes == writes
     await world.run()
     writes = list(world.cluster.writes)
-    await world.look(3)
+    await world.reconcile(3)
     assert world.cluster.writes == writes
 
 
 async def test_nothing_is_written_again_while_the_pod_is_starting() -> None:
     world = World(pods_run=False)
-    await world.look()
+    await world.reconcile()
     world.pod_status(conditions=[{"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}])
-    await world.look()
+    await world.reconcile()
     assert world.condition == ("Reconciling", "Unschedulable", "0/1 nodes")
     writes = list(world.cluster.writes)
     for _ in range(5):
         world.now += 30
-        await world.look()
+        await world.reconcile()
     assert world.cluster.writes == writes
 
 
 async def test_a_trial_that_is_being_deleted_is_left_alone() -> None:
     world = World(trial={**manifest(), "metadata": {**manifest()["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.cluster.writes == []
 
 
 async def test_a_trial_that_is_gone_is_nobodys_business() -> None:
     world = World()
     world.cluster.remove("MultiStepTrial", *KEY)
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.errors == []
 
 
@@ -332,9 +332,9 @@ async def test_after_the_last_retry_the_trial_fails_without_a_reward() -> None:
     assert reasons.count("PodDeleted") >= 2
 
 
-async def test_an_evicted_pod_is_deleted_before_the_next_is_made() -> None:
+async def test_an_evicted_pod_is_deleted_before_the_next_is_created() -> None:
     world = World(durations=LONG)
-    await world.look()
+    await world.reconcile()
     world.pod_status(phase="Failed", reason="Evicted", message="The node was low on resource: memory. ")
     await world.run()
     assert world.status.attempts[0].reason == "Evicted"
@@ -342,9 +342,9 @@ async def test_an_evicted_pod_is_deleted_before_the_next_is_made() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"podCleanup": "Never"}])
-async def test_nothing_is_remembered_of_trials_that_are_over(spec: dict[str, Any]) -> None:
+async def test_nothing_is_remembered_of_trials_that_are_finished(spec: dict[str, Any]) -> None:
     world = World(durations=LONG, trial=manifest(spec))
-    await world.look()
+    await world.reconcile()
     assert len(world.reconciler.hints) == 1
     world.cluster.remove("Pod", "default", "t-1")
     await world.run()
@@ -353,10 +353,10 @@ async def test_nothing_is_remembered_of_trials_that_are_over(spec: dict[str, Any
 
 async def test_nothing_is_remembered_of_trials_that_are_deleted_while_a_phase_runs() -> None:
     world = World(durations=LONG)
-    await world.look()
+    await world.reconcile()
     assert len(world.reconciler.hints) == 1
     world.cluster.remove("MultiStepTrial", *KEY)
-    await world.look()
+    await world.reconcile()
     assert len(world.reconciler.hints) == 0
 
 
@@ -366,7 +366,7 @@ async def test_attempts_back_off() -> None:
     for number in range(1, 5):
         await world.run(until=lambda number=number: world.pods == [f"t-{number}"])  # type: ignore[misc]
         world.cluster.remove("Pod", "default", f"t-{number}")
-        waits.append(await world.look())
+        waits.append(await world.reconcile())
     assert waits == [1, 2, 4, 8]
 
 
@@ -391,7 +391,7 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
 @pytest.mark.parametrize(
     ("id", "phase"), [("a/setup", "setup"), ("a/agent", "agent"), ("b/agent", "agent"), ("b/verifier", "verifier")]
 )
-async def test_a_container_that_ends_soon_after_a_phase_began_is_that_phases_failure(id: str, phase: str) -> None:
+async def test_a_container_that_ends_soon_after_a_phase_started_is_that_phases_failure(id: str, phase: str) -> None:
     """No record of the phase exists yet: only the broken session shows which phase it was."""
 
     def end_container(_: Any) -> dict[str, Any]:
@@ -410,7 +410,7 @@ async def test_a_container_that_ends_soon_after_a_phase_began_is_that_phases_fai
 
 async def test_a_phase_that_fills_its_disk_is_not_tried_again() -> None:
     world = World(durations=LONG)
-    await world.look()
+    await world.reconcile()
     world.pod_status(
         phase="Failed", reason="Evicted", message="Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
     )
@@ -452,7 +452,7 @@ async def test_the_pod_of_a_former_trial_of_this_name_is_waited_for() -> None:
     world = World()
     owner = {"uid": "former", "controller": True, "kind": "MultiStepTrial", "name": "t"}
     world.cluster.put({"kind": "Pod", "metadata": {"name": "t-1", "ownerReferences": [owner]}, "spec": {}, "status": {}})
-    await world.look()
+    await world.reconcile()
     assert world.condition[1] == "PodNameTaken"
     world.cluster.remove("Pod", "default", "t-1")
     await world.run()
@@ -461,7 +461,7 @@ async def test_the_pod_of_a_former_trial_of_this_name_is_waited_for() -> None:
 
 async def test_an_image_that_cannot_be_had_fails_the_trial() -> None:
     world = World(pods_run=False)
-    await world.look()
+    await world.reconcile()
     state = {"waiting": {"reason": "ErrImagePull", "message": "img: not found"}}
     world.pod_status(containerStatuses=[{"name": "main", "state": state}])
     await world.run()
@@ -492,7 +492,7 @@ async def test_an_invalid_spec_fails_by_the_name_of_the_field(spec: dict[str, An
     assert world.status.exception is not None
     assert world.pods == []
     writes = list(world.cluster.writes)
-    await world.look(2)
+    await world.reconcile(2)
     assert world.cluster.writes == writes
 
 
@@ -546,9 +546,9 @@ class Stale:
         return getattr(self.cluster, name)
 
 
-async def test_a_write_by_somebody_else_is_looked_at_again() -> None:
+async def test_a_write_by_another_client_is_requeued() -> None:
     world = World(durations={"a/agent": 10.0})
-    await world.look()
+    await world.reconcile()
     stale = world.fresh()
 
     old = world.object
@@ -608,16 +608,16 @@ def operator_of(world: World, shard: str) -> None:
     world.reconciler = world.fresh()
 
 
-async def test_a_trial_that_another_operator_began_waits_until_it_is_given_back() -> None:
+async def test_a_trial_that_another_operator_started_waits_until_it_is_given_back() -> None:
     world = World(durations=LONG)
-    await world.look()
+    await world.reconcile()
     give_to(world, "a")
     written = len(world.cluster.writes)
-    await world.look()
+    await world.reconcile()
     assert len(world.cluster.writes) == written
     operator_of(world, "a")
     execs = world.execs
-    await world.look()
+    await world.reconcile()
     assert world.condition[:2] == ("Reconciling", "ShardChanged") and "multistep.dev/shard: away" in world.condition[2]
     assert world.execs == execs
     give_to(world, "")
@@ -626,12 +626,12 @@ async def test_a_trial_that_another_operator_began_waits_until_it_is_given_back(
     assert (world.condition, world.status.attempt) == (("Complete", "TrialComplete", "ran 3 steps"), 1)
 
 
-async def test_a_trial_that_another_operator_began_begins_anew_when_its_pod_is_deleted() -> None:
+async def test_a_trial_that_another_operator_started_restarts_when_its_pod_is_deleted() -> None:
     world = World(durations=LONG)
-    await world.look()
+    await world.reconcile()
     give_to(world, "a")
     operator_of(world, "a")
-    await world.look()
+    await world.reconcile()
     world.cluster.remove("Pod", "default", "t-1")
     await world.run()
     assert (world.condition, world.status.attempt) == (("Complete", "TrialComplete", "ran 3 steps"), 2)
@@ -641,7 +641,7 @@ async def test_pods_have_their_trials_shard() -> None:
     trial = manifest()
     trial["metadata"]["labels"] = {"multistep.dev/shard": "a", "other": "b"}
     world = World(trial=trial, settings={"shard": "a"}, durations=LONG)
-    await world.look()
+    await world.reconcile()
     labels = world.cluster.objects["Pod", "default", "t-1"]["metadata"]["labels"]
     assert labels["multistep.dev/shard"] == "a" and "other" not in labels
 
@@ -649,11 +649,11 @@ async def test_pods_have_their_trials_shard() -> None:
 # -- exec sessions
 
 
-async def test_a_session_is_kept_for_a_phase_that_began_in_it_and_not_for_one_that_was_found_running() -> None:
+async def test_a_session_is_kept_for_a_phase_that_started_in_it_and_not_for_one_that_was_found_running() -> None:
     world = World(durations={"a/agent": 100_000.0}, settings={"linger_seconds": 3.0})
     waited = []
     for _ in range(2):
-        wait = await world.look()
+        wait = await world.reconcile()
         assert wait is not None
         waited.append([each["timeoutSeconds"] for each in world.runner.requests if each["op"] == "wait"][-1])
         world.now += wait
@@ -665,7 +665,7 @@ async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:
     world = World(durations={"a/agent": 100_000.0})
     waits = []
     for _ in range(12):
-        wait = await world.look()
+        wait = await world.reconcile()
         assert wait is not None
         waits.append(wait)
         world.now += wait
@@ -707,7 +707,7 @@ async def test_a_collection_that_is_cut_off_is_kept_as_far_as_it_came_and_noted_
 async def test_a_session_ends_at_its_timeout_and_gives_its_slot_back() -> None:
     world = World(settings={"exec_session_seconds": 0.05})
     world.cluster.open_exec = forever  # type: ignore[method-assign, assignment]
-    await world.look(4)
+    await world.reconcile(4)
     assert any("timeout of 0.05 s" in str(each) for each in world.errors)
 
 

@@ -9,7 +9,7 @@ from tests.support.world import World
 DURATIONS = {"a/agent": 100.0, "c/verifier": 40.0}
 
 
-async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollback goes too far while the agent runs, for longer than a broken runner is tolerated; an upgrade follows."""
     calm = World(durations=DURATIONS)
     await calm.run()
@@ -19,8 +19,8 @@ async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_goes_
     world.reconciler = world.fresh()
     back = world.now + 1000
     await world.run(until=lambda: world.now > back)
-    told = "this runner speaks protocols [7, 8], this operator 2, 1: run an operator of a release in between"
-    assert world.condition == ("Reconciling", "RunnerProtocol", told)
+    reported = "this runner speaks protocols [7, 8], this operator 2, 1: run an operator of a release in between"
+    assert world.condition == ("Reconciling", "RunnerProtocol", reported)
     assert (world.status.phase, world.status.rewards, world.status.attempts) == ("Running", None, [])
     monkeypatch.setattr("multistep.runner_client.session.PROTOCOLS", (8, 7))
     world.reconciler = world.fresh()

@@ -33,9 +33,9 @@ class Watched:
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         while self.meanwhile:
-            self.tell(*self.meanwhile.pop(0))
+            self.send(*self.meanwhile.pop(0))
 
-    def tell(self, body: Any, type: str = "MODIFIED") -> None:
+    def send(self, body: Any, type: str = "MODIFIED") -> None:
         (self.event_filter.pod if body["kind"] == "Pod" else self.event_filter.trial)(body, type)
 
     def change(self, kind: str, name: str) -> Any:
@@ -54,7 +54,7 @@ async def watched() -> Watched:
     await make_pod(watched.cluster, "default", "p", trial)
     label(watched.cluster)
     for kind, name in (("MultiStepTrial", "t"), ("Pod", "p")):
-        watched.tell(watched.cluster.objects[kind, "default", name], "ADDED")
+        watched.send(watched.cluster.objects[kind, "default", name], "ADDED")
     return watched
 
 
@@ -65,13 +65,13 @@ def label(cluster: FakeCluster) -> None:
         assert owner["kind"] == "MultiStepTrial"
 
 
-async def test_where_the_watch_told_of_everything_nothing_is_found(watched: Watched) -> None:
+async def test_where_the_watch_saw_everything_nothing_is_found(watched: Watched) -> None:
     await watched.resync.compare()
     assert (watched.added, watched.resync.finding, watched.slept) == ([], "", [GRACE_SECONDS])
 
 
 @pytest.mark.parametrize(("kind", "name", "label"), [("MultiStepTrial", "t", "trial"), ("Pod", "p", "pod")])
-async def test_a_change_that_was_not_told_has_its_trial_looked_at_once(
+async def test_a_change_that_was_missed_requeues_its_trial_at_once(
     watched: Watched, kind: str, name: str, label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.change(kind, name)
@@ -84,20 +84,20 @@ async def test_a_change_that_was_not_told_has_its_trial_looked_at_once(
     assert (watched.added, watched.resync.finding) == ([("default", "t")], "")
 
 
-async def test_one_that_was_never_told_of_is_looked_at(watched: Watched) -> None:
+async def test_one_that_was_missed_is_reconciled(watched: Watched) -> None:
     await make_trial(watched.cluster, "default", "new")
     await watched.resync.compare()
     assert watched.added == [("default", "new")]
 
 
-async def test_a_deletion_that_was_not_told_is_looked_at_and_no_fault(watched: Watched) -> None:
+async def test_a_deletion_that_was_missed_is_reconciled_and_no_error(watched: Watched) -> None:
     watched.cluster.remove("Pod", "default", "p")
     await watched.resync.compare()
     assert (watched.added, watched.resync.finding) == ([("default", "t")], "")
     assert ("pod", "default", "p") not in watched.event_filter.known()
 
 
-async def test_what_is_told_while_it_waits_is_only_late(watched: Watched) -> None:
+async def test_what_is_reported_while_it_waits_is_only_late(watched: Watched) -> None:
     changed = watched.change("Pod", "p")
     watched.meanwhile = [(changed,), (watched.change("Pod", "p"),)]
     await watched.resync.compare()
@@ -105,11 +105,11 @@ async def test_what_is_told_while_it_waits_is_only_late(watched: Watched) -> Non
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_comes_and_goes_while_it_waits_was_told_of(watched: Watched, known: bool) -> None:
+async def test_what_comes_and_goes_while_it_waits_was_observed(watched: Watched, known: bool) -> None:
     """The list contains the trial, but its DELETED event arrives before the comparison."""
     trial = await make_trial(watched.cluster, "default", "brief")
     if known:
-        watched.tell(trial, "ADDED")
+        watched.send(trial, "ADDED")
         trial = watched.change("MultiStepTrial", "brief")
     watched.meanwhile = [(trial, "MODIFIED"), (trial, "DELETED")]
     await watched.resync.compare()
@@ -142,9 +142,9 @@ async def test_after_the_store_was_restored_from_an_older_copy_everything_is_req
     watched, restored = Watched(), []
     watched.resync._restored = lambda: restored.append(True)
     for name in ("t", "u"):
-        watched.tell(await make_trial(watched.cluster, "default", name), "ADDED")
+        watched.send(await make_trial(watched.cluster, "default", name), "ADDED")
     copy = watched.cluster.backup()
-    watched.tell(watched.change("MultiStepTrial", "t"))
+    watched.send(watched.change("MultiStepTrial", "t"))
     watched.cluster.restore_backup(copy)
     await watched.resync.compare()
     assert (sorted(watched.added), restored) == ([("default", "t"), ("default", "u")], [True])
@@ -154,12 +154,12 @@ async def test_after_the_store_was_restored_from_an_older_copy_everything_is_req
     assert (watched.added, restored) == ([], [True])
 
 
-async def test_a_change_that_a_watch_of_a_restored_store_does_not_tell_is_found_though_its_version_is_older() -> None:
+async def test_a_change_that_a_watch_of_a_restored_store_misses_is_found_though_its_version_is_older() -> None:
     watched = Watched()
-    watched.tell(await make_trial(watched.cluster, "default", "t"), "ADDED")
+    watched.send(await make_trial(watched.cluster, "default", "t"), "ADDED")
     copy = watched.cluster.backup()
     for _ in range(9):
-        watched.tell(watched.change("MultiStepTrial", "t"))
+        watched.send(watched.change("MultiStepTrial", "t"))
     watched.cluster.restore_backup(copy)
     await watched.resync.compare()
     watched.added.clear()
@@ -210,7 +210,7 @@ async def test_only_the_namespaces_that_are_watched_are_listed() -> None:
     assert watched.added == [("theirs", "t")]
 
 
-async def test_of_sweeps_and_trials_it_is_told_which_was_missed() -> None:
+async def test_of_sweeps_and_trials_it_is_reported_which_was_missed() -> None:
     found: list[tuple[str, Key]] = []
     cluster, metrics = FakeCluster(), Metrics()
     resync = Resync(

@@ -92,7 +92,7 @@ async def test_modes_may_be_mixed() -> None:
     assert list(world.kept.steps) == ["a/agent", "a/verifier", "b", "c"]
 
 
-async def test_a_single_step_task_says_so_in_its_results() -> None:
+async def test_results_mark_a_single_step_task() -> None:
     files = {"instruction.md": "x", "tests/test.sh": "x", "solution/solve.sh": "x"}
     config = {"environment": {"docker_image": "img"}, "verifier": {"environment_mode": "separate"}}
     world = World(trial=manifest(config=config, files=files), results={"task/verifier/verifier": {"timedOut": True}})
@@ -104,29 +104,29 @@ async def test_a_single_step_task_says_so_in_its_results() -> None:
 
 async def test_no_session_is_opened_while_the_verifier_is_known_to_run_or_to_start() -> None:
     world = await verifying()
-    await world.look()
+    await world.reconcile()
     execs = world.execs
     for _ in range(20):
         world.now += 1
-        await world.look()
+        await world.reconcile()
     assert world.execs == execs
     world.now += 20
     world.end_phases()
-    await world.look()
+    await world.reconcile()
     assert world.execs > execs and world.condition[0] == "Complete"
 
 
 async def test_a_pod_that_is_starting_is_waited_for_without_a_session() -> None:
     world = World(trial=manifest(config=SEPARATE), durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     world.cluster.pods_run = False
     world.now += 5
     world.end_phases()
-    await world.look()
+    await world.reconcile()
     execs = world.execs
     for _ in range(5):
         world.now += 1
-        await world.look()
+        await world.reconcile()
     assert (world.condition[1], world.execs) == ("PodStarting", execs)
     world.cluster.pods_run = True
     world.cluster.run_pod("default", "t-1-v0")
@@ -134,7 +134,7 @@ async def test_a_pod_that_is_starting_is_waited_for_without_a_session() -> None:
     assert world.condition[0] == "Complete"
 
 
-async def test_an_image_with_another_user_is_begun_anew_as_root() -> None:
+async def test_an_image_with_another_user_is_restarted_as_root() -> None:
     world = await ran(MIXED, user=1000)
     assert created(world) == ["t-1", "t-1-root", "t-1-v0", "t-1-v0-root"]
     assert (world.condition[0], world.pods) == ("Complete", [])
@@ -146,7 +146,7 @@ async def test_a_verifier_with_the_agents_image_is_root_at_once_when_it_has_to_b
     assert (world.condition[0], world.pods) == ("Complete", [])
 
 
-async def test_the_verifiers_pod_is_made_of_the_verifiers_environment() -> None:
+async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> None:
     own = {"docker_image": "judge", "cpus": 2, "workdir": "/judge", "env": {"V": "1"}}
     config = {**CONFIG, "verifier": {"environment": own}}
     world = World(trial=manifest({"environment": {"runnerInImage": True}}, config=config), durations=LONG)
@@ -210,11 +210,11 @@ async def test_a_container_that_the_verifier_ended_is_the_steps_exception(status
 
 async def test_an_image_that_is_not_there_fails_the_trial() -> None:
     world = World(trial=manifest(config=MIXED), durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     world.cluster.pods_run = False
     world.now += 5
     world.end_phases()
-    await world.look()
+    await world.reconcile()
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "judge: not found"}}
     world.cluster.set_pod_status("default", "t-1-v0", containerStatuses=[{"name": "main", "state": waiting}])
     await world.run()
@@ -241,9 +241,9 @@ async def test_when_a_verifiers_pod_fails_the_trial_both_are_treated_alike(clean
     assert (world.condition[:2], world.pods) == (("Failed", "InvalidImageName"), left)
 
 
-async def test_an_agent_that_got_hold_of_its_pod_cannot_tell_a_verdict() -> None:
+async def test_an_agent_that_got_hold_of_its_pod_cannot_forge_a_verdict() -> None:
     world = World(trial=manifest(config=SEPARATE), durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     forged: dict[str, Any] = {"id": "1/a/verifier/verifier", "op": "note", "state": "done", "startedAt": 1.0, "endedAt": 1.0}
     world.runner.records[forged["id"]] = {**forged, "acknowledged": True, "result": {}}
     await world.run()
@@ -276,7 +276,7 @@ async def test_a_limited_network_has_a_policy_for_each_pod_before_the_pod() -> N
 async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> None:
     config: Any = {**CONFIG, "environment": {**CONFIG["environment"], "network_mode": "no-network"}}
     world = World(trial=manifest(config=config), settings=ENFORCED, durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     policy, pod = world.cluster.objects["NetworkPolicy", *KEY[:1], "t-1"], world.cluster.objects["Pod", "default", "t-1"]
     assert policy["spec"]["egress"] == []
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
@@ -286,7 +286,7 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
 async def test_a_public_network_denies_ingress_alone() -> None:
     """Only the kubelet may reach the readiness port: policies admit traffic from the pod's node."""
     world = World(settings=ENFORCED, durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     assert created(world, "NetworkPolicy") == ["t-1"]
     policy, pod = world.cluster.objects["NetworkPolicy", "default", "t-1"], world.cluster.objects["Pod", "default", "t-1"]
     assert policy["spec"] == {
@@ -301,14 +301,14 @@ async def test_a_public_network_denies_ingress_alone() -> None:
 
 async def test_where_nobody_enforces_policies_none_is_created() -> None:
     world = World(durations={"a/agent": 5.0})
-    await world.look()
+    await world.reconcile()
     assert (created(world), created(world, "NetworkPolicy")) == (["t-1"], [])
 
 
 async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:
     world = World(trial=manifest(config=LIMITED), settings=ENFORCED)
     world.cluster.put({"kind": "NetworkPolicy", "metadata": {"name": "t-1", "namespace": "default"}, "spec": {}})
-    await world.look()
+    await world.reconcile()
     assert (world.condition[1], world.pods) == ("NetworkPolicyTaken", [])
     world.cluster.remove("NetworkPolicy", "default", "t-1")
     await world.run()

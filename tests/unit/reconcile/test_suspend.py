@@ -31,7 +31,7 @@ async def in_step(name: str, spec: dict[str, Any] | None = None, **options: Any)
 async def test_a_paused_trial_ends_its_step_and_then_waits_with_its_pod() -> None:
     world = await in_step("a")
     world.change_trial(suspend=True)
-    await world.look()
+    await world.reconcile()
     assert world.condition == ("Reconciling", "Suspending", "step 1: a; the trial is suspended when this finishes")
     await world.run()
     paused = "after step a; pod t-1 is retained; set spec.suspend to false to resume with the next step"
@@ -41,7 +41,7 @@ async def test_a_paused_trial_ends_its_step_and_then_waits_with_its_pod() -> Non
     execs, writes = world.execs, list(world.cluster.writes)
     for _ in range(3):
         world.now += 300
-        assert await world.look() is None
+        assert await world.reconcile() is None
     assert (world.execs, world.cluster.writes) == (execs, writes)
     world.change_trial(suspend=False)
     await world.run()
@@ -50,7 +50,7 @@ async def test_a_paused_trial_ends_its_step_and_then_waits_with_its_pod() -> Non
     assert events(world, "Suspended", "Resumed") == [("Suspended", paused), ("Resumed", "attempt 1 continues")]
 
 
-async def test_what_a_paused_trial_has_is_as_it_was_when_it_goes_on() -> None:
+async def test_what_a_paused_trial_has_is_as_it_was_when_it_continues() -> None:
     world = await in_step("b")
     world.change_trial(suspend=True)
     await world.run()
@@ -70,7 +70,7 @@ async def test_a_step_that_was_the_last_ends_the_trial_though_it_is_suspended() 
 
 async def test_a_trial_suspended_while_its_environment_is_prepared_waits_before_the_first_step() -> None:
     world = World(durations={"/healthcheck": 30.0, **LONG})
-    await world.look()
+    await world.reconcile()
     world.change_trial(suspend=True)
     await world.run()
     assert world.condition[1:] == (
@@ -89,14 +89,14 @@ async def test_a_trial_suspended_while_its_environment_is_prepared_waits_before_
 
 @pytest.mark.parametrize("policy", ["Pause", "ReleaseAfterStep", "Release"])
 @pytest.mark.parametrize("user", [0, 1000])
-async def test_a_prestarted_trial_is_ready_before_its_turn_and_begins_in_that_pod(policy: str, user: int) -> None:
+async def test_a_prestarted_trial_is_ready_before_its_turn_and_starts_in_that_pod(policy: str, user: int) -> None:
     world = World(trial=manifest({"suspend": True, "prestart": True, "suspendPolicy": policy}), durations=LONG, user=user)
     await world.run()
     assert (world.status.phase, world.condition[1]) == ("Suspended", "Paused")
     assert (world.status.steps, len(world.pods), set(world.runner.starts)) == ([], 1, {"1//prepare", "1//healthcheck"})
     ready = world.pods
     world.now += 5000
-    assert await world.look() is None
+    assert await world.reconcile() is None
     world.change_trial(suspend=False)
     await world.run(until=lambda: world.status.current_step == "a")
     assert world.pods == ready
@@ -105,7 +105,7 @@ async def test_a_prestarted_trial_is_ready_before_its_turn_and_begins_in_that_po
     assert world.status.suspended_seconds and world.status.suspended_seconds >= 5000
 
 
-async def test_a_prestarted_pod_that_is_lost_is_made_again_when_the_trial_goes_on_only() -> None:
+async def test_a_prestarted_pod_that_is_lost_is_created_again_when_the_trial_continues_only() -> None:
     world = World(trial=manifest({"suspend": True, "prestart": True}))
     await world.run()
     world.cluster.remove("Pod", "default", "t-1")
@@ -125,10 +125,10 @@ async def test_a_prestarted_trial_that_is_not_wanted_ready_any_more_is_suspended
     assert (world.status.phase, world.condition[1], world.pods) == ("Suspended", "Released", [])
 
 
-async def test_a_released_trial_loses_its_pod_at_once_and_begins_anew() -> None:
+async def test_a_released_trial_loses_its_pod_at_once_and_restarts() -> None:
     world = await in_step("b", {"suspendPolicy": "Release", "infrastructureRetries": 0})
     world.change_trial(suspend=True)
-    assert await world.look() is None
+    assert await world.reconcile() is None
     released = "no pod is retained; set spec.suspend to false to start at step 1, as attempt 2"
     assert (world.status.phase, world.condition[1:], world.pods) == ("Suspended", ("Released", released), [])
     (attempt,) = world.status.attempts
@@ -136,7 +136,7 @@ async def test_a_released_trial_loses_its_pod_at_once_and_begins_anew() -> None:
     assert [(step.name, step.rewards) for step in attempt.steps] == [("a", {"reward": 1}), ("b", None)]
     assert (world.status.steps, world.status.current_step) == ([], None)
     world.now += 3600
-    assert await world.look() is None
+    assert await world.reconcile() is None
     world.change_trial(suspend=False)
     await world.run()
     assert (world.condition[0], rewards(world), world.status.attempt) == ("Complete", REWARDS, 2)
@@ -171,9 +171,9 @@ async def test_a_released_attempt_does_not_count_and_the_next_has_no_back_off() 
     world = await in_step("a", {"suspendPolicy": "Release", "infrastructureRetries": 1})
     for number in (2, 3):
         world.change_trial(suspend=True)
-        await world.look()
+        await world.reconcile()
         world.change_trial(suspend=False)
-        await world.look()
+        await world.reconcile()
         assert world.pods == [f"t-{number}"]
     world.cluster.remove("Pod", "default", "t-3")
     await world.run(until=lambda: world.pods == ["t-4"])
@@ -185,18 +185,18 @@ async def test_a_released_attempt_does_not_count_and_the_next_has_no_back_off() 
 
 async def test_a_pod_that_does_not_run_yet_is_released_whatever_the_policy() -> None:
     world = World(pods_run=False)
-    await world.look()
+    await world.reconcile()
     world.change_trial(suspend=True)
     await world.run()
     assert (world.condition[1], world.pods) == ("Released", [])
 
 
-async def test_a_suspended_trial_whose_pod_is_lost_gets_no_other_until_it_goes_on() -> None:
+async def test_a_suspended_trial_whose_pod_is_lost_gets_no_other_until_it_continues() -> None:
     world = await in_step("a")
     world.change_trial(suspend=True)
     await world.run()
     world.cluster.remove("Pod", "default", "t-1")
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert (world.condition[1], world.pods, world.status.attempts[0].reason) == ("Released", [], "PodDeleted")
     world.now += 10
     world.change_trial(suspend=False)
@@ -240,7 +240,7 @@ async def test_an_image_of_another_user_keeps_its_place_over_a_release() -> None
     await world.run()
     assert world.pods == []
     world.change_trial(suspend=False)
-    await world.look()
+    await world.reconcile()
     assert world.pods == ["t-2-root"]
 
 
@@ -250,7 +250,7 @@ async def test_suspended_time_does_not_count_for_the_deadline() -> None:
     await world.run()
     assert world.now == START + 100
     world.now += 10_000
-    assert await world.look() is None
+    assert await world.reconcile() is None
     world.change_trial(suspend=False)
     await world.run()
     assert (world.condition[0], world.status.suspended_seconds) == ("Complete", 10_000)
@@ -266,7 +266,7 @@ async def test_time_before_the_first_start_counts_for_nothing() -> None:
     assert (world.status.suspended_seconds, int(world.now - START)) == (None, 10_150)
 
 
-async def test_an_attempt_began_when_its_trial_went_on() -> None:
+async def test_an_attempt_started_when_its_trial_continued() -> None:
     world = await in_step("a", {"suspendPolicy": "Release"})
     world.change_trial(suspend=True)
     await world.run()
@@ -275,7 +275,7 @@ async def test_an_attempt_began_when_its_trial_went_on() -> None:
     await world.run(until=lambda: world.status.steps)
     world.now += 10
     world.cluster.remove("Pod", "default", "t-2")
-    await world.look()
+    await world.reconcile()
     first, second = world.status.attempts
     assert first.start_time and first.end_time and second.start_time
     assert (second.start_time - first.end_time).total_seconds() == 500
@@ -306,7 +306,7 @@ async def test_a_suspended_trial_can_be_stopped(policy: str) -> None:
     assert "result.json" in world.kept.files
 
 
-async def test_a_trial_stopped_before_it_began_never_has_a_pod() -> None:
+async def test_a_trial_stopped_before_it_started_never_has_a_pod() -> None:
     world = World(trial=manifest({"stop": True}))
     await world.run()
     assert (world.condition[:2], world.cluster.runners) == (("Failed", "Stopped"), {})
@@ -315,14 +315,14 @@ async def test_a_trial_stopped_before_it_began_never_has_a_pod() -> None:
 async def test_a_trial_whose_task_went_away_can_be_stopped() -> None:
     variable = {"name": "X", "valueFrom": {"secretKeyRef": {"name": "none", "key": "x"}}}
     world = World(trial=manifest({"variables": [variable]}))
-    await world.look()
+    await world.reconcile()
     assert world.condition[1] == "TaskUnavailable"
     world.change_trial(stop=True)
     await world.run()
     assert world.condition[:2] == ("Failed", "Stopped")
 
 
-async def test_stopping_what_is_over_changes_nothing() -> None:
+async def test_stopping_what_is_finished_changes_nothing() -> None:
     world = World()
     await world.run()
     before = world.status

@@ -78,7 +78,7 @@ def assert_whole(world: World) -> None:
         assert set(runner.starts.values()) <= {1}
 
 
-def told(world: World) -> Any:
+def reported(world: World) -> Any:
     """Return the status without times and pod uids; the fake cluster derives uids from the number of writes."""
 
     def without(value: Any) -> Any:
@@ -105,7 +105,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_whenever_a_trial_is_suspended_it_goes_on_to_the_same_end(shape: str, policy: str) -> None:
+async def test_whenever_a_trial_is_suspended_it_continues_to_the_same_end(shape: str, policy: str) -> None:
     made = SHAPES[shape]
     suspension = Suspension(policy, made.durations, made.config, made.user)
     calm = await undisturbed(trial=manifest(config=made.config), durations=made.durations, user=made.user)
@@ -131,7 +131,7 @@ async def test_whenever_a_trial_is_suspended_it_goes_on_to_the_same_end(shape: s
     [("Pause", Killed), ("ReleaseAfterStep", Killed), ("Release", Killed), ("Release", lambda: Unavailable("no answer"))],
     ids=["Pause, killed", "ReleaseAfterStep, killed", "Release, killed", "Release, failing"],
 )
-async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_goes_on_to_the_same_end(
+async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continues_to_the_same_end(
     policy: str, fault: Callable[[], BaseException]
 ) -> None:
     suspension = Suspension(policy, LONG)
@@ -139,16 +139,16 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_goes_on_
     await first.run(until=lambda: first.status.current_step == "b" and first.status.steps[-1].phase == "Verifier")
     at = len(first.faults.trace)  # just after the operator closed its session with a long phase
     calm = await suspension.play(at)
-    wanted, points = told(calm), len(calm.faults.trace)
+    wanted, points = reported(calm), len(calm.faults.trace)
     assert calm.status.suspended_seconds
     tried = range(at + 1, points + 1, (points - at) // 40)
     for dies in tried:
         world = await suspension.play(at, {dies: fault()})
-        assert told(world) == wanted, f"at point {dies}: {calm.faults.trace[dies - 1]}"
+        assert reported(world) == wanted, f"at point {dies}: {calm.faults.trace[dies - 1]}"
     print(f"\n{policy}: {len(tried)} of {points - at} points")
 
 
-async def test_suspended_by_chance_and_dying_again_and_again_is_no_worse() -> None:
+async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse() -> None:
     chance = random.Random(5)
     calm = await undisturbed(durations=LONG)
     wanted, points = timeless(calm.object["status"]["steps"]), len(calm.faults.trace)

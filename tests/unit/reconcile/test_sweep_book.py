@@ -21,7 +21,7 @@ async def listing(*listed: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         yield each
 
 
-async def test_news_of_a_trial_is_news_of_its_sweep_when_it_changes_what_a_sweep_counts() -> None:
+async def test_event_of_a_trial_is_an_event_of_its_sweep_when_it_changes_what_a_sweep_counts() -> None:
     book = Book()
     assert book.saw(trial(0)) == KEY
     assert book.saw(trial(0)) is None
@@ -45,7 +45,7 @@ async def test_a_trial_that_went_while_it_was_being_made_is_not_believed_to_be_t
     assert set(page.trials) == {"t1"}
 
 
-async def test_a_list_tells_of_all_but_what_was_heard_meanwhile() -> None:
+async def test_a_list_reports_all_objects_except_those_with_newer_events() -> None:
     book = Book()
     for number in range(3):
         book.saw(trial(number))
@@ -70,7 +70,7 @@ async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:
     assert book.saw(trial(1)) is None and page.trials == {} and book.invalidate("default") == []
 
 
-async def test_a_namesake_begins_with_an_empty_page() -> None:
+async def test_a_namesake_starts_with_an_empty_page() -> None:
     book = Book()
     book.saw(trial(0))
     assert book.page(KEY, "another", "", over=False).trials == {}

@@ -57,7 +57,7 @@ async def undisturbed(options: dict[str, Any]) -> SweepWorld:
 
 @pytest.mark.parametrize("options", SCENARIOS.values(), ids=SCENARIOS)
 @pytest.mark.parametrize("what", [Killed, lambda: Unavailable("no answer")], ids=["dies", "a call fails"])
-async def test_wherever_it_happens_each_trial_is_made_once_and_the_sweep_ends_the_same(
+async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends_the_same(
     options: dict[str, Any], what: Callable[[], BaseException]
 ) -> None:
     calm = await undisturbed(options)
@@ -85,7 +85,7 @@ async def test_whatever_becomes_of_watch_events_the_sweep_ends_the_same(options:
     assert comparable(world, options) == comparable(calm, options)
 
 
-async def test_dying_again_and_again_is_no_worse_whatever_is_heard() -> None:
+async def test_dying_repeatedly_is_no_worse_whatever_is_received() -> None:
     calm = await undisturbed({})
     points, chance = len(calm.faults.trace), random.Random(1)
     for number in range(60):

@@ -57,9 +57,9 @@ def world(place: Place, faults: Faults | None = None, **spec: Any) -> SweepWorld
     return made
 
 
-async def looks(made: SweepWorld, until: Callable[[SweepWorld], object]) -> None:
+async def reconciles(made: SweepWorld, until: Callable[[SweepWorld], object]) -> None:
     for _ in range(50):
-        await made.look()
+        await made.reconcile()
         for _ in range(20):
             await asyncio.sleep(0)
         if until(made):
@@ -71,9 +71,9 @@ def started(made: SweepWorld) -> bool:
     return len(made.live) == 3
 
 
-async def test_its_trials_are_of_the_revision_that_was_found_when_it_began(place: Place) -> None:
+async def test_its_trials_are_of_the_revision_that_was_found_when_it_started(place: Place) -> None:
     made = world(place)
-    await looks(made, started)
+    await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and (pinned.revision, pinned.count) == (COMMITS[0], 2)
     assert made.live[0]["spec"]["task"] == {"name": "t", "git": {**GIT, "ref": COMMITS[0], "path": "all/t"}}
@@ -89,20 +89,20 @@ async def test_its_trials_are_of_the_revision_that_was_found_when_it_began(place
 
 async def test_the_tasks_are_in_the_cache_for_its_trials(place: Place) -> None:
     made = world(place)
-    await looks(made, started)
+    await reconciles(made, started)
     (asked,) = place.asked
     assert (asked.many, asked.ref, asked.credentials) == (True, "main", {"token": "x"})
     assert made.sweeps.tasks.fetches.cache.find(asked.below("t").key(COMMITS[0]))
 
 
-async def test_wherever_the_operator_dies_before_it_began_its_trials_are_all_of_one_revision(place: Place) -> None:
+async def test_wherever_the_operator_dies_before_it_started_its_trials_are_all_of_one_revision(place: Place) -> None:
     calm = world(place)
-    await looks(calm, started)
+    await reconciles(calm, started)
     for at in range(1, len(calm.faults.trace) + 1):
         made = world(place, Faults().fail(at, Killed()))
-        await looks(made, lambda made: made.deaths)
+        await reconciles(made, lambda made: made.deaths)
         place.head = COMMITS[1]
-        await looks(made, started)
+        await reconciles(made, started)
         await made.run()
         assert_each_once(made)
         assert len({each["spec"]["task"]["git"]["ref"] for each in made.trials}) == 1, calm.faults.trace[at - 1]
@@ -110,33 +110,33 @@ async def test_wherever_the_operator_dies_before_it_began_its_trials_are_all_of_
         place.head = COMMITS[0]
 
 
-async def test_names_that_were_lost_are_made_again_from_the_same_revision(place: Place) -> None:
+async def test_names_that_were_lost_are_created_again_from_the_same_revision(place: Place) -> None:
     made = world(place)
-    await looks(made, started)
+    await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None
     made.cluster.remove("ConfigMap", "default", pinned.config_map)
     place.head, made.sweeps = COMMITS[1], made.fresh()
-    await looks(made, lambda made: ("ConfigMap", "default", pinned.config_map) in made.cluster.objects)
+    await reconciles(made, lambda made: ("ConfigMap", "default", pinned.config_map) in made.cluster.objects)
     assert place.asked[-1].revision == COMMITS[0] and made.status.tasks_from == pinned
     made.cluster.remove("ConfigMap", "default", pinned.config_map)
     place.names[COMMITS[0]], made.sweeps = ["other"], made.fresh()
     for _ in range(3):
-        await made.look()
+        await made.reconcile()
         await asyncio.sleep(0.01)
     assert made.why == ("Running", "Running") and len(made.trials) == 3
 
 
 async def test_names_that_somebody_changed_are_not_believed(place: Place) -> None:
     made = world(place)
-    await looks(made, started)
+    await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None
     found = made.cluster.objects["ConfigMap", "default", pinned.config_map]
     made.cluster.put({**found, "data": {"tasks": "t\nother"}})
     made.sweeps = made.fresh()
     made.end(made.live[0])
-    assert await made.look() == 10.0
+    assert await made.reconcile() == 10.0
     assert len(made.trials) == 3
     made.cluster.put(found)
     await made.run()
@@ -146,35 +146,35 @@ async def test_names_that_somebody_changed_are_not_believed(place: Place) -> Non
 async def test_a_place_that_is_away_is_waited_for_and_one_that_is_wrong_is_not(place: Place) -> None:
     made = world(place)
     place.error = SourceError("https://git.example/r.git cannot be reached", transient=True)
-    await looks(made, lambda made: made.status.conditions and made.why[1] == "TaskUnavailable")
+    await reconciles(made, lambda made: made.status.conditions and made.why[1] == "TaskUnavailable")
     assert "spec.tasksFrom: https://git.example/r.git cannot be reached" in made.status.conditions[0].message
     wrong = world(place)
     place.error = SourceError("it has no branch main", reason="TaskNotFound")
-    await looks(wrong, lambda made: made.status.conditions and made.why == ("Failed", "TaskNotFound"))
+    await reconciles(wrong, lambda made: made.status.conditions and made.why == ("Failed", "TaskNotFound"))
     assert wrong.trials == []
 
 
-async def test_of_a_sweep_that_is_suspended_from_its_start_the_tasks_are_asked_for_when_it_begins(place: Place) -> None:
+async def test_of_a_sweep_that_is_suspended_from_its_start_the_tasks_are_asked_for_when_it_starts(place: Place) -> None:
     made = world(place, suspend=True)
-    await looks(made, lambda made: made.status.phase)
+    await reconciles(made, lambda made: made.status.phase)
     assert (made.status.phase, place.asked, made.status.start_time) == ("Suspended", [], None)
     place.head = COMMITS[1]
     made.change(suspend=False)
-    await looks(made, started)
+    await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and pinned.revision == COMMITS[1] and made.status.suspended_seconds is None
 
 
-async def test_a_secret_that_is_missing_is_told_with_its_field(place: Place) -> None:
+async def test_a_secret_that_is_missing_is_reported_with_its_field(place: Place) -> None:
     made = world(place)
     made.cluster.remove("Secret", "default", "login")
-    await made.look()
+    await made.reconcile()
     assert "spec.tasksFrom.git.secretRef: Secret 'login' does not exist yet" in made.status.conditions[0].message
 
 
 async def test_overrides_are_checked_when_the_tasks_are_known(place: Place) -> None:
     made = world(place, overrides=[{"tasks": ["helo"], "spec": {}}])
-    await looks(made, lambda made: made.status.phase == "Failed")
+    await reconciles(made, lambda made: made.status.phase == "Failed")
     assert (
         made.why[1] == "InvalidSpec" and "'helo' does not exist in the sweep, which has t, u" in made.status.conditions[0].message
     )
@@ -183,17 +183,17 @@ async def test_overrides_are_checked_when_the_tasks_are_known(place: Place) -> N
 async def test_names_that_are_too_many_to_keep_are_refused(place: Place) -> None:
     place.names[COMMITS[0]] = [f"{'n' * 240}{number}" for number in range(4000)]
     made = world(place)
-    await looks(made, lambda made: made.status.phase == "Failed")
+    await reconciles(made, lambda made: made.status.phase == "Failed")
     assert "make several sweeps" in made.status.conditions[0].message
 
 
-async def test_a_config_map_of_that_name_that_somebody_else_made_is_told(place: Place) -> None:
+async def test_a_config_map_of_that_name_that_somebody_else_created_is_reported(place: Place) -> None:
     other = world(place)
-    await looks(other, started)
+    await reconciles(other, started)
     assert other.status.tasks_from is not None
     made = world(place)
     made.cluster.put({"kind": "ConfigMap", "metadata": {"name": other.status.tasks_from.config_map}, "data": {"tasks": "x"}})
-    await looks(made, lambda made: made.status.conditions and "did not create it" in made.status.conditions[0].message)
+    await reconciles(made, lambda made: made.status.conditions and "did not create it" in made.status.conditions[0].message)
 
 
 @pytest.mark.parametrize("end", ["deleted", "deleting", "relabelled"])
@@ -214,7 +214,7 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
     other = Metadata(namespace="other", name="s", uid="u")
     with pytest.raises(SourceError):
         fetches.ask(other, Request("git", "https://elsewhere/x", many=True), started=False)
-    await made.look()  # queued behind the other sweep
+    await made.reconcile()  # queued behind the other sweep
     found = made.cluster.objects["TrialSweep", *KEY]
     if end == "deleted":
         del made.cluster.objects["TrialSweep", *KEY]

@@ -39,46 +39,46 @@ async def test_its_writes_are_one_creation_for_each_trial_and_few_of_the_status(
 
 async def test_numbers_that_change_often_are_written_now_and_then() -> None:
     world = SweepWorld(sweep(parallelism=8))
-    while await world.look() is not None:
+    while await world.reconcile() is not None:
         pass
     writes = world.cluster.writes.count("apply_status default/s")
     for trial in world.live[:4]:
         world.end(trial)
-        assert await world.look() == STATUS_SECONDS
+        assert await world.reconcile() == STATUS_SECONDS
     assert world.cluster.writes.count("apply_status default/s") == writes
     world.now += STATUS_SECONDS
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.status.trials.finished == 4
 
 
 async def test_suspended_it_suspends_its_trials_and_resumes_them_but_none_that_somebody_else_suspended() -> None:
     world = SweepWorld()
-    while await world.look() is not None:
+    while await world.reconcile() is not None:
         pass
     theirs = world.live[1]
     world.cluster.put({**theirs, "spec": {**theirs["spec"], "suspend": True}})
     world.change(suspend=True)
-    await world.look()
+    await world.reconcile()
     assert world.why == ("Suspended", "Suspended") and [each["spec"]["suspend"] for each in world.live] == [True] * 3
     world.end(world.live[0])
-    await world.look()
+    await world.reconcile()
     assert len(world.trials) == 3
     world.change(suspend=False)
-    await world.look()
+    await world.reconcile()
     assert [each["spec"].get("suspend", False) for each in world.live] == [True, False, False]
     assert not any("multistep.dev/suspended-by" in each["metadata"]["annotations"] for each in world.live)
     reasons = [each["reason"] for each in world.cluster.events]
     assert reasons == ["SweepStarted", "Suspended", "Resumed"]
 
 
-async def test_the_next_trials_have_their_pods_ready_and_begin_in_turn() -> None:
+async def test_the_next_trials_have_their_pods_ready_and_start_in_turn() -> None:
     world = SweepWorld(sweep(prestart=2))
-    while await world.look() is not None:
+    while await world.reconcile() is not None:
         pass
     early = [(each["spec"].get("suspend"), each["spec"].get("prestart")) for each in world.live]
     assert early == [(None, None)] * 3 + [(True, True)] * 2
     world.end(world.live[1])
-    while await world.look() == 0:
+    while await world.reconcile() == 0:
         pass
     assert [each["spec"].get("suspend") for each in world.live] == [None, None, None, True, True]
     assert world.status.trials.active == 5
@@ -111,7 +111,7 @@ async def test_a_budget_that_is_spent_makes_no_more_and_lets_what_is_live_end() 
     assert len(world.trials) == 4 and not [each for each in world.trials if each["spec"].get("stop")]
 
 
-async def test_a_budget_that_is_raised_in_time_lets_it_go_on() -> None:
+async def test_a_budget_that_is_raised_in_time_lets_it_continue() -> None:
     world = SweepWorld(sweep(stopWhen={"podHours": 0.15}), happens={3: lambda world: world.change(stopWhen={"podHours": 100})})
     await world.run()
     assert world.why == ("Complete", "SweepComplete") and len(world.trials) == 8
@@ -123,7 +123,7 @@ async def test_one_failure_too_many_of_a_class_ends_it() -> None:
     assert world.why == ("Failed", "TooManyFailures") and world.status.trials.created < 8
 
 
-async def test_a_trial_that_somebody_deletes_is_told_and_not_made_again() -> None:
+async def test_a_trial_that_somebody_deletes_is_reported_and_not_created_again() -> None:
     def delete(world: SweepWorld) -> None:
         world.cluster.remove("MultiStepTrial", "default", world.live[-1]["metadata"]["name"])
 
@@ -134,19 +134,19 @@ async def test_a_trial_that_somebody_deletes_is_told_and_not_made_again() -> Non
     assert_each_once(world)
 
 
-async def test_fewer_at_once_waits_for_some_to_end_and_more_is_made_at_once() -> None:
+async def test_fewer_at_once_waits_for_some_to_end_and_more_is_created_at_once() -> None:
     world = SweepWorld(sweep(attempts=4), happens={2: lambda world: world.change(parallelism=1)})
     world.happens = {**world.happens, 6: lambda world: world.change(parallelism=9)}
     await world.run()
     assert world.why[0] == "Complete" and world.most == 9
 
 
-async def test_a_name_that_somebody_else_has_is_told_and_waited_for() -> None:
+async def test_a_name_that_somebody_else_has_is_reported_and_awaited() -> None:
     world = SweepWorld()
     taken = await name_of(world, 1)
     world.cluster.put({"kind": "MultiStepTrial", "metadata": {"name": taken}, "spec": {}})
-    assert await world.look() == REJECTED_RETRY_SECONDS
-    assert told(world) == ["Running", "NameTaken"]
+    assert await world.reconcile() == REJECTED_RETRY_SECONDS
+    assert shown(world) == ["Running", "NameTaken"]
     conditions = {each.type: each for each in world.status.conditions}
     assert conditions["Stalled"].status == "True" and taken in conditions["Stalled"].message
     assert world.cluster.events[-1]["reason"] == "NameTaken"
@@ -156,13 +156,13 @@ async def test_a_name_that_somebody_else_has_is_told_and_waited_for() -> None:
     assert world.why[0] == "Complete" and len(world.trials) == 8
 
 
-def told(world: SweepWorld) -> list[str | None]:
+def shown(world: SweepWorld) -> list[str | None]:
     return list(world.why)
 
 
 async def name_of(world: SweepWorld, number: int) -> str:
     other = SweepWorld(world.manifest)
-    await other.look()
+    await other.reconcile()
     return next(n for n, each in other_trials(other).items() if each["metadata"]["labels"]["multistep.dev/number"] == str(number))
 
 
@@ -170,7 +170,7 @@ def other_trials(world: SweepWorld) -> dict[str, Any]:
     return {each["metadata"]["name"]: each for each in world.trials}
 
 
-async def test_a_trial_that_is_refused_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trial_that_is_refused_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = SweepWorld()
     create = world.cluster.create
 
@@ -178,8 +178,8 @@ async def test_a_trial_that_is_refused_is_told_and_tried_again(monkeypatch: pyte
         raise ClusterError("exceeded quota: trials=2", status=403, reason="Forbidden")
 
     monkeypatch.setattr(world.cluster, "create", refused)
-    assert await world.look() == REJECTED_RETRY_SECONDS
-    assert told(world) == ["Running", "TrialRefused"] and "exceeded quota" in world.status.conditions[0].message
+    assert await world.reconcile() == REJECTED_RETRY_SECONDS
+    assert shown(world) == ["Running", "TrialRefused"] and "exceeded quota" in world.status.conditions[0].message
     monkeypatch.setattr(world.cluster, "create", create)
     await world.run()
     assert world.why[0] == "Complete"
@@ -192,7 +192,7 @@ async def test_an_api_server_that_is_away_is_no_refusal(monkeypatch: pytest.Monk
         raise Unavailable("no answer")
 
     monkeypatch.setattr(world.cluster, "create", away)
-    await world.look()
+    await world.reconcile()
     assert [str(each) for each in world.errors] == ["no answer"] and world.why == ("Pending", "SweepStarted")
 
 
@@ -206,28 +206,28 @@ async def test_an_api_server_that_is_away_is_no_refusal(monkeypatch: pytest.Monk
 )
 async def test_a_spec_that_cannot_be_run_is_failed_with_what_is_wrong(spec: dict[str, Any], message: str) -> None:
     world = SweepWorld(sweep(**spec))
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.why == ("Failed", "InvalidSpec") and message in world.status.conditions[0].message
-    assert world.trials == [] and await world.look() is None
+    assert world.trials == [] and await world.reconcile() is None
 
 
-async def test_a_status_that_cannot_be_read_is_written_anew() -> None:
+async def test_a_status_that_cannot_be_read_is_written_again() -> None:
     world = SweepWorld({**sweep(), "status": {"trials": 3}})
-    await world.look()
+    await world.reconcile()
     assert world.why == ("Failed", "InvalidSpec")
 
 
 async def test_when_its_time_has_come_it_is_deleted_with_all_of_its_trials() -> None:
     world = SweepWorld(sweep(ttlSecondsAfterFinished=100))
     while world.status.phase != "Complete":
-        await world.look()
+        await world.reconcile()
         for each in world.live:
             world.end(each)
-    assert await world.look() == pytest.approx(100)
+    assert await world.reconcile() == pytest.approx(100)
     world.now += 100
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.cluster.objects == {}
-    assert await world.look() is None
+    assert await world.reconcile() is None
 
 
 async def test_a_change_after_its_end_is_noted() -> None:
@@ -235,7 +235,7 @@ async def test_a_change_after_its_end_is_noted() -> None:
     await world.run()
     before = world.status
     world.change(parallelism=7)
-    await world.look()
+    await world.reconcile()
     assert world.status.observed_generation == 2 and world.status.trials == before.trials
 
 
@@ -245,9 +245,9 @@ async def test_its_record_stays_when_its_trials_are_deleted_after_its_end() -> N
     before = world.status
     for each in world.trials:
         world.cluster.remove("MultiStepTrial", "default", each["metadata"]["name"])
-    await world.look()
+    await world.reconcile()
     world.sweeps = world.fresh()
-    await world.look()
+    await world.reconcile()
     assert world.status == before
 
 
@@ -255,7 +255,7 @@ async def test_one_that_is_being_deleted_makes_nothing() -> None:
     found = sweep()
     found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world = SweepWorld(found)
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.trials == []
 
 
@@ -265,21 +265,21 @@ async def test_trials_of_a_former_sweep_of_the_same_name_are_not_counted_and_hol
     world = SweepWorld(sweep() | {"metadata": {**sweep()["metadata"], "uid": "another"}})
     for each in former.trials:
         world.cluster.put(each)
-    assert await world.look() == REJECTED_RETRY_SECONDS
+    assert await world.reconcile() == REJECTED_RETRY_SECONDS
     assert (world.why, world.status.trials.created) == (("Running", "NameTaken"), 0)
 
 
 async def test_a_number_that_somebody_changed_is_no_trial_of_the_sweep() -> None:
     world = SweepWorld()
-    while await world.look() is not None:
+    while await world.reconcile() is not None:
         pass
     odd = world.live[0]
     world.cluster.put(
         {**odd, "metadata": {**odd["metadata"], "labels": {**odd["metadata"]["labels"], "multistep.dev/number": "7"}}}
     )
-    await world.look()
+    await world.reconcile()
     world.now += STATUS_SECONDS
-    await world.look()
+    await world.reconcile()
     assert await name_of(world, 0) == odd["metadata"]["name"]
     assert world.status.trials.deleted >= 1
     assert_each_once(world, parallelism=4)
@@ -289,13 +289,13 @@ async def test_a_sweep_of_another_shard_is_left_alone() -> None:
     found = sweep()
     found["metadata"]["labels"] = {"multistep.dev/shard": "theirs"}
     world = SweepWorld(found)
-    assert await world.look() is None
+    assert await world.reconcile() is None
     assert world.cluster.writes == []
 
 
 async def started(world: SweepWorld) -> bytes:
     """Let the sweep create its first trials. Return a copy of the store."""
-    while await world.look() is not None:
+    while await world.reconcile() is not None:
         pass
     assert len(world.live) == 3
     return world.cluster.backup()
@@ -308,7 +308,7 @@ async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lo
     for trial in world.live:
         world.end(trial)
         world.now += STATUS_SECONDS
-        await world.look()
+        await world.reconcile()
     assert world.status.trials.created == 6
     world.cluster.restore_backup(copy)
     world.ended = 0

@@ -39,7 +39,7 @@ async def test_a_trials_end_is_counted_with_its_reward() -> None:
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
 
 
-async def test_with_all_labels_no_series_tells_of_a_task_or_a_step() -> None:
+async def test_with_all_labels_no_series_reports_a_task_or_a_step() -> None:
     world = given(settings=LABELED)
     await world.run()
     assert value(world, "trial_reward_sum", namespace=KEY[0], agent="oracle") == 0.5
@@ -69,7 +69,7 @@ async def test_the_wait_for_the_first_pod_and_the_start_of_each_are_measured() -
     created = manifest()
     created["metadata"]["creationTimestamp"] = at(-10)
     world = given(trial=created, pods_run=False, durations=LONG)
-    await world.look()
+    await world.reconcile()
     running = {"name": "main", "state": {"running": {"startedAt": at(30)}}}
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(25)}
     world.cluster.run_pod(KEY[0], *world.pods)
@@ -126,28 +126,28 @@ def test_the_setting_takes_what_there_is(labels: list[Any]) -> None:
     assert Settings(metrics_labels=labels).metrics_labels == labels
 
 
-async def test_a_trial_that_ended_is_told_of_once_and_again_after_a_restart_if_it_was_not_long_ago() -> None:
-    world, told = given(), list[str]()
+async def test_a_trial_that_ended_is_reported_once_and_again_after_a_restart_if_it_was_not_long_ago() -> None:
+    world, reported = given(), list[str]()
     await world.run()
     trial = parse_trial(world.object)
 
     def fresh(later: float) -> Tally:
-        return Tally(Metrics(), lambda: world.now + later, ended=lambda each: told.append(each.metadata.uid))
+        return Tally(Metrics(), lambda: world.now + later, ended=lambda each: reported.append(each.metadata.uid))
 
     running = trial.model_copy(update={"status": trial.status.model_copy(update={"phase": "Running", "conditions": []})})
     tally = fresh(RECENT_SECONDS)
     for each in (running, trial, trial):
         tally.saw(each)
-    assert told == ["trial-uid"]
+    assert reported == ["trial-uid"]
     restarted = fresh(RECENT_SECONDS / 2)
     for _ in range(2):
         restarted.saw(trial)
-    assert told == ["trial-uid"] * 2
+    assert reported == ["trial-uid"] * 2
     fresh(RECENT_SECONDS).saw(trial)
-    assert told == ["trial-uid"] * 2
+    assert reported == ["trial-uid"] * 2
     another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
     restarted.saw(another)  # with the same name
-    assert told == ["trial-uid"] * 2 + ["another"]
+    assert reported == ["trial-uid"] * 2 + ["another"]
 
 
 def lost_at(attempt: int, *, lost: int) -> MultiStepTrial:

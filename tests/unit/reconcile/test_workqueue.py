@@ -45,7 +45,7 @@ async def settled(queue: WorkQueue, looks: int = 20) -> None:
 
 
 @in_virtual_time
-async def test_any_number_of_events_makes_one_look() -> None:
+async def test_any_number_of_events_cause_one_reconcile() -> None:
     worker = Worker()
     queue = WorkQueue(worker, workers=2)
     for _ in range(5):
@@ -57,7 +57,7 @@ async def test_any_number_of_events_makes_one_look() -> None:
 
 
 @in_virtual_time
-async def test_a_key_that_is_worked_on_is_looked_at_once_more_and_never_twice_at_a_time() -> None:
+async def test_a_key_that_is_worked_on_is_requeued_once_and_never_reconciled_twice_at_a_time() -> None:
     worker = Worker()
     queue = WorkQueue(worker, workers=4)
     queue.start()
@@ -76,7 +76,7 @@ async def test_a_key_that_is_worked_on_is_looked_at_once_more_and_never_twice_at
 
 
 @in_virtual_time
-async def test_a_key_comes_again_when_its_work_said_so() -> None:
+async def test_a_key_comes_again_when_its_work_returned_a_delay() -> None:
     worker = Worker(0.01)
     queue = WorkQueue(worker, workers=1)
     queue.start()
@@ -144,7 +144,7 @@ async def test_never_more_workers_than_were_allowed() -> None:
 
 
 @in_virtual_time
-async def test_a_queue_that_stops_begins_nothing_and_lets_what_goes_on_end_for_a_while() -> None:
+async def test_a_queue_that_stops_starts_nothing_and_lets_what_continues_end_for_a_while() -> None:
     worker = Worker(5.0)
     worker.gate.clear()
     queue = WorkQueue(worker, workers=1)
@@ -205,7 +205,7 @@ async def test_a_key_that_is_due_sooner_stays_so() -> None:
 
 
 @in_virtual_time
-async def test_news_that_come_while_a_key_is_worked_on_are_not_put_off_by_what_its_work_asks_for() -> None:
+async def test_events_that_come_while_a_key_is_worked_on_are_not_put_off_by_what_its_work_asks_for() -> None:
     worker = Worker(1000.0)
     queue = WorkQueue(worker, workers=1)
     worker.gate.clear()

@@ -87,7 +87,7 @@ def test_what_can_be_scrolled_can_be_reached_by_key_and_has_a_name() -> None:
         assert each.get("aria-labelledby") or each.get("aria-label")
 
 
-def test_every_heading_cell_says_what_it_heads() -> None:
+def test_every_heading_cell_shows_what_it_heads() -> None:
     assert all(attributes.get("scope") for tag, attributes in made(ROWS).elements if tag == "th")
 
 

@@ -10,7 +10,7 @@ from multistep.report.rows import row
 from tests.unit.report.samples import step, trial
 
 
-def test_a_row_says_what_the_sweep_noted_on_its_trial() -> None:
+def test_a_row_shows_what_the_sweep_noted_on_its_trial() -> None:
     found = row(trial("a/task", "an agent", 3, reward=0.5, resultsStore="s3://bucket/x"))
     assert (found.task, found.agent, found.attempt, found.namespace) == ("a/task", "an agent", 3, "evals")
     assert (found.state, found.reward, found.counts, found.seconds) == ("Complete", 0.5, 0.5, 60)
@@ -47,7 +47,7 @@ def test_a_trial_at_work_is_neither() -> None:
     assert (found.state, found.counts, found.excluded, found.seconds) == ("Active", None, False, None)
 
 
-def test_a_complete_trial_without_a_reward_is_excluded_and_says_so() -> None:
+def test_a_complete_trial_without_a_reward_is_excluded_with_a_reason() -> None:
     found = row(trial())
     assert (found.counts, found.excluded, found.scored_failure, found.blame, found.reason) == (
         None,
@@ -59,7 +59,7 @@ def test_a_complete_trial_without_a_reward_is_excluded_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("reward", [1e200, -1e200, 10**400])
-def test_a_reward_that_no_sum_can_hold_counts_0_and_says_so(reward: float) -> None:
+def test_a_reward_too_large_for_a_sum_counts_0_and_is_reported(reward: float) -> None:
     found = row(trial(reward=reward))
     assert (found.counts, found.excluded, found.scored_failure, found.blame, found.reason) == (
         0.0, False, True, "Verifier", "RewardTooLarge",
@@ -107,6 +107,6 @@ def test_the_content_of_a_task_from_elsewhere_is_what_it_was_resolved_to() -> No
     assert row(trial(taskSource={"revision": "r", "digest": "sha256:2"})).content == "sha256:2"
 
 
-def test_a_status_that_cannot_be_read_is_told() -> None:
+def test_a_status_that_cannot_be_read_is_reported() -> None:
     with pytest.raises(InvalidSpec, match=r"status\.steps"):
         row({"metadata": {"name": "t"}, "status": {"steps": 3}})

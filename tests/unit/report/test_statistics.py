@@ -35,7 +35,7 @@ def test_a_single_task_has_no_interval() -> None:
     assert (found.low, found.high) == (None, None)
 
 
-def test_tasks_without_any_spread_tell_no_interval_unless_they_all_pass_or_all_fail() -> None:
+def test_tasks_without_any_spread_report_no_interval_unless_they_all_pass_or_all_fail() -> None:
     halves = mean_reward({"a": [0.5], "b": [0.5]})
     ones = mean_reward({"a": [1], "b": [1], "c": [1]})
     zeros = mean_reward({"a": [0], "b": [0], "c": [0]})
@@ -54,7 +54,7 @@ def test_the_interval_is_students_of_the_tasks_means() -> None:
     assert found.high == pytest.approx(0.5 + 3.182446305284263 * spread)
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_truth_about_as_often_as_claimed() -> None:
     dice, held, rounds = random.Random(7), 0, 400
     for _ in range(rounds):
         chances = [dice.betavariate(2, 2) for _ in range(30)]
@@ -162,7 +162,7 @@ def test_a_few_tasks_that_differ_by_nearly_the_same_show_nothing_either() -> Non
     assert (found.p, found.is_real) == (0.25, False)
 
 
-def test_tasks_that_all_differ_by_the_same_tell_no_interval_in_either_direction() -> None:
+def test_tasks_that_all_differ_by_the_same_report_no_interval_in_either_direction() -> None:
     ones, zeros = {str(n): [1] for n in range(8)}, {str(n): [0] for n in range(8)}
     for first, second in ((ones, zeros), (zeros, ones), (ones, ones), (zeros, zeros)):
         found = difference(first, second)

@@ -16,7 +16,7 @@ def test_standings_are_by_mean_with_agents_without_one_last() -> None:
     assert [each.agent for each in found.standings] == ["good", "poor", "none"]
 
 
-def test_a_standing_tells_what_counts_and_what_was_lost_by_class() -> None:
+def test_a_standing_reports_what_counts_and_what_is_excluded_by_class() -> None:
     outcomes: list[float | str | None] = [1.0, 0.0, "Agent", "Infrastructure", "Infrastructure", "Verifier", None]
     (found,) = summarize(sweep({("a", "mine"): outcomes, ("b", "mine"): ["Task"]})).standings
     assert (found.trials, found.counted, found.active, found.tasks) == (8, 3, 1, 2)
@@ -26,7 +26,7 @@ def test_a_standing_tells_what_counts_and_what_was_lost_by_class() -> None:
     assert (found.mean.tasks, found.mean.trials) == (1, 3)
 
 
-def test_what_was_lost_is_never_nought_but_what_the_mean_would_be_then_is_told() -> None:
+def test_excluded_trials_are_never_0_and_the_mean_if_they_were_is_reported() -> None:
     (found,) = summarize(sweep({("a", "mine"): [1.0, "Infrastructure"], ("b", "mine"): [1.0, 1.0]})).standings
     assert found.mean is not None
     assert (found.mean.value, found.mean_if_excluded_zero) == (1.0, 0.75)

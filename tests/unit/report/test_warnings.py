@@ -16,7 +16,7 @@ def agents(**outcomes: Sequence[float | str | None]) -> dict[str, list[Row]]:
     return {agent: sweep({("t", agent): those}) for agent, those in outcomes.items()}
 
 
-def test_shares_that_differ_by_more_than_five_points_are_told_with_the_agents_at_both_ends() -> None:
+def test_shares_that_differ_by_more_than_five_points_are_reported_with_the_agents_at_both_ends() -> None:
     even, more = [GOOD] * 19 + [LOST], [GOOD] * 18 + [LOST, LOST]
     assert uneven_exclusions(agents(a=[GOOD] * 20, b=even)) is None
     assert uneven_exclusions(agents(a=[GOOD] * 20, b=even, c=more)) == (
@@ -48,9 +48,9 @@ def test_a_task_whose_verifier_fails_for_the_oracle_is_broken_and_one_that_fails
         ended("e", "oracle", "Agent", "AgentTimeoutError"),
     ]
     assert broken_tasks(rows) == [Broken("b", ["HealthcheckError", "VerifierTimeoutError"], 2)]
-    told = "task b is broken: it failed for the agent oracle, too, in 2 trials (HealthcheckError, VerifierTimeoutError)"
-    assert list(warnings({"x": rows})) == [told]
+    reported = "task b is broken: it failed for the agent oracle, too, in 2 trials (HealthcheckError, VerifierTimeoutError)"
+    assert list(warnings({"x": rows})) == [reported]
     found = summarize(rows)
-    assert (found.broken, told in found.warnings) == (broken_tasks(rows), True)
+    assert (found.broken, reported in found.warnings) == (broken_tasks(rows), True)
     (oracle,) = [each for each in found.standings if each.agent == "the-oracle"]
     assert oracle.scored_failures == {"Verifier": 1, "Task": 1, "Infrastructure": 1, "Agent": 1}

@@ -61,20 +61,20 @@ def test_the_result_of_a_phase_is_read() -> None:
     assert result.captures == {"/r": Capture(b"0.5", 3, truncated=False), "/none": None}
 
 
-def test_a_runner_that_does_not_tell_the_memory_limit_yet_is_understood() -> None:
-    told = {name: value for name, value in PHASE.items() if name != "memoryLimit"}
-    assert PhaseResult.from_record(Record.from_json({**RECORD, "result": told})).memory_limit is None
+def test_a_runner_that_does_not_report_the_memory_limit_yet_is_understood() -> None:
+    reported = {name: value for name, value in PHASE.items() if name != "memoryLimit"}
+    assert PhaseResult.from_record(Record.from_json({**RECORD, "result": reported})).memory_limit is None
 
 
-def test_a_phase_that_could_not_be_started_says_why() -> None:
-    told = {**PHASE, "error": {"code": "NoSuchUser", "message": "no bob"}}
-    result = PhaseResult.from_record(Record.from_json({**RECORD, "result": told}))
+def test_a_phase_that_could_not_be_started_reports_why() -> None:
+    reported = {**PHASE, "error": {"code": "NoSuchUser", "message": "no bob"}}
+    result = PhaseResult.from_record(Record.from_json({**RECORD, "result": reported}))
     assert result.error == Fault("NoSuchUser", "no bob")
 
 
 def test_the_result_of_a_healthcheck_is_read() -> None:
-    told = {**PHASE, "healthy": False, "attempts": 3}
-    result = HealthcheckResult.from_record(Record.from_json({**RECORD, "op": "healthcheck", "result": told}))
+    reported = {**PHASE, "healthy": False, "attempts": 3}
+    result = HealthcheckResult.from_record(Record.from_json({**RECORD, "op": "healthcheck", "result": reported}))
     assert (result.healthy, result.attempts) == (False, 3)
 
 

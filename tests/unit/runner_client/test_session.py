@@ -26,7 +26,7 @@ def session(runner: FakeRunner, **breaks: float) -> Session:
     return Session(runner.stream(**breaks), pod_uid="pod-uid", answer_timeout_seconds=30)
 
 
-async def test_hello_tells_who_the_runner_is_and_what_it_did() -> None:
+async def test_hello_reports_who_the_runner_is_and_what_it_did() -> None:
     runner = FakeRunner()
     async with session(runner) as talk:
         await talk.note("1/a/begin", {"x": 1})
@@ -36,10 +36,10 @@ async def test_hello_tells_who_the_runner_is_and_what_it_did() -> None:
     assert runner.streams[0].closed
 
 
-async def test_hello_tells_the_whole_result_of_phases_that_were_acknowledged_long_ago() -> None:
-    told = {"tail": "bye", "captures": {"/r": {"base64": "MQ==", "size": 1, "truncated": False}}}
+async def test_hello_reports_the_whole_result_of_phases_that_were_acknowledged_long_ago() -> None:
+    shown = {"tail": "bye", "captures": {"/r": {"base64": "MQ==", "size": 1, "truncated": False}}}
     ids = [f"1/a/{number}" for number in range(100)]
-    runner = FakeRunner(results=dict.fromkeys(ids, told), finish="at_once")
+    runner = FakeRunner(results=dict.fromkeys(ids, shown), finish="at_once")
     async with session(runner) as talk:
         for id in ids:
             await talk.start({"id": id, "argv": ["true"]})
@@ -48,7 +48,7 @@ async def test_hello_tells_the_whole_result_of_phases_that_were_acknowledged_lon
         hello = await talk.hello()
         talk.ack(ids[0])
     assert [record.id for record in hello.records] == ids
-    assert all(record.result is not None and told.items() <= record.result.items() for record in hello.records)
+    assert all(record.result is not None and shown.items() <= record.result.items() for record in hello.records)
 
 
 async def test_a_runner_of_another_pod_is_refused() -> None:
@@ -72,7 +72,7 @@ async def test_the_highest_protocol_that_both_speak_is_agreed_on(
         assert (await talk.hello()).protocol == agreed
 
 
-async def test_a_runner_of_a_release_too_far_away_is_told_apart_from_a_broken_one() -> None:
+async def test_a_runner_of_a_release_too_far_away_is_distinguished_from_a_broken_one() -> None:
     runner = FakeRunner()
     runner.protocols = {7, 8}
     async with session(runner) as talk:
@@ -92,7 +92,7 @@ async def test_a_phase_is_started_awaited_and_acknowledged() -> None:
     assert runner.ready
 
 
-async def test_a_phase_is_begun_and_awaited_by_one_write_and_its_acknowledgement_goes_with_the_next_request() -> None:
+async def test_a_phase_is_started_and_awaited_by_one_write_and_its_acknowledgement_goes_with_the_next_request() -> None:
     runner = FakeRunner()
     writes: list[str] = []
     async with Session(runner.stream(), pod_uid="pod-uid", moved=lambda direction, _: writes.append(direction)) as talk:
@@ -103,7 +103,7 @@ async def test_a_phase_is_begun_and_awaited_by_one_write_and_its_acknowledgement
     assert writes.count("up") == 2
 
 
-async def test_a_refusal_to_begin_is_told_when_the_wait_was_answered_too_and_the_session_goes_on() -> None:
+async def test_a_refusal_to_start_is_reported_when_the_wait_was_answered_too_and_the_session_continues() -> None:
     async with session(FakeRunner()) as talk:
         await talk.note("1/a/begin", {})
         with pytest.raises(RunnerError) as caught:
@@ -163,7 +163,7 @@ async def test_asking_twice_starts_once() -> None:
     assert runner.starts == {"1/a/agent": 1}
 
 
-async def test_the_runners_no_is_an_error_with_its_code_and_the_session_goes_on() -> None:
+async def test_the_runners_no_is_an_error_with_its_code_and_the_session_continues() -> None:
     async with session(FakeRunner()) as talk:
         with pytest.raises(RunnerError) as caught:
             await talk.wait("1/none", 1)
@@ -439,9 +439,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("said", HOSTILE.values(), ids=HOSTILE)
-async def test_a_senseless_answer_is_a_protocol_error(said: bytes) -> None:
-    talk = Session(Scripted(said), pod_uid="u")
+@pytest.mark.parametrize("reply_text", HOSTILE.values(), ids=HOSTILE)
+async def test_a_senseless_answer_is_a_protocol_error(reply_text: bytes) -> None:
+    talk = Session(Scripted(reply_text), pod_uid="u")
     with pytest.raises(RunnerError) as caught:
         await talk.start({"id": "1/a/agent", "argv": ["true"]})
     assert caught.value.code == "Protocol"
@@ -507,7 +507,7 @@ async def test_requests_of_several_tasks_take_turns() -> None:
     assert [record.id for record in records] == ids
 
 
-async def test_an_early_end_says_what_the_relay_said() -> None:
+async def test_an_early_end_shows_what_the_relay_printed() -> None:
     stream = Scripted()
     stream.exit_details = "PID 1 is away"
     with pytest.raises(StreamLost, match="ended early: PID 1 is away"):
@@ -537,10 +537,12 @@ async def test_what_a_phase_printed_is_read_in_parts_and_changes_nothing() -> No
         assert (await talk.output("1/a/agent", 15, 10)).done and not runner.ready
 
 
-@pytest.mark.parametrize("told", [{"base64": "?"}, {"base64": "eA" * 40}, {"base64": 1}, {"state": "x"}, {"size": "1"}])
-async def test_a_hostile_output_is_refused(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("shown", [{"base64": "?"}, {"base64": "eA" * 40}, {"base64": 1}, {"state": "x"}, {"size": "1"}])
+async def test_a_hostile_output_is_refused(monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any]) -> None:
     runner = FakeRunner()
-    monkeypatch.setattr(runner, "_output", lambda *_: {"ok": True, "state": "done", "size": 1, "from": 0, "base64": "eA==", **told})
+    monkeypatch.setattr(
+        runner, "_output", lambda *_: {"ok": True, "state": "done", "size": 1, "from": 0, "base64": "eA==", **shown}
+    )
     async with session(runner) as talk:
         await talk.hello()
         with pytest.raises(RunnerError):

@@ -88,7 +88,7 @@ def test_a_socket_is_no_part_of_a_task(tmp_path: Path) -> None:
         pack(tmp_path)
 
 
-def test_a_missing_directory_is_said(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read"):
         pack(tmp_path / "missing")
 

@@ -154,7 +154,7 @@ async def test_a_private_repository_wants_credentials_and_hides_them(
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason", "said"),
+    ("changes", "reason", "output"),
     [
         ({"location": "/git/none.git"}, "TaskNotFound", "not a git repository"),
         ({"ref": "none"}, "TaskNotFound", "no branch or tag 'none'"),
@@ -164,16 +164,16 @@ async def test_a_private_repository_wants_credentials_and_hides_them(
         ({"path": "tasks"}, "InvalidSpec", "task.toml is missing"),
     ],
 )
-async def test_what_is_not_in_a_repository_is_told(
-    git: servers.Server, repository: Repository, cache: Cache, changes: Mapping[str, str], reason: str, said: str
+async def test_what_is_not_in_a_repository_is_reported(
+    git: servers.Server, repository: Repository, cache: Cache, changes: Mapping[str, str], reason: str, output: str
 ) -> None:
     repository.commit()
     wanted = {"location": "/git/r.git", "path": "tasks/t", **changes}
     error = await refused(cache, Request("git", git.url + wanted.pop("location"), **wanted))  # type: ignore[arg-type]
-    assert (error.reason, error.transient) == (reason, False) and said in str(error), error
+    assert (error.reason, error.transient) == (reason, False) and output in str(error), error
 
 
-async def test_a_branch_that_is_a_tag_too_must_be_told_apart(git: servers.Server, repository: Repository, cache: Cache) -> None:
+async def test_a_branch_that_is_a_tag_too_must_be_distinguished(git: servers.Server, repository: Repository, cache: Cache) -> None:
     repository.commit("main")
     error = await refused(cache, Request("git", f"{git.url}/git/r.git", ref="main", path="tasks/t"))
     assert "refs/heads/main or refs/tags/main" in str(error)
@@ -210,7 +210,7 @@ async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Regi
 
 
 @pytest.mark.parametrize(
-    ("image", "path", "reason", "said"),
+    ("image", "path", "reason", "output"),
     [
         ("team/none:1", "task", "TaskNotFound", "does not exist"),
         ("team/image:none", "task", "TaskNotFound", "does not exist"),
@@ -220,12 +220,12 @@ async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Regi
         ("Team/IMAGE", "", "InvalidSpec", "no image reference"),
     ],
 )
-async def test_what_is_not_in_a_registry_is_told(
-    registry: servers.Registry, cache: Cache, image: str, path: str, reason: str, said: str
+async def test_what_is_not_in_a_registry_is_reported(
+    registry: servers.Registry, cache: Cache, image: str, path: str, reason: str, output: str
 ) -> None:
     await push_image(registry, "team/image", "1", [image_layer({"task/task.toml": ""})])
     error = await refused(cache, Request("oci", f"{registry.host}/{image}", path=path))
-    assert (error.reason, error.transient) == (reason, False) and said in str(error), error
+    assert (error.reason, error.transient) == (reason, False) and output in str(error), error
 
 
 async def test_a_private_registry_wants_the_login_of_its_host(cache: Cache) -> None:
@@ -381,7 +381,7 @@ async def test_a_redirect_elsewhere_takes_no_credentials_along(here: Played, the
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_server_in_trouble_is_asked_again_later(here: Played, cache: Cache, status: int) -> None:
+async def test_a_server_with_errors_is_asked_again_later(here: Played, cache: Cache, status: int) -> None:
     here.answers["/t"] = web.Response(status=status)
     assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"")))).transient
 
@@ -422,7 +422,7 @@ async def test_another_digest_is_refused(here: Played, cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("kind", ["oci", "git", "url"])
-async def test_addresses_where_clouds_tell_credentials_are_not_connected_to(kind: str, here: Played, cache: Cache) -> None:
+async def test_addresses_where_clouds_serve_credentials_are_not_connected_to(kind: str, here: Played, cache: Cache) -> None:
     location = f"127.0.0.1:{here.server.port}/x" if kind == "oci" else f"{here.url}/x"
     error = await refused(cache, Request(kind, location, digest=digest_of(b"")), blocked_networks=BLOCKED_NETWORKS)  # type: ignore[arg-type]
     assert error.reason == "TaskSourceNotAllowed" and here.asked == []

@@ -18,7 +18,7 @@ SEPARATE = TOML + '[steps.verifier]\nenvironment_mode = "separate"\n'
 EXAMPLE = Path(__file__).parents[3] / "examples/hello-multi-step-advanced"
 
 
-def test_the_layout_says_what_is_there() -> None:
+def test_the_layout_shows_what_is_there() -> None:
     files = {"steps/a/workdir/setup.sh": "x", "tests/lib.sh": "x", "solution/solve.sh": "x", "environment/Dockerfile": "x"}
     layout = load_task(task(files)).layout
     step = layout.steps["a"]

@@ -90,7 +90,7 @@ def test_tasks_that_are_too_large_together_are_read_again(monkeypatch: pytest.Mo
     assert sorted(cluster.reads.values()) == [1, 2]
 
 
-def test_plans_are_bounded_and_what_was_dropped_is_made_again() -> None:
+def test_plans_are_bounded_and_what_was_dropped_is_created_again() -> None:
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
     first = cluster.load(trial("first", bundle))

@@ -58,7 +58,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(each.relative_to(root)): each.read_bytes() for each in root.rglob("*") if each.is_file()}
 
 
-async def test_whether_it_can_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_the_write_check_leaves_nothing(tmp_path: Path) -> None:
     volume = Volume(tmp_path / "v")
     before = contents(tmp_path)
     await volume.disk.try_to_write()

@@ -27,7 +27,7 @@ def result(sample: Sample, failure: StepException | None = None) -> dict[str, ob
     [("API_KEY", True), ("secret", True), ("GH_TOKEN", True), ("MAX_TOKENS", False), ("TOKENS_TOKEN", True), ("PASSWD", False),
      ("AWS_CREDENTIALS", True), ("AUTHOR", True), ("MODE", False)],
 )  # fmt: skip
-def test_names_that_look_like_a_secrets(name: str, sensitive: bool) -> None:
+def test_names_that_resemble_a_secrets(name: str, sensitive: bool) -> None:
     assert harbor.is_sensitive(name) is sensitive
 
 
@@ -107,7 +107,7 @@ def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
     assert all(line.startswith("2027-") for line in texts["trial.log"].splitlines())
 
 
-def test_the_log_tells_in_order_what_happened() -> None:
+def test_the_log_reports_in_order_what_happened() -> None:
     sample = BY_NAME["early-stop"]
     lines = harbor.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[0])

@@ -45,8 +45,8 @@ async def collect(
     room = await volume.collections.room(key, attempt=1, step=step, part=part)
     async with volume.collections.spool(key, room=room) as spool:
         await spool.write(data)
-        told = replace(received or Received(), room=room)
-        return await volume.collections.keep_step(key, spool, attempt=1, step=step, types=TYPES, received=told)
+        reported = replace(received or Received(), room=room)
+        return await volume.collections.keep_step(key, spool, attempt=1, step=step, types=TYPES, received=reported)
 
 
 def manifest(volume: Volume, key: TrialKey = KEY) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ def test_mode_and_time_stay_links_are_not_followed_and_nothing_is_left_behind(tm
     assert sorted(path.name for path in deep.iterdir()) == ["link", "run.sh"]
 
 
-def test_a_file_without_secrets_is_not_written_anew(tmp_path: Path) -> None:
+def test_a_file_without_secrets_is_not_written_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("nothing to see")
     before = (tmp_path / "a").stat().st_ino
     Redactor(["hunter2"]).tree(tmp_path)

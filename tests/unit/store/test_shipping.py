@@ -186,7 +186,7 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
     assert await tar_of(shipped.results) == wanted
 
 
-async def collected_directly(volume: Volume, s3: servers.S3, told: str | None = None) -> tuple[Shipping, bytes, Pointer]:
+async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None = None) -> tuple[Shipping, bytes, Pointer]:
     """Collect a step whose only artifact the pod uploaded to the store itself. told: a wrong digest to report."""
     data = bytes(range(256)) * 1000
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
@@ -195,7 +195,7 @@ async def collected_directly(volume: Volume, s3: servers.S3, told: str | None = 
     async with aiohttp.ClientSession() as session, session.put(invitation.url, data=data) as answer:
         version = answer.headers["ETag"]
         assert answer.status == 200
-    digest = told or hashlib.sha256(data).hexdigest()
+    digest = shown or hashlib.sha256(data).hexdigest()
     large = Large(2, "", len(data))
     assert await shipped.uploads.sent(KEY, 1, 0, Sent(0, large, digest, "another")) is None
     assert await shipped.uploads.sent(KEY, 1, 0, Sent(1, large, digest, version)) is None
@@ -249,8 +249,8 @@ async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_no
     assert b"is not what was collected" in found["steps/one/artifacts/large.remark.txt"]
 
 
-async def test_a_pod_that_told_another_digest_is_found_out(s3: servers.S3, volume: Volume) -> None:
-    shipped, data, _ = await collected_directly(volume, s3, told="ab" * 32)
+async def test_a_pod_that_sent_another_digest_is_found_out(s3: servers.S3, volume: Volume) -> None:
+    shipped, data, _ = await collected_directly(volume, s3, shown="ab" * 32)
     await shipped.ship(KEY)
     found = unpacked(await tar_of(shipped.results))
     assert found["steps/one/artifacts/large"] == data
@@ -283,7 +283,7 @@ async def test_a_replica_that_does_not_lead_changes_nothing(volume: Volume) -> N
     assert await tar_of(standing_by.results) == await tar_of(volume)
 
 
-async def test_marks_tell_since_when_a_trial_is_gone(volume: Volume) -> None:
+async def test_marks_report_since_when_a_trial_is_gone(volume: Volume) -> None:
     bucket = memory()
     shipped = Shipping(bucket, volume)
     for key in (KEY, OTHER):
@@ -310,7 +310,7 @@ async def test_many_objects_are_removed_in_lots(volume: Volume, monkeypatch: pyt
     assert [each async for each in bucket.list("default")] == []
 
 
-async def test_a_store_that_is_away_is_told_apart_from_results_that_are_not_there(
+async def test_a_store_that_is_away_is_distinguished_from_results_that_are_not_there(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awkward(trial_path(volume))
@@ -333,7 +333,7 @@ def test_a_store_that_cannot_be_meant_is_refused_by_name(url: str) -> None:
         Bucket.open(url)
 
 
-def test_certificates_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_certificates_that_are_not_there_are_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"results_store_ca_file = .*No such file"):
         Bucket.open("s3://bucket", tmp_path / "ca.pem")
 

@@ -37,7 +37,7 @@ def test_a_key_is_never_a_way_out(parts: tuple[str, str, str]) -> None:
         TrialKey(*parts)
 
 
-async def test_a_root_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+async def test_an_unusable_root_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="results directory"):
         Volume(tmp_path / "file" / "results")
@@ -69,7 +69,7 @@ async def test_an_earlier_attempt_is_kept_on_record(volume: Volume) -> None:
     assert "trial.log" in before
 
 
-async def test_a_collection_begins_its_attempt_and_a_late_one_is_refused(volume: Volume) -> None:
+async def test_a_collection_starts_its_attempt_and_a_late_one_is_refused(volume: Volume) -> None:
     await keep(volume, tar(member("0/a", b"first")))
     await keep(volume, tar(member("0/a", b"third")), attempt=3)
     with pytest.raises(StoreError, match="attempt 1 has finished"):
@@ -119,7 +119,7 @@ async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: Vol
     for _ in range(2):
         await volume.finish(KEY, {"trial.log": text})
         lines = (trial_path(volume) / "trial.log").read_text().splitlines()
-        assert [line.partition(" ")[2] for line in lines] == ["began", "left out something", "ended"]
+        assert [line.partition(" ")[2] for line in lines] == ["started", "left out something", "ended"]
 
 
 async def test_redacting_reaches_earlier_attempts_too_and_nothing_there_is_no_error(volume: Volume) -> None:
@@ -204,16 +204,16 @@ async def test_a_file_that_shrinks_while_it_is_sent_keeps_the_archive_whole(volu
 
 
 async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    began, go_on, seen = threading.Event(), threading.Event(), []
+    started, go_on, seen = threading.Event(), threading.Event(), []
 
     def slow(fd: int, *_: object) -> None:
-        began.set()
+        started.set()
         go_on.wait(10)
         seen.append(os.fstat(fd).st_nlink)  # fails, or sees another file, if the spool is closed by now
 
     monkeypatch.setattr("multistep.store.steps.keep", slow)
     task = asyncio.create_task(keep(volume, tar()))
-    await asyncio.to_thread(began.wait, 10)
+    await asyncio.to_thread(started.wait, 10)
     task.cancel()
     await asyncio.sleep(0.05)
     assert not task.done()
@@ -253,7 +253,7 @@ async def test_free_bytes(volume: Volume) -> None:
 # -- deleted trials
 
 
-async def test_a_mark_tells_since_when_a_trial_is_gone_until_it_is_taken_away(volume: Volume) -> None:
+async def test_a_mark_reports_since_when_a_trial_is_gone_until_it_is_taken_away(volume: Volume) -> None:
     await keep(volume, tar(member("0/log", b"x")))
     await volume.mark_gone(KEY, 1_700_000_000.5)
     assert await Volume(volume.root).trials() == {KEY: 1_700_000_000.5}
