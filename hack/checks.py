@@ -13,7 +13,7 @@ from hack import deployment, end_to_end, image, lanes, load, python_env
 from hack.lanes import Ended, Run
 from hack.places import CACHE, ROOT, VENV, files_below
 from hack.report import report
-from hack.stages import Failure, say, stage
+from hack.stages import Failure, print_line, stage
 from hack.tools import c_compiler, go, go_environment, helm
 from localkube.commands import capture
 
@@ -83,10 +83,10 @@ def generate() -> None:
     """Generate the CRDs, the chart's copies and the tables of the references in docs/ from the models."""
     python_env.ensure()
     _write_crds(_CRDS, _CHART_CRDS)
-    say("wrote the CRDs and the chart's copies")
+    print_line("wrote the CRDs and the chart's copies")
     for writer in ("reference", "metrics_page", "cli_page", "chart"):
         capture([str(VENV / "bin" / "python"), "-m", f"hack.generate.{writer}"], cwd=ROOT)
-    say("wrote the reference tables in docs/ and the chart's schema")
+    print_line("wrote the reference tables in docs/ and the chart's schema")
 
 
 def _write_crds(*directories: Path) -> None:
@@ -119,7 +119,7 @@ def _go_test(module: Path, *arguments: str) -> None:
     what = f"go test {' '.join(arguments)} in {module.name}"
     if done.returncode or ends["fail"] or ends["skip"]:
         raise Failure(f"{_output_of_bad_tests(events)}\n{what}: {dict(ends)}, exit code {done.returncode}")
-    say(f"    {what}: {ends['pass']} tests passed")
+    print_line(f"    {what}: {ends['pass']} tests passed")
 
 
 def _output_of_bad_tests(events: Sequence[dict[str, str]]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from hack import checks, deployment, end_to_end, image, python_env, trials
-from hack.stages import Failure, say
+from hack.stages import Failure, print_line
 from localkube.errors import LocalkubeError
 
 
@@ -11,15 +11,15 @@ def main(arguments: Sequence[str]) -> int:
     """Run one target and return its exit code."""
     name = arguments[0] if len(arguments) == 1 else ""
     if name not in _TARGETS:
-        say(f"usage: hack/dev {'|'.join(_TARGETS)}")
+        print_line(f"usage: hack/dev {'|'.join(_TARGETS)}")
         return 2
     try:
         _TARGETS[name]()
     except Failure as failure:
-        say(f"{name}: {failure}")
+        print_line(f"{name}: {failure}")
         return 1
     except LocalkubeError as error:
-        say(f"{name}: {error}")
+        print_line(f"{name}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return 130

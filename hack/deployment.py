@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hack import image
 from hack.places import CACHE, ROOT, VENV
-from hack.stages import Failure, say, stage
+from hack.stages import Failure, print_line, stage
 from hack.tools import go, helm
 from localkube import targets
 from localkube.commands import capture, succeeds
@@ -131,7 +131,7 @@ def _clear_interrupted(cluster: Cluster, program: str) -> None:
     """
     listed = capture([program, "list", "--all", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
     if any(each["name"] == RELEASE and each["status"].startswith("pending") for each in json.loads(listed)):
-        say("an earlier helm was interrupted: reinstalling")
+        print_line("an earlier helm was interrupted: reinstalling")
         capture([program, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"], env=cluster.environment)
 
 

@@ -19,7 +19,7 @@ from hack.history import History
 from hack.lanes import PYTEST, Ended, Run, environment, execute
 from hack.places import ROOT
 from hack.report import report
-from hack.stages import say, stage, summary
+from hack.stages import print_line, stage, summary
 from localkube import targets
 from localkube.commands import capture
 from localkube.config import load_config, second_cluster
@@ -33,7 +33,7 @@ _FIRST = "tests/e2e/test_nodes.py"  # first: each new node loads all images of i
 def run() -> None:
     """Deploy the operator and run the end-to-end tests against it."""
     first = deployment.deploy()
-    say(f"stages so far:\n{summary()}")
+    print_line(f"stages so far:\n{summary()}")
     with stage("end-to-end tests"):
         tests = _Stage(first)
         ended = tests.ended()
@@ -56,7 +56,7 @@ class _Stage:
         self._first = first
         self._ours = isinstance(first.target, targets.Local)
         self._workers = load.workers()
-        say(f"{self._workers} workers of pytest-xdist")
+        print_line(f"{self._workers} workers of pytest-xdist")
         self._since = datetime.now(UTC).isoformat()
         self._alone = deque(_files_of_tests_alone(environment(first.environment)))
         self._ended: list[Ended] = []

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from hack.places import CACHE, ROOT, VENV, cached, digest_of
-from hack.stages import say, stage
+from hack.stages import print_line, stage
 from hack.tools import apt_install
 from localkube.commands import capture, stream
 
@@ -38,7 +38,7 @@ def lock() -> None:
         ("hack/tools.in", "hack/tools.lock"),
     ):
         uv("pip", "compile", "--quiet", *_LOCKING, *options, source, "--output-file", output, offline_first=False)
-        say(f"wrote {output}")
+        print_line(f"wrote {output}")
 
 
 def tools() -> Path:

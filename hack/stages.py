@@ -12,7 +12,7 @@ class Failure(Exception):
     """A stage failed. The message states the reason and, if known, the fix."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a progress line on stderr; stdout is for results."""
     print(text, file=sys.stderr, flush=True)
 
@@ -20,12 +20,12 @@ def say(text: str) -> None:
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """Report when a stage starts, and its duration when it has finished."""
-    say(f"==> {name}")
+    print_line(f"==> {name}")
     start = time.monotonic()
     yield
     seconds = time.monotonic() - start
     _done.append((name, seconds))
-    say(f"==> {name}: {seconds:.1f} s")
+    print_line(f"==> {name}: {seconds:.1f} s")
 
 
 def summary() -> str:

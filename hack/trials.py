@@ -14,7 +14,7 @@ from hack import deployment, image, peers
 from hack.deployment import Cluster
 from hack.lanes import PYTEST, environment
 from hack.places import ROOT, VENV
-from hack.stages import Failure, say, stage
+from hack.stages import Failure, print_line, stage
 from localkube.commands import capture
 from localkube.targets import Local
 
@@ -29,7 +29,7 @@ def demo() -> None:
     shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
     with stage(f"multistep run {_EXAMPLE} --agent oracle"):
         _run(["multistep", "run", _EXAMPLE, "--agent", "oracle", "--results", _DEMO_RESULTS], cluster)
-    say(_next_steps(cluster))
+    print_line(_next_steps(cluster))
 
 
 def run() -> None:
@@ -38,12 +38,12 @@ def run() -> None:
     name = image.ensure(cluster.target)
     image.deliver(cluster.target, name)
     if deployment.stop_operator(cluster):
-        say("scaled the operator in the cluster to 0; `make deploy` restores it")
+        print_line("scaled the operator in the cluster to 0; `make deploy` restores it")
     deployment.apply_crds(cluster)
     deployment.ensure_namespace(cluster)
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
         settings = _host_settings(name, Path(results), port)
-        say(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
+        print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the operator gets SIGINT, too; let it release its lease
 

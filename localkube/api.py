@@ -43,7 +43,7 @@ class Api:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
-    def says_ok(self, path: str) -> bool:
+    def answers_ok(self, path: str) -> bool:
         """Return whether a health endpoint reports success."""
         try:
             self.request("GET", path)

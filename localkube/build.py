@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from localkube.commands import capture, say, step, stream
+from localkube.commands import capture, print_line, step, stream
 from localkube.config import KUBERNETES_VERSION, SOURCE_DIR
 from localkube.toolchain import find_go
 
@@ -55,8 +55,8 @@ def _linker_flags() -> list[str]:
 
 
 def _build(go: Path, directory: Path) -> None:
-    say(f"building Kubernetes {KUBERNETES_VERSION} from source: about 7 minutes on 2 free cores the first time,")
-    say("20 seconds if only a little changed; it stays in the cache")
+    print_line(f"building Kubernetes {KUBERNETES_VERSION} from source: about 7 minutes on 2 free cores the first time,")
+    print_line("20 seconds if only a little changed; it stays in the cache")
     unfinished = directory.with_name(f"{directory.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from localkube import cluster, images, node
-from localkube.commands import say
+from localkube.commands import print_line
 from localkube.config import ADDED_NUMBERS, Config, NodeOptions, load_config
 from localkube.errors import LocalkubeError
 from localkube.targets import choose
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = options.run(load_config(), options)
         return code or 0
     except LocalkubeError as error:
-        say(str(error))
+        print_line(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130

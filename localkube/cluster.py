@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localkube import build, components, health, images, node, objects, packages, pki, settings_files
-from localkube.commands import say, step, wait_until
+from localkube.commands import print_line, step, wait_until
 from localkube.config import Config, Node, NodeOptions
 from localkube.containerd import Containerd, ensure_pause_image
 from localkube.errors import LocalkubeError, Unhealthy
@@ -35,12 +35,12 @@ def up(config: Config) -> None:
     with exclusive(config.paths.lock):
         packages.ensure_packages()
         binaries = build.ensure_binaries(config.paths.cache_dir)
-        _remove_if_made_otherwise(config, binaries)
+        _remove_if_inputs_differ(config, binaries)
         if health.problems(config):
             _start(config, binaries)
         else:
             ensure_volumes(config, health.connect(config))
-            say(f"the cluster is up already: {config.network.api_url}")
+            print_line(f"the cluster is up already: {config.network.api_url}")
 
 
 def ensure_binaries(config: Config) -> Path:
@@ -61,7 +61,7 @@ def down(config: Config) -> None:
     with exclusive(config.paths.lock):
         start = time.monotonic()
         _remove(config)
-        say(f"the cluster is gone ({time.monotonic() - start:.1f} s)")
+        print_line(f"the cluster is gone ({time.monotonic() - start:.1f} s)")
 
 
 def restart(config: Config, name: str) -> None:
@@ -75,7 +75,7 @@ def stop(config: Config, name: str) -> None:
     component = components.by_name(config, name)
     with exclusive(config.paths.lock):
         components.stop(config, component, _STOP_GRACE_SECONDS)
-        say(f"{name} stopped")
+        print_line(f"{name} stopped")
 
 
 def start(config: Config, name: str) -> None:
@@ -84,7 +84,7 @@ def start(config: Config, name: str) -> None:
     with exclusive(config.paths.lock):
         components.start(config, component)
         _wait_until_healthy(config)
-        say(f"{name} runs")
+        print_line(f"{name} runs")
 
 
 def add_node(config: Config, number: int, options: NodeOptions) -> None:
@@ -95,7 +95,7 @@ def add_node(config: Config, number: int, options: NodeOptions) -> None:
             raise Unhealthy("the cluster is not running; start it with `python3 -m localkube up`")
         _keep_options(config, added, options)
         _start(config, build.ensure_binaries(config.paths.cache_dir))
-        say(f"{added.name} takes pods")
+        print_line(f"{added.name} takes pods")
 
 
 def _keep_options(config: Config, added: Node, options: NodeOptions) -> None:
@@ -112,7 +112,7 @@ def kill_node(config: Config, number: int) -> None:
     """Kill all processes of an added node without a clean shutdown, as a power failure does. `node-add` or `up` restarts it."""
     with exclusive(config.paths.lock):
         node.cut_power(config, _existing(config, number))
-        say(f"node{number} is dead")
+        print_line(f"node{number} is dead")
 
 
 def remove_node(config: Config, number: int) -> None:
@@ -121,7 +121,7 @@ def remove_node(config: Config, number: int) -> None:
         added = _existing(config, number)
         node.remove(config, added)
         objects.forget_node(health.connect(config), added.name)
-        say(f"{added.name} is gone")
+        print_line(f"{added.name} is gone")
 
 
 def _existing(config: Config, number: int) -> Node:
@@ -164,7 +164,7 @@ def _start_components(config: Config) -> None:
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config, daemon)
-    _wait(config, "apiserver", lambda: api.says_ok("/readyz"))
+    _wait(config, "apiserver", lambda: api.answers_ok("/readyz"))
     objects.ensure_objects(config, api)
 
 
@@ -227,10 +227,10 @@ def _made_of(config: Config, binaries: Path) -> str:
     return f"{binaries.name} {digest.hexdigest()}"
 
 
-def _remove_if_made_otherwise(config: Config, binaries: Path) -> None:
+def _remove_if_inputs_differ(config: Config, binaries: Path) -> None:
     paths = config.paths
     if paths.run_dir.exists() and not (paths.made_of.exists() and paths.made_of.read_text() == _made_of(config, binaries)):
-        say("the cluster was made by another version of localkube: replacing it")
+        print_line("the cluster was made by another version of localkube: replacing it")
         _remove(config)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from localkube.errors import CommandFailed, Unsupported
 
 
-def say(message: str) -> None:
+def print_line(message: str) -> None:
     """Print one line of progress on stderr."""
     print(f"localkube: {message}", file=sys.stderr, flush=True)
 
@@ -18,10 +18,10 @@ def say(message: str) -> None:
 @contextmanager
 def step(message: str) -> Iterator[None]:
     """Report the start of a longer task, and its duration when it is done."""
-    say(f"{message} ...")
+    print_line(f"{message} ...")
     start = time.monotonic()
     yield
-    say(f"{message}: done in {time.monotonic() - start:.1f} s")
+    print_line(f"{message}: done in {time.monotonic() - start:.1f} s")
 
 
 def capture(

@@ -25,7 +25,7 @@ def problems(config: Config) -> list[str]:
 def unready(config: Config) -> list[str]:
     """Return the components that are not ready, in a cluster whose processes all run."""
     api = connect(config)
-    if not api.says_ok("/readyz"):
+    if not api.answers_ok("/readyz"):
         return ["apiserver is not ready"]
     nodes = [problem for each in config.nodes for problem in _unready_node(api, config, each)]
     return nodes or _unready_services(api, config)
@@ -40,7 +40,7 @@ def _unready_node(api: Api, config: Config, node: Node) -> list[str]:
         return [str(error)]
     if not takes_pods(found):
         return [f"node {node.name} does not take pods yet"]
-    if not api.says_ok(f"/api/v1/nodes/{node.name}/proxy/healthz"):
+    if not api.answers_ok(f"/api/v1/nodes/{node.name}/proxy/healthz"):
         return [f"kubelet of {node.name} does not answer the apiserver"]
     return []
 
@@ -50,7 +50,7 @@ def _unready_services(api: Api, config: Config) -> list[str]:
         api.get("/api/v1/namespaces/default/serviceaccounts/default")
     except (ApiError, Unreachable) as error:
         return [str(error)]
-    if not api.says_ok(f"/api/v1/nodes/http:{config.first.name}:{config.network.dns_ready_port}/proxy/ready"):
+    if not api.answers_ok(f"/api/v1/nodes/http:{config.first.name}:{config.network.dns_ready_port}/proxy/ready"):
         return ["dns is not ready"]
     return []
 

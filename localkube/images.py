@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localkube import archive
-from localkube.commands import capture, say, step, stream
+from localkube.commands import capture, print_line, step, stream
 from localkube.config import Config, Node
 from localkube.containerd import Containerd, architecture
 from localkube.errors import CommandFailed, LocalkubeError
@@ -61,7 +61,7 @@ def load(config: Config, name: str) -> None:
         missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
         if missing:
             _import(config, daemon, name, missing)
-    say(f"{name} is in the cluster as {', '.join(names_in_cluster(name))}")
+    print_line(f"{name} is in the cluster as {', '.join(names_in_cluster(name))}")
 
 
 def copy(config: Config, node: Node) -> None:

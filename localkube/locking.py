@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from localkube.commands import say
+from localkube.commands import print_line
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def _lock(descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say("another localkube command is at work: waiting for it")
+        print_line("another localkube command is at work: waiting for it")
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 

@@ -35,7 +35,7 @@ def start_holder(config: Config, node: Node) -> None:
     command = [*network.enter(node), "unshare", "--mount", "--propagation", "slave"]
     holder = processes.start([*command, str(config.paths.bin / "pause")], log, cgroups.prepare(node.cgroup))
     if not wait_until(lambda: _has_own_mounts(holder), 5.0, 0.01):
-        raise Unhealthy(f"the namespaces of {node.name} could not be made", log)
+        raise Unhealthy(f"the namespaces of {node.name} could not be created", log)
     views = [str(config.paths.node_var_lib(node)), str(config.paths.node_var_log(node))]
     capture(["nsenter", f"--mount={_mounts_of(holder)}", "sh", "-c", _MOUNTS, "sh", *views])
     Registry(config.paths.processes).record(node.holder, holder)
@@ -94,6 +94,6 @@ def _mounts_of(process: Identity) -> Path:
 
 
 def _has_own_mounts(process: Identity) -> bool:
-    if not process.alive:
+    if not process.is_running:
         return False
     return _mounts_of(process).readlink() != Path("/proc/self/ns/mnt").readlink()

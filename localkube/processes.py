@@ -24,7 +24,7 @@ class Identity:
     boot_id: str
 
     @property
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         return identify(self.pid) == self
 
 
@@ -74,9 +74,9 @@ _INTO_CGROUP = ("sh", "-c", 'echo $$ >"$0" && exec "$@"')
 def stop(identity: Identity, grace_seconds: float) -> None:
     """Send SIGTERM, and SIGKILL after the grace period."""
     _signal(identity, signal.SIGTERM)
-    if not wait_until(lambda: not identity.alive, grace_seconds):
+    if not wait_until(lambda: not identity.is_running, grace_seconds):
         _signal(identity, signal.SIGKILL)
-        wait_until(lambda: not identity.alive, 5.0)
+        wait_until(lambda: not identity.is_running, 5.0)
 
 
 def _signal(identity: Identity, number: signal.Signals) -> None:
@@ -86,7 +86,7 @@ def _signal(identity: Identity, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     try:
-        if identity.alive:
+        if identity.is_running:
             signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         return
@@ -116,7 +116,7 @@ class Registry:
     def running(self, name: str) -> Identity | None:
         """Return the component's process if it runs and is the recorded one."""
         identity = self.recorded(name)
-        return identity if identity and identity.alive else None
+        return identity if identity and identity.is_running else None
 
     def forget(self, name: str) -> None:
         (self.directory / name).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from localkube import cluster, health, images
-from localkube.commands import capture, say, stream, succeeds
+from localkube.commands import capture, print_line, stream, succeeds
 from localkube.config import Config
 from localkube.errors import LocalkubeError, Unsupported
 from localkube.images import DEBIAN_IMAGE, Build
@@ -134,10 +134,10 @@ class Current:
     def up(self) -> None:
         if not self.path.exists():
             raise Unsupported(f"CLUSTER=current needs a kubeconfig, and {self.path} does not exist")
-        say(f"using the current context of {self.path}")
+        print_line(f"using the current context of {self.path}")
 
     def down(self) -> None:
-        say("CLUSTER=current: nothing was started here, nothing is stopped")
+        print_line("CLUSTER=current: nothing was started here, nothing is stopped")
 
     def status(self) -> bool:
         print(capture(["kubectl", "--kubeconfig", str(self.path), "get", "nodes"]), end="")

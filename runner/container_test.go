@@ -113,11 +113,11 @@ func (c *container) end() {
 	for _, relay := range c.relays {
 		relay.Wait()
 	}
-	said, _ := os.ReadFile(c.log.Name())
-	if bytes.Contains(said, []byte("DATA RACE")) || bytes.Contains(said, []byte("panic")) {
-		c.t.Errorf("%s", said)
+	log, _ := os.ReadFile(c.log.Name())
+	if bytes.Contains(log, []byte("DATA RACE")) || bytes.Contains(log, []byte("panic")) {
+		c.t.Errorf("%s", log)
 	} else if c.t.Failed() {
-		c.t.Logf("%s", said)
+		c.t.Logf("%s", log)
 	}
 }
 
@@ -306,7 +306,7 @@ var lastID int
 // phase runs a command as a phase and returns its result.
 func (s *session) phase(argv []string, more object) object {
 	s.t.Helper()
-	return s.result(s.begin(argv, more))
+	return s.result(s.start(argv, more))
 }
 
 func (s *session) shell(script string, more object) object {
@@ -314,7 +314,7 @@ func (s *session) shell(script string, more object) object {
 	return s.phase([]string{"/bin/bash", "-c", script}, more)
 }
 
-func (s *session) begin(argv []string, more object) (id string) {
+func (s *session) start(argv []string, more object) (id string) {
 	s.t.Helper()
 	lastID++
 	id = fmt.Sprintf("test/%d", lastID)
@@ -409,8 +409,8 @@ func living(marker string) (pids []int) {
 // eventually waits until holds returns true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for began := time.Now(); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > 10*time.Second {
+	for started := time.Now(); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(started) > 10*time.Second {
 			t.Fatalf("not after 10 s: %s", what)
 		}
 	}

@@ -105,6 +105,6 @@ func TestAnUploadThatWasCutAnywhereLeavesNothingAndMayBeSentAgain(t *testing.T) 
 			t.Error(cuts[number], answer)
 		}
 		// The runner may start to handle the cut upload only now, concurrently with the second one.
-		eventually(t, "only the second upload is there", func() bool { return listing(t, target) == wanted })
+		eventually(t, "only the second upload exists", func() bool { return listing(t, target) == wanted })
 	}
 }

@@ -107,7 +107,7 @@ func beExec() {
 func beSpy() {
 	limitCapabilities()
 	tried, opened := map[int]bool{}, 0
-	for began := time.Now(); time.Since(began) < 3*time.Second; {
+	for started := time.Now(); time.Since(started) < 3*time.Second; {
 		processes, _ := kernel.Processes()
 		for _, each := range processes {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", each.PID))

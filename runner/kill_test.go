@@ -60,13 +60,13 @@ func TestTheTimeLimitKillsWhoRunsAway(t *testing.T) {
 	for _, rabbits := range []int{1, 4} {
 		s, mark := launch(t).connect(), marker()
 		command := strings.Join(rabbit(shared(t)+"/"+mark), " ")
-		began := time.Now()
+		started := time.Now()
 		timesOut(t, s, mark, "for i in $(seq "+itoa(rabbits)+"); do "+command+" & done; sleep "+mark, nil)
-		t.Log(rabbits, time.Since(began))
+		t.Log(rabbits, time.Since(started))
 	}
 }
 
-func TestTheTimeLimitKillsWhoLooksDead(t *testing.T) {
+func TestTheTimeoutKillsProcessesThatResembleZombies(t *testing.T) {
 	s, mark := launch(t).connect(), marker()
 	result := s.phase(helper("headless", mark), object{"timeoutSeconds": 0.5})
 	if left := living(mark); left != nil || result["timedOut"] != true {
@@ -117,7 +117,7 @@ func TestAKilledSupervisorChangesNothing(t *testing.T) {
 			t.Error(result)
 		}
 	})
-	t.Run("the time limit", func(t *testing.T) {
+	t.Run("the timeout", func(t *testing.T) {
 		s, mark := launch(t).connect(), marker()
 		timesOut(t, s, mark, "(setsid sleep "+mark+" &); kill -9 "+parentOfMain+"; (setsid bash -c 'sleep "+mark+"; :' &); sleep "+mark, nil)
 	})
@@ -171,7 +171,7 @@ func TestPhasesRunAtTheSameTime(t *testing.T) {
 	script := "touch " + directory + "/$0; while [ $(ls " + directory + " | wc -l) -lt 8 ]; do sleep 0.05; done"
 	var ids []string
 	for number := range 8 { // each phase waits until all of them run
-		ids = append(ids, s.begin([]string{"/bin/sh", "-c", script, itoa(number)}, nil))
+		ids = append(ids, s.start([]string{"/bin/sh", "-c", script, itoa(number)}, nil))
 	}
 	for _, id := range ids {
 		if result := s.result(id); result["exitCode"] != 0.0 {

@@ -45,7 +45,7 @@ func TestTheOutputOfAPhaseCanBeReadWhileItRunsAndAfterwards(t *testing.T) {
 		"a file": {object{"output": object{"path": directory + "/out", "maxBytes": 1000}}, "cde"},
 		"none":   {object{"tailBytes": 4}, "cde"},
 	} {
-		id := owner.begin([]string{"/bin/sh", "-c", "printf 'ab\\377'; while [ ! -e " + directory + "/on ]; do sleep 0.01; done; printf cde"}, each.more)
+		id := owner.start([]string{"/bin/sh", "-c", "printf 'ab\\377'; while [ ! -e " + directory + "/on ]; do sleep 0.01; done; printf cde"}, each.more)
 		watcher.prints(id, 3)
 		if text, answer := watcher.printed(id, 0, 2); text != "ab" || answer["state"] != "running" || answer["from"] != 0.0 {
 			t.Errorf("%s: %q %v", name, text, answer)
@@ -68,7 +68,7 @@ func TestTheOutputOfAPhaseCanBeReadWhileItRunsAndAfterwards(t *testing.T) {
 func TestReadingOutputChangesNothing(t *testing.T) {
 	c := launch(t)
 	owner, watcher := c.connect(), c.connect()
-	id := owner.begin([]string{"/bin/echo", "x"}, nil)
+	id := owner.start([]string{"/bin/echo", "x"}, nil)
 	before := owner.record(object{"op": "wait", "id": id, "timeoutSeconds": 60})
 	watcher.printed(id, 0, 100)
 	after := owner.record(object{"op": "wait", "id": id, "timeoutSeconds": 0})
@@ -100,7 +100,7 @@ func TestAnOutputWhoseNameIsGoneOrForgedCanStillBeRead(t *testing.T) {
 		"a fifo":   "rm -f " + directory + "/out; mkfifo " + directory + "/out",
 	} {
 		script := "printf 'much before '; " + take + "; printf 'the end'"
-		id := s.begin([]string{"/bin/bash", "-c", script}, object{"output": object{"path": directory + "/out", "maxBytes": 1000}, "tailBytes": 7})
+		id := s.start([]string{"/bin/bash", "-c", script}, object{"output": object{"path": directory + "/out", "maxBytes": 1000}, "tailBytes": 7})
 		s.result(id)
 		if text, answer := s.printed(id, 0, 100); text != "much before the end" || answer["size"] != 19.0 {
 			t.Errorf("%s: %q %v", name, text, answer)
@@ -111,14 +111,14 @@ func TestAnOutputWhoseNameIsGoneOrForgedCanStillBeRead(t *testing.T) {
 	}
 }
 
-func TestDeletedOutputsTakeLittleRoomAndOfAnOlderOneTheEndIsTold(t *testing.T) {
+func TestDeletedOutputsTakeLittleRoomAndTheEndOfAnOlderOneIsReturned(t *testing.T) {
 	directory := shared(t)
 	s := launch(t).connect()
 	var ids []string
 	for range 20 {
 		script := "head -c 3000000 /dev/zero | tr '\\0' x; printf end; rm " + directory + "/out"
 		more := object{"output": object{"path": directory + "/out", "maxBytes": 10000000}, "tailBytes": 7}
-		ids = append(ids, s.begin([]string{"/bin/bash", "-c", script}, more))
+		ids = append(ids, s.start([]string{"/bin/bash", "-c", script}, more))
 		s.result(ids[len(ids)-1])
 	}
 	for _, id := range ids {

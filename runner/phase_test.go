@@ -288,7 +288,7 @@ func TestTheExitCodeFile(t *testing.T) {
 	os.Remove(path)
 	s.shell("sleep 60", object{"exitCodeFile": path, "timeoutSeconds": 0.1})
 	if _, err := os.Lstat(path); err == nil {
-		t.Error("a time limit is no exit")
+		t.Error("a timeout is no exit")
 	}
 }
 
@@ -420,8 +420,8 @@ func TestLargeSpecsReachTheCommand(t *testing.T) {
 	for i := range 5 {
 		env["LARGE"+strconv.Itoa(i)] = value
 	}
-	began := time.Now()
+	started := time.Now()
 	if result := s.shell("echo ${#LARGE4}", object{"env": env}); result["tail"] != "102400\n" {
-		t.Error(result, time.Since(began))
+		t.Error(result, time.Since(started))
 	}
 }

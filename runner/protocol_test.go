@@ -16,7 +16,7 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-func TestHelloTellsWhoThisIs(t *testing.T) {
+func TestHelloDescribesTheRunner(t *testing.T) {
 	c := launch(t, func(with *setup) { with.Dir = "/usr/lib" })
 	hello := c.connectSilently().ask(object{"op": "hello", "protocols": []int{2, 1}, "future": true})
 	user := hello["user"].(object)
@@ -144,11 +144,11 @@ func TestTheFirstNoteWins(t *testing.T) {
 	}
 }
 
-func TestHelloTellsRecordsWholeAcknowledgedOrNot(t *testing.T) {
+func TestHelloReturnsRecordsWholeAcknowledgedOrNot(t *testing.T) {
 	c := launch(t)
 	s := c.connect()
 	more := object{"captures": []object{{"path": "/etc/hostname", "maxBytes": 100}}}
-	fetched, waiting := s.begin([]string{"echo", "hi"}, more), s.begin([]string{"echo", "hi"}, more)
+	fetched, waiting := s.start([]string{"echo", "hi"}, more), s.start([]string{"echo", "hi"}, more)
 	s.result(fetched)
 	s.result(waiting)
 	s.record(object{"op": "ack", "id": fetched})
@@ -170,8 +170,8 @@ func TestReadinessIsAboutResultsNobodyFetched(t *testing.T) {
 			t.Errorf("%s: %d", when, got)
 		}
 	}
-	check(200, "in the beginning")
-	id := s.begin([]string{"sleep", "0.3"}, nil)
+	check(200, "after the start")
+	id := s.start([]string{"sleep", "0.3"}, nil)
 	check(200, "while it runs")
 	if code := s.code(object{"op": "ack", "id": id}); code != "Conflict" {
 		t.Error(code)
@@ -217,7 +217,7 @@ func TestASilentSessionBlocksNobody(t *testing.T) {
 	a.sendJSON(frames.JSON, object{"op": "upload", "id": "u", "target": shared(t)})
 	a.receive()
 	a.send(frames.Data, make([]byte, 100)) // the rest of the body is never sent
-	id := d.begin([]string{"sleep", "60"}, nil)
+	id := d.start([]string{"sleep", "60"}, nil)
 	d.sendJSON(frames.JSON, object{"op": "wait", "id": id, "timeoutSeconds": 60})
 	if result := b.shell("echo fine", nil); result["tail"] != "fine\n" {
 		t.Error(result)
@@ -248,16 +248,16 @@ func TestCallAnswersEverythingAfterTheEndOfStdin(t *testing.T) {
 	}
 }
 
-func TestCallSaysThatPID1IsAway(t *testing.T) {
+func TestCallFailsWithoutPID1(t *testing.T) {
 	c := launch(t)
 	s := c.connect()
 	c.process.Process.Signal(syscall.SIGKILL)
 	if err := s.relay.Wait(); err == nil {
-		t.Error("all is well, it says")
+		t.Error("the response reports no error")
 	}
 }
 
-func TestItsEndTellsThatItCameFromOutside(t *testing.T) {
+func TestOnlyAKillFromOutsideEndsTheRunner(t *testing.T) {
 	c := launch(t)
 	s := c.connect()
 	for _, harmless := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGPIPE} {
@@ -317,8 +317,8 @@ func TestNobodyOpensTheDescriptorsOfARunnerCall(t *testing.T) {
 	c := launch(t, func(with *setup) { with.UsualCapabilities = true })
 	s := c.connectBy(c.call(program))
 	s.ask(object{"op": "hello", "protocols": []int{2}})
-	spies := []string{s.begin(helper("spy", "-"), nil), s.begin(helper("spy", "-"), nil)}
-	for began := time.Now(); time.Since(began) < 3*time.Second; {
+	spies := []string{s.start(helper("spy", "-"), nil), s.start(helper("spy", "-"), nil)}
+	for started := time.Now(); time.Since(started) < 3*time.Second; {
 		relay := exec.Command("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "--",
 			"/usr/bin/env", helperVariable+"=exec", hostile, "-", program, "call")
 		if output, err := relay.CombinedOutput(); err != nil {
@@ -364,10 +364,10 @@ func TestOnlyCallersFromOutsideAreObeyed(t *testing.T) {
 		}
 	}
 	// An orphan becomes a child of PID 1 or of the supervisor, so it always has a parent.
-	said := filepath.Join(shared(t), "said")
-	s.shell("(setsid sh -c 'sleep 0.1; "+program+" call </dev/null >"+said+" 2>&1; echo over >>"+said+"' &)", nil)
+	output := filepath.Join(shared(t), "output")
+	s.shell("(setsid sh -c 'sleep 0.1; "+program+" call </dev/null >"+output+" 2>&1; echo over >>"+output+"' &)", nil)
 	eventually(t, "the orphan is refused", func() bool {
-		text, _ := os.ReadFile(said)
+		text, _ := os.ReadFile(output)
 		return strings.Contains(string(text), "refuses") && strings.Contains(string(text), "over")
 	})
 	// In a new PID namespace the parent's PID is 0, but only inside that namespace.
@@ -390,7 +390,7 @@ func TestACallerOfAnotherPIDNamespaceIsRefused(t *testing.T) {
 func TestItIsNotDumpable(t *testing.T) {
 	c := launch(t)
 	s := c.connect()
-	s.begin([]string{"sleep", "50"}, nil)
+	s.start([]string{"sleep", "50"}, nil)
 	result := s.phase([]string{"/usr/bin/python3", "-c", `
 import os
 # as root, but with no more rights than a container's root has: without CAP_SYS_PTRACE

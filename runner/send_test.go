@@ -69,7 +69,7 @@ func TestAFileIsSentWholeWithItsDigest(t *testing.T) {
 	}
 }
 
-func TestNoErrorTellsTheAddress(t *testing.T) {
+func TestNoErrorContainsTheAddress(t *testing.T) {
 	refusing := storeAt(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "you sent "+r.URL.String(), http.StatusForbidden)
 	})
@@ -87,7 +87,7 @@ func TestNoErrorTellsTheAddress(t *testing.T) {
 	}
 }
 
-func TestAPassingTroubleIsTriedAgainFromTheBeginning(t *testing.T) {
+func TestATransientErrorIsRetriedFromTheStart(t *testing.T) {
 	var asked atomic.Int32
 	url := storeAt(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -118,7 +118,7 @@ func TestOnlyTheCertificatesThatAreNamedAreBelieved(t *testing.T) {
 	}
 }
 
-func TestLargeFilesAreFoundAndSentAndToldWithoutTheirContents(t *testing.T) {
+func TestLargeFilesAreFoundAndSentAndReportedWithoutTheirContents(t *testing.T) {
 	c := launch(t)
 	s := c.connect()
 	s.shell("mkdir -p /w/d/deep /w/out; head -c 3000 /dev/zero > /w/d/deep/big; printf small > /w/d/small; head -c 3000 /dev/zero | tr '\\0' x > /w/d/text; "+
@@ -144,7 +144,7 @@ func TestLargeFilesAreFoundAndSentAndToldWithoutTheirContents(t *testing.T) {
 		t.Errorf("%v", result)
 	}
 	if hello := c.connectSilently().ask(object{"op": "hello", "protocols": []int{1}}); strings.Contains(fmt.Sprint(hello["records"]), "collect-send") {
-		t.Errorf("a caller of protocol 1 was told of %v", hello["records"])
+		t.Errorf("a caller of protocol 1 received %v", hello["records"])
 	}
 	if hello := c.connectSilently().ask(object{"op": "hello", "protocols": []int{2}}); !strings.Contains(fmt.Sprint(hello["records"]), "collect-send") || strings.Contains(fmt.Sprint(hello), "secret") {
 		t.Errorf("%v", hello["records"])
@@ -154,7 +154,7 @@ func TestLargeFilesAreFoundAndSentAndToldWithoutTheirContents(t *testing.T) {
 	_, members, _ := s.download(sources...)
 	for _, want := range []string{"0/deep/big", "1"} {
 		if !slices.Contains(members, want+" 644 ") {
-			t.Errorf("%s is not there without contents", want)
+			t.Errorf("%s does not exist without contents", want)
 		}
 	}
 	if !slices.Contains(members, "0/small 644 small") || !slices.Contains(members, "0/text 644 "+strings.Repeat("x", 3000)) {

@@ -241,7 +241,7 @@ func TestAnUploadThatIsWrongLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAFullDiskIsToldApart(t *testing.T) {
+func TestAFullDiskIsDistinguished(t *testing.T) {
 	s := launch(t).connect()
 	s.shell("mkdir /run/small && mount -t tmpfs -o size=64k,nr_inodes=20 small /run/small", nil)
 	answer := s.upload("/run/small", "", archive(member{"a/file", strings.Repeat("x", 200_000), 0o644}), nil)
@@ -567,9 +567,9 @@ func TestMemoryAndSpeed(t *testing.T) {
 	s.shell("true", nil)
 	zeros, size := make([]byte, 256<<10), int64(512<<20)
 	measure := func(what string, bytes int64, do func()) {
-		began := time.Now()
+		started := time.Now()
 		do()
-		t.Logf("%s: %.0f MB/s, %.1f s, PID 1 at most %d kB", what, float64(bytes)/1e6/time.Since(began).Seconds(), time.Since(began).Seconds(), c.memory("VmHWM"))
+		t.Logf("%s: %.0f MB/s, %.1f s, PID 1 at most %d kB", what, float64(bytes)/1e6/time.Since(started).Seconds(), time.Since(started).Seconds(), c.memory("VmHWM"))
 	}
 	measure("upload of one file", size, func() {
 		s.stream(target, func(w *tar.Writer) {

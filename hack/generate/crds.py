@@ -50,7 +50,7 @@ class Kind:
 
 _STOPS_FOR_GOOD = {
     "rule": "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
-    "message": "stop cannot be taken back: make a new trial",
+    "message": "stop cannot be taken back: create a new trial",
     "fieldPath": ".stop",
 }
 # Until an operator reconciles it, a resource must be neither finished for kstatus nor seem merely slow.
@@ -61,7 +61,7 @@ _NOT_SEEN_YET = {
             "type": "Ready",
             "status": "Unknown",
             "reason": "NotSeen",
-            "message": "no operator has seen this yet: is there one for its namespace, and its label multistep.dev/shard if any?",
+            "message": "no operator has reconciled this yet; check that one watches its namespace and, if set, its label multistep.dev/shard",
             "lastTransitionTime": "1970-01-01T00:00:00Z",
         }
     ],
@@ -125,7 +125,7 @@ TRIAL: Final = Kind(
         "ttlSecondsAfterFinished",
     ),
     columns=_TRIAL_COLUMNS,
-    another="make a new trial",
+    another="create a new trial",
     spec_rules=(_STOPS_FOR_GOOD,),
 )
 SWEEP: Final = Kind(
@@ -137,7 +137,7 @@ SWEEP: Final = Kind(
     SweepStatus,
     mutable=("suspend", "parallelism", "prestart", "stopWhen", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
     columns=_SWEEP_COLUMNS,
-    another="make a new sweep",
+    another="create a new sweep",
     rules=(
         {
             "rule": f"self.metadata.name.size() <= {_LABEL_CHARACTERS}",

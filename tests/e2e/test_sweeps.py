@@ -128,7 +128,7 @@ async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given:
     failed = condition(await until(given, finished), "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
     assert "overrides[0].tasks: 'helt' does not exist in the sweep, which has held, known" in failed["message"]
-    with pytest.raises(ClusterError, match="attempts cannot be changed: make a new sweep"):
+    with pytest.raises(ClusterError, match="attempts cannot be changed: create a new sweep"):
         await changed(given, attempts=3)
 
 

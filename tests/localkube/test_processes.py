@@ -26,14 +26,14 @@ def test_the_name_of_a_program_cannot_disturb_the_reading_of_its_state(name: str
 def test_a_running_process_is_alive(sleeper: subprocess.Popen[bytes]) -> None:
     identity = identify(sleeper.pid)
     assert identity is not None
-    assert identity.alive
+    assert identity.is_running
 
 
 def test_an_ended_process_is_not_alive_even_while_nobody_has_reaped_it(sleeper: subprocess.Popen[bytes]) -> None:
     identity = identify(sleeper.pid)
     assert identity is not None
     stop(identity, grace_seconds=5)
-    assert not identity.alive
+    assert not identity.is_running
 
 
 @pytest.mark.parametrize("other", [{"start_ticks": 1}, {"boot_id": "another"}])
@@ -41,7 +41,7 @@ def test_a_process_with_the_same_pid_is_another_one(sleeper: subprocess.Popen[by
     identity = identify(sleeper.pid)
     assert identity is not None
     stale = replace(identity, **other)  # type: ignore[arg-type]
-    assert not stale.alive
+    assert not stale.is_running
     stop(stale, grace_seconds=0)
     assert sleeper.poll() is None
 
@@ -54,7 +54,7 @@ def test_a_process_joins_its_control_group_before_it_runs(tmp_path: Path) -> Non
     log, procs = tmp_path / "log", tmp_path / "cgroup.procs"
     identity = start(["sh", "-c", "echo $$; exec sleep 60"], log, procs)
     try:
-        assert identity.alive
+        assert identity.is_running
         while not log.read_text():
             pass
         assert procs.read_text() == log.read_text() == f"{identity.pid}\n"

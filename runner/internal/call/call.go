@@ -39,17 +39,17 @@ func Main() error {
 
 func dial() (*net.UnixConn, error) {
 	address := &net.UnixAddr{Name: peer.Address, Net: "unix"}
-	for began := time.Now(); ; time.Sleep(retryPause) {
+	for started := time.Now(); ; time.Sleep(retryPause) {
 		conn, err := net.DialUnix("unix", nil, address)
 		busy := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN)
-		if !busy || time.Since(began) > patience {
+		if !busy || time.Since(started) > patience {
 			return conn, err
 		}
 	}
 }
 
-func relayRefusal(conn net.Conn, begun []byte) error {
-	os.Stdout.Write(begun)
+func relayRefusal(conn net.Conn, response []byte) error {
+	os.Stdout.Write(response)
 	io.Copy(os.Stdout, conn)
 	return errors.New("PID 1 refuses to talk to this caller")
 }

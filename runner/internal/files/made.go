@@ -45,7 +45,7 @@ func own(file *os.File, owner users.User) error {
 	return file.Chown(owner.UID, owner.GID)
 }
 
-// WriteExitCode creates the file name anew and writes status to it.
+// WriteExitCode recreates the file name and writes status to it.
 func WriteExitCode(name string, owner users.User, status int) error {
 	file, err := Create(name, owner)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestCaptureTellsOfChanges rewrites a file continuously. A capture must not return content that the file never had, unless it sets
+// TestCaptureReportsChanges rewrites a file continuously. A capture must not return content that the file never had, unless it sets
 // Changed.
-func TestCaptureTellsOfChanges(t *testing.T) {
+func TestCaptureReportsChanges(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "reward.txt")
 	ones, twos := bytes.Repeat([]byte("1"), 1<<16), bytes.Repeat([]byte("2"), 1<<16)
 	if err := os.WriteFile(name, ones, 0o644); err != nil {

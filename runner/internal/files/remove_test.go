@@ -15,11 +15,11 @@ func TestWhatIsNestedVeryDeepIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	began := time.Now()
+	started := time.Now()
 	if err := removeAll(root, "d"); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(time.Since(began))
+	t.Log(time.Since(started))
 	if err := empty(root); err != nil {
 		t.Fatal(err)
 	}

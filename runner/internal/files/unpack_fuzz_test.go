@@ -40,7 +40,7 @@ func FuzzUnpack(f *testing.F) {
 		}
 		failure := upload.Unpack(bytes.NewReader(stream))
 		if entries, _ := os.ReadDir(target); len(entries) != 1 {
-			t.Error("not only the stage is there before the merge:", entries)
+			t.Error("more than the stage exists before the merge:", entries)
 		}
 		if failure == nil {
 			upload.Merge()
@@ -50,7 +50,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Error("something is left:", entries)
 		}
 		if entries, _ := os.ReadDir(outside); len(entries) != 1 {
-			t.Error("something was made outside:", entries)
+			t.Error("something was created outside:", entries)
 		}
 		if secret, _ := os.ReadFile(filepath.Join(outside, "secret")); string(secret) != "kept" {
 			t.Error("something outside was changed")

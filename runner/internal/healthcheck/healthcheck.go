@@ -22,10 +22,10 @@ var Real = Clock{time.Now, time.Sleep}
 // Run runs attempts until one exits with 0, or Retries attempts have failed. Failures of attempts that started within the start
 // period do not count.
 func Run(request wire.Healthcheck, attempt func(wire.Start) wire.PhaseResult, clock Clock) wire.HealthcheckResult {
-	began, counted := clock.Now(), 0
+	started, counted := clock.Now(), 0
 	startPeriod := wire.Seconds(request.StartPeriodSeconds)
 	for attempts := 1; ; attempts++ {
-		starting := clock.Now().Sub(began) < startPeriod
+		starting := clock.Now().Sub(started) < startPeriod
 		result := describe(attempt(start(request)), attempts)
 		if result.Healthy {
 			return result

@@ -52,7 +52,7 @@ func TestCounting(t *testing.T) {
 		"no retry is one attempt":     {func(h *wire.Healthcheck) { h.Retries = 0 }, 2, false, 1, 1},
 		"less is one attempt":         {func(h *wire.Healthcheck) { h.Retries = -3 }, 2, false, 1, 1},
 		"a start period of 7 s":       {func(h *wire.Healthcheck) { h.StartPeriodSeconds, h.StartIntervalSeconds = 7, 2 }, 0, false, 6, 3*3 + 13},
-		"it begins in the period":     {func(h *wire.Healthcheck) { h.StartPeriodSeconds, h.Retries = 0.5, 1 }, 0, false, 2, 7},
+		"it starts in the period":     {func(h *wire.Healthcheck) { h.StartPeriodSeconds, h.Retries = 0.5, 1 }, 0, false, 2, 7},
 		"healthy in the start period": {func(h *wire.Healthcheck) { h.StartPeriodSeconds = 100 }, 5, true, 5, 25},
 	} {
 		w, request := &world{now: time.Unix(0, 0)}, wire.NewHealthcheck()

@@ -16,7 +16,7 @@ import (
 )
 
 // ErrLink is the error for an untrusted link.
-var ErrLink = errors.New("a link that an untrusted user may have made is in the way")
+var ErrLink = errors.New("a link that an untrusted user may have created is in the way")
 
 const maxLinks = 40 // the kernel's limit
 

@@ -35,14 +35,14 @@ type Caller struct {
 	start uint64
 }
 
-// Look returns the process that connected, or an error if it is not from outside the container.
-func Look(conn *net.UnixConn) (Caller, error) {
+// Identify returns the process that connected, or an error if it is not from outside the container.
+func Identify(conn *net.UnixConn) (Caller, error) {
 	credentials, err := credentials(conn)
 	if err != nil {
 		return Caller{}, err
 	}
 	if int(credentials.Uid) != os.Getuid() {
-		return Caller{}, fmt.Errorf("user %d is not whom this runner runs as", credentials.Uid)
+		return Caller{}, fmt.Errorf("user %d is not the user of this runner", credentials.Uid)
 	}
 	if credentials.Pid <= 0 { // a sidecar: it shares the network, but not the processes
 		return Caller{}, errors.New("the caller is in another container")

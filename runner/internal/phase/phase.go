@@ -50,7 +50,7 @@ func (h *Host) User(name string) (users.User, error) {
 
 // Run runs a phase and returns its result.
 func (h *Host) Run(request wire.Start) wire.PhaseResult {
-	began, kills := time.Now(), oom.Kills()
+	started, kills := time.Now(), oom.Kills()
 	result := wire.PhaseResult{Captures: map[string]*wire.Captured{}}
 	if request.TimeoutSeconds != nil && *request.TimeoutSeconds <= 0 {
 		result.TimedOut = true
@@ -59,7 +59,7 @@ func (h *Host) Run(request wire.Start) wire.PhaseResult {
 	}
 	result.Captures = h.Captures.Read(request.Captures)
 	result.OOMKills, result.MemoryLimit = oom.Since(kills), oom.Limit()
-	result.DurationSeconds = time.Since(began).Seconds()
+	result.DurationSeconds = time.Since(started).Seconds()
 	return result
 }
 

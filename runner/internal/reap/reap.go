@@ -90,8 +90,8 @@ func (r *Reaper) reap() {
 			r.stopped(pid)
 			continue
 		}
-		tell(r.children, pid, status)
-		tell(r.watched, pid, status)
+		notify(r.children, pid, status)
+		notify(r.watched, pid, status)
 	}
 }
 
@@ -102,9 +102,9 @@ func (r *Reaper) stopped(pid int) {
 	}
 }
 
-func tell(whom map[int]chan syscall.WaitStatus, pid int, status syscall.WaitStatus) {
-	if ended, found := whom[pid]; found {
+func notify(waiting map[int]chan syscall.WaitStatus, pid int, status syscall.WaitStatus) {
+	if ended, found := waiting[pid]; found {
 		ended <- status
-		delete(whom, pid)
+		delete(waiting, pid)
 	}
 }

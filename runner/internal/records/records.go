@@ -44,8 +44,8 @@ func NewStore() *Store {
 	return &Store{entries: map[string]*entry{}, busy: map[string]chan struct{}{}}
 }
 
-// Begin creates a running record of the id. If a record exists, it returns this record and fresh is false.
-func (s *Store) Begin(id, op string) (record Record, fresh bool, err *wire.Error) {
+// Start creates a running record of the id. If a record exists, it returns this record and fresh is false.
+func (s *Store) Start(id, op string) (record Record, fresh bool, err *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if record, found, err := s.find(id, op); found || err != nil {
@@ -79,7 +79,7 @@ func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if record, found, err := s.find(id, op); found || err != nil {
-		return record, err // Begin created a record of the id while do ran
+		return record, err // Start created a record of the id while do ran
 	}
 	now := wire.Epoch(time.Now())
 	return s.add(Record{id, op, done, started, &now, true, result}).record, nil
@@ -172,7 +172,7 @@ func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
 	case !found:
 		return Record{}, wire.Errorf(wire.CodeNotFound, "nothing has the id %q", id)
 	case entry.record.State == running:
-		return Record{}, wire.Errorf(wire.CodeConflict, "%q still runs: there is no result to acknowledge", id)
+		return Record{}, wire.Errorf(wire.CodeConflict, "%q still runs and has no result to acknowledge", id)
 	}
 	entry.record.Acknowledged = true
 	return entry.record, nil

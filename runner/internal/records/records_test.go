@@ -41,14 +41,14 @@ func TestWhatFailsMayBeTriedAgain(t *testing.T) {
 	if record, err := store.Once("id", "upload", func() (any, *wire.Error) { return 1, nil }); err != nil || record.Result != 1 {
 		t.Error(record, err)
 	}
-	if _, _, err := store.Begin("id", "start"); err == nil || err.Code != wire.CodeConflict {
+	if _, _, err := store.Start("id", "start"); err == nil || err.Code != wire.CodeConflict {
 		t.Error(err)
 	}
 }
 
 func TestWaitingEndsWithTheRecordOrWithTheTime(t *testing.T) {
 	store := NewStore()
-	store.Begin("id", "start")
+	store.Start("id", "start")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	if record, err := store.Wait(ctx, "id"); err != nil || record.State != running {

@@ -88,9 +88,9 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 		return wire.SendResult{}, false, fmt.Errorf("the file has become smaller than %d bytes", request.Size)
 	}
 	if err != nil {
-		var told *url.Error // its message contains the URL
-		if errors.As(err, &told) {
-			err = told.Err
+		var urlError *url.Error // its message contains the URL
+		if errors.As(err, &urlError) {
+			err = urlError.Err
 		}
 		return wire.SendResult{}, true, err
 	}

@@ -160,7 +160,7 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 		if err != nil {
 			return err
 		}
-		caller, err := peer.Look(conn)
+		caller, err := peer.Identify(conn)
 		if err != nil { // synchronous, which limits the number of goroutines: rejected callers can be very many
 			session.Refuse(conn, err)
 			continue

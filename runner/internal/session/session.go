@@ -163,9 +163,9 @@ func (s *Session) hello(payload []byte) error {
 		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocols %v", wire.Protocols))
 	}
 	s.protocol = agreed
-	own, told := s.Host.Users.Own(), []records.Record{}
+	own, known := s.Host.Users.Own(), []records.Record{}
 	if request.Records == nil || *request.Records {
-		told = s.known()
+		known = s.known()
 	}
 	return s.answer(struct {
 		OK         bool             `json:"ok"`
@@ -180,7 +180,7 @@ func (s *Session) hello(payload []byte) error {
 		Records    []records.Record `json:"records"`
 	}{
 		answerOK, s.protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
-		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), told,
+		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), known,
 	})
 }
 
@@ -194,16 +194,16 @@ func (s *Session) known() []records.Record {
 }
 
 func (s *Session) start(request wire.Start) error {
-	return s.begin(request.Op, func() any { return s.Host.Run(request) })
+	return s.startOnce(request.Op, func() any { return s.Host.Run(request) })
 }
 
 func (s *Session) healthcheck(request wire.Healthcheck) error {
-	return s.begin(request.Op, func() any { return healthcheck.Run(request, s.Host.Run, healthcheck.Real) })
+	return s.startOnce(request.Op, func() any { return healthcheck.Run(request, s.Host.Run, healthcheck.Real) })
 }
 
-// begin runs do in the background, unless a record of the id exists.
-func (s *Session) begin(op wire.Op, do func() any) error {
-	record, fresh, refusal := s.Store.Begin(op.ID, op.Op)
+// startOnce runs do in the background, unless a record of the id exists.
+func (s *Session) startOnce(op wire.Op, do func() any) error {
+	record, fresh, refusal := s.Store.Start(op.ID, op.Op)
 	if fresh {
 		go func() { s.Store.End(op.ID, do()) }()
 	}

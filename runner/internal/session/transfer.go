@@ -123,7 +123,7 @@ func (s *Session) survey(request wire.Survey) error {
 }
 
 func (s *Session) sendFile(request wire.Send) error {
-	return s.begin(request.Op, func() any {
+	return s.startOnce(request.Op, func() any {
 		file, err := files.OpenOne(request.Source, request.Path)
 		if err != nil {
 			return wire.SendResult{Error: wire.Errorf("Send", "%v", err)}

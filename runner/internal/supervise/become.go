@@ -67,7 +67,7 @@ func execute(argv, env []string) *wire.Error {
 			denied = path
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
 			if _, missing := os.Lstat(path); missing == nil {
-				return wire.Errorf("NoSuchCommand", "%s is there, but not the interpreter or loader it needs", path)
+				return wire.Errorf("NoSuchCommand", "%s exists, but its interpreter or loader does not", path)
 			}
 		case errors.Is(err, syscall.ENOEXEC):
 			return wire.Errorf("NoSuchCommand", "%s is no program for this machine, and no script that /bin/sh could run", path)
@@ -78,7 +78,7 @@ func execute(argv, env []string) *wire.Error {
 	if denied != "" {
 		return wire.Errorf("Permission", "%s: permission denied", denied)
 	}
-	return wire.Errorf("NoSuchCommand", "there is no command %q", name)
+	return wire.Errorf("NoSuchCommand", "command %q does not exist", name)
 }
 
 // exec executes path. A script without a #! line is run with bash if the image has it (as in Harbor), else with /bin/sh.

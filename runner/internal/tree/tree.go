@@ -36,7 +36,7 @@ type Family interface {
 // members repeatedly until none is alive, because another process may have resumed a stopped one. It also signals their process
 // groups, which reaches children forked after the processes were listed.
 func Kill(family Family) error {
-	hunt := hunt{family: family, seen: map[identity]bool{}, began: time.Now()}
+	hunt := hunt{family: family, seen: map[identity]bool{}, started: time.Now()}
 	for range freezePasses {
 		if fresh, _ := hunt.pass(syscall.SIGSTOP); fresh == 0 {
 			break
@@ -44,7 +44,7 @@ func Kill(family Family) error {
 	}
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		fresh, living := hunt.pass(syscall.SIGKILL)
-		switch past := time.Since(hunt.began); {
+		switch past := time.Since(hunt.started); {
 		case family.Extinct(living):
 			return nil
 		case past > giveUp:
@@ -64,9 +64,9 @@ type identity struct {
 }
 
 type hunt struct {
-	family Family
-	seen   map[identity]bool
-	began  time.Time
+	family  Family
+	seen    map[identity]bool
+	started time.Time
 }
 
 // pass signals every living member once. It returns the number of members seen for the first time and of living members.
