@@ -61,7 +61,7 @@ _NOT_SEEN_YET = {
             "type": "Ready",
             "status": "Unknown",
             "reason": "NotSeen",
-            "message": "no operator has reconciled this yet; check that one watches its namespace and, if set, its label multistep.dev/shard",
+            "message": "no operator reconciled this yet: does one watch its namespace, and its label multistep.dev/shard if any?",
             "lastTransitionTime": "1970-01-01T00:00:00Z",
         }
     ],

@@ -46,7 +46,7 @@ class SweepTasks:
         text = "\n".join(names)
         if len(text.encode()) > _MOST_BYTES:
             raise InvalidSpec(
-                f"spec.tasksFrom: the names of {len(names)} tasks have more than {_MOST_BYTES} bytes: split them over several sweeps"
+                f"spec.tasksFrom: the names of {len(names)} tasks have more than {_MOST_BYTES} bytes: use several sweeps"
             )
         digest = digest_of(text.encode())
         if pinned is not None and digest != pinned.digest:

@@ -184,7 +184,7 @@ async def test_names_that_are_too_many_to_keep_are_refused(place: Place) -> None
     place.names[COMMITS[0]] = [f"{'n' * 240}{number}" for number in range(4000)]
     made = world(place)
     await reconciles(made, lambda made: made.status.phase == "Failed")
-    assert "split them over several sweeps" in made.status.conditions[0].message
+    assert "use several sweeps" in made.status.conditions[0].message
 
 
 async def test_a_config_map_of_that_name_that_somebody_else_created_is_reported(place: Place) -> None:

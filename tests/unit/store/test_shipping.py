@@ -187,7 +187,7 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
 
 
 async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None = None) -> tuple[Shipping, bytes, Pointer]:
-    """Collect a step whose only artifact the pod uploaded to the store itself. told: a wrong digest to report."""
+    """Collect a step whose only artifact the pod uploaded to the store itself. reported: a wrong digest to report."""
     data = bytes(range(256)) * 1000
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
     invitation = await shipped.uploads.invite(KEY, 1, 0, 0)
