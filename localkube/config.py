@@ -109,6 +109,11 @@ class Paths:
         return Path("/run") / f"{self.run_dir.name}.lock"
 
     @property
+    def images_lock(self) -> Path:
+        """Return the path of the lock that a process holds while it loads an image: containerd fails two imports of one image."""
+        return Path("/run") / f"{self.run_dir.name}-images.lock"
+
+    @property
     def pki(self) -> Path:
         return self.run_dir / "pki"
 

@@ -12,6 +12,7 @@ from localkube.commands import capture, print_line, step, stream
 from localkube.config import Config, Node
 from localkube.containerd import Containerd, architecture
 from localkube.errors import CommandFailed, LocalkubeError
+from localkube.locking import exclusive
 
 DEBIAN_IMAGE = "localhost/debian:bookworm-slim"
 PYTHON_IMAGE = "localhost/python:3.11-slim-bookworm"
@@ -58,9 +59,10 @@ def load(config: Config, name: str) -> None:
         daemon = Containerd(config.paths.containerd_socket(node))
         if not daemon.answers():
             raise LocalkubeError(f"{node.name} is not running; start it: python3 -m localkube up")
-        missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
-        if missing:
-            _import(config, daemon, name, missing)
+        with exclusive(config.paths.images_lock):
+            missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
+            if missing:
+                _import(config, daemon, name, missing)
     print_line(f"{name} is in the cluster as {', '.join(names_in_cluster(name))}")
 
 

@@ -3,10 +3,16 @@
 import hashlib
 import json
 import tarfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from localkube import images
 from localkube.archive import ImageConfig, write_binary_layer, write_image
 from localkube.images import _trust_of_machine, names_in_cluster
 
@@ -26,6 +32,35 @@ from localkube.images import _trust_of_machine, names_in_cluster
 )
 def test_pods_find_an_image_by_the_name_they_would_use(name: str, names: list[str]) -> None:
     assert names_in_cluster(name) == names
+
+
+def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[Sequence[str]] = []
+    both_loading = threading.Barrier(2)
+    paths = SimpleNamespace(images_lock=tmp_path / "lock", containerd_socket=lambda _node: tmp_path)
+    config = SimpleNamespace(nodes=["node"], paths=paths)
+
+    class Daemon:
+        def __init__(self, _socket: Path) -> None:
+            pass
+
+        def answers(self) -> bool:
+            both_loading.wait(timeout=60)
+            return True
+
+        def has(self, _name: str, _image_id: str) -> bool:
+            return bool(imported)
+
+    def slow_import(_config: object, _daemon: object, _name: str, names: Sequence[str]) -> None:
+        time.sleep(0.05)  # without the lock, the other thread looks meanwhile
+        imported.append(names)
+
+    monkeypatch.setattr(images, "Containerd", Daemon)
+    monkeypatch.setattr(images, "_image_id", lambda _name: "sha256:1")
+    monkeypatch.setattr(images, "_import", slow_import)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: images.load(config, "app"), range(2)))  # type: ignore[arg-type]
+    assert len(imported) == 1
 
 
 def test_an_archive_describes_its_layer(tmp_path: Path) -> None:

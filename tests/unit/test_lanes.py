@@ -17,11 +17,11 @@ BAD = "def test_bad():\n    assert 'this' == 'that'\n"
 SKIPPED = "import pytest\n\n@pytest.mark.skip\ndef test_skipped(): ...\n"
 
 
-def ended(directory: Path, name: str, text: str) -> Ended:
+def ended(directory: Path, name: str, text: str, *options: str) -> Ended:
     """Write a test file with this text and run it."""
     file = directory / f"test_{name}.py"
     file.write_text(text)
-    return execute(Run(name, [str(file), "-p", "no:cacheprovider"], os.environ | {"PYTHONUNBUFFERED": "1"}))
+    return execute(Run(name, [str(file), "-p", "no:cacheprovider", *options], os.environ | {"PYTHONUNBUFFERED": "1"}))
 
 
 def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +32,11 @@ def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: P
     assert "good          | " in progress and "bad           | " in progress and "'that'" not in progress
     assert "assert 'this' == 'that'" in end
     assert end.endswith("==== 1 failed, 1 passed ====\n")
+
+
+def test_quiet_runs_count_in_the_totals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report([ended(tmp_path, "quiet", GOOD, "-q"), ended(tmp_path, "good", GOOD)], past=History(tmp_path / "history.json"))
+    assert capfd.readouterr().out.endswith("==== 2 passed ====\n")
 
 
 @pytest.mark.parametrize(("text", "code"), [(SKIPPED, 1), ("", 5), ("syntax error", 2)], ids=["skipped", "no tests", "broken"])
