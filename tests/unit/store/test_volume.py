@@ -115,7 +115,7 @@ async def test_the_end_makes_no_directory_elsewhere(volume: Volume, place: str) 
 async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: Volume) -> None:
     await volume.append_log(KEY, "left out\nsomething")
     await volume.append_log(KEY, "left out\nsomething")
-    text = b"2020-01-01T00:00:00.000Z began\n9999-01-01T00:00:00.000Z ended\n"
+    text = b"2020-01-01T00:00:00.000Z started\n9999-01-01T00:00:00.000Z ended\n"
     for _ in range(2):
         await volume.finish(KEY, {"trial.log": text})
         lines = (trial_path(volume) / "trial.log").read_text().splitlines()
