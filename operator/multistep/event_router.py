@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from multistep.kube.lease import Lease
 from multistep.metrics import Metrics
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.sweep_reconcile import Sweeps
-from multistep.reconcile.turns import Key
 from multistep.reconcile.workqueue import WorkQueue
 
 BATCH_SECONDS: Final = 0.5

@@ -13,7 +13,7 @@ from typing import Any
 from multistep.engine.decisions import PodFacts
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import Key
 
 Body = Mapping[str, Any]
 _FINISHED = ("Complete", "Failed")

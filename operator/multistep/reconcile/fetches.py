@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from multistep.api.model import Metadata
 from multistep.errors import SourceError
-from multistep.reconcile.bounds import Bound, Wake
-from multistep.reconcile.turns import Key
+from multistep.reconcile.background_jobs import BackgroundJobs, forget_oldest
+from multistep.reconcile.concurrency_limit import Key, Wake
 from multistep.settings import Settings
 from multistep.sources import child
 from multistep.sources.cache import Cache
@@ -24,22 +24,11 @@ from multistep.sources.reasons import DENIED, FETCHING
 
 logger = logging.getLogger(__name__)
 
-Outcome = Fetched | SourceError
 Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
-_REMEMBERED = 4096
 _SWEEP = "sweep/"  # prefix of sweeps' keys; no object's name has a slash
-
-
-@dataclass
-class _Fetch:
-    """A running fetch. starter: whose slot it holds; waiting: keys to requeue at its end, by UID."""
-
-    starter: Key
-    task: asyncio.Task[None]
-    waiting: dict[str, Key] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,9 +52,7 @@ class Fetches:
         self._run = run
         self._wake = wake
         self._wake_sweep: Wake = lambda _: None
-        self._bound = Bound(settings.task_fetches, self._requeue, most_each=settings.task_fetches - 1)
-        self._running: dict[str, _Fetch] = {}
-        self._outcomes: OrderedDict[str, tuple[str, Outcome]] = OrderedDict()  # by the trial's UID: request id and outcome
+        self._jobs: BackgroundJobs[str, Fetched] = BackgroundJobs(settings.task_fetches, self._requeue)  # by the request's id
         self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
         self._cache: Cache | None = None
 
@@ -93,73 +80,64 @@ class Fetches:
 
     def ask_for(self, key: Key, uid: str, request: Request, *, started: bool) -> Fetched:
         """As ask, for a trial or sweep. key: of the concurrency limit."""
-        about, outcome = self._outcomes.pop(uid, (None, None))
-        if about == request.id and isinstance(outcome, Fetched):
+        try:
+            outcome = self._jobs.outcome(uid, request.id)
+        except SourceError as error:
+            raise (_tolerated(error) if started else error) from None
+        if outcome is not None:
             return outcome
-        if about == request.id and isinstance(outcome, SourceError):
-            raise _tolerated(outcome) if started else outcome
         self._join_or_start(uid, key, request)
         text = f"the task is being fetched from {request.location.partition('?')[0]}"
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
 
     def settle(self, key: Key) -> None:
         """Release an unused slot at the end of a reconcile."""
-        if not any(running.starter == key for running in self._running.values()):
-            self._bound.free(key)
+        self._jobs.settle(key)
 
     async def stop(self) -> None:
         """Cancel all running fetches."""
-        tasks = [running.task for running in self._running.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._jobs.stop()
 
     def _join_or_start(self, uid: str, key: Key, request: Request) -> None:
         """Join a running fetch of the request, or start one if a slot is free. Raises SourceError during the back-off."""
-        if (running := self._running.get(request.id)) is not None:
-            running.waiting[uid] = key
-            return
         failed = self._failures.get(request.id)
-        if failed is not None and (left := failed.until - _now()) > 0:
+        if request.id not in self._jobs and failed is not None and (left := failed.until - _now()) > 0:
             raise SourceError(str(failed.error), transient=True, reason=failed.error.reason, retry_seconds=left)
-        if any(running.starter == key for running in self._running.values()) or not self._bound.ask(key):
-            return
-        task = asyncio.create_task(self._fetch(request), name=f"fetching for {key[0]}/{key[1]}")
-        self._running[request.id] = _Fetch(key, task, {uid: key})
+        if (job := self._jobs.start(request.id, key, uid, lambda: self._fetch(request))) is not None:
+            job.waiting[uid] = key
 
-    async def _fetch(self, request: Request) -> None:
-        outcome: Outcome = SourceError("the operator stopped while it fetched the task", transient=True)
+    async def _fetch(self, request: Request) -> Fetched:
         try:
-            outcome = await self._run(request, self._rules, self.cache.directory)
-            if outcome.file:
-                self.cache.put(request.key(outcome.revision), outcome)
-            for each in outcome.tasks:
-                self.cache.put(request.below(each.name).key(outcome.revision), Fetched(outcome.revision, each.digest, each.file))
+            fetched = await self._fetch_into_cache(request)
         except SourceError as error:
-            outcome = error
+            raise self._failed(request.id, error) from error
         except OSError as error:
-            outcome = SourceError(f"the task could not be stored in the operator's cache: {error.strerror}", transient=True)
+            text = f"the task could not be stored in the operator's cache: {error.strerror}"
+            raise self._failed(request.id, SourceError(text, transient=True)) from error
         except Exception as error:
             logger.exception("fetching a task")
-            outcome = SourceError(f"the task could not be fetched: {type(error).__name__}", transient=True)
-        finally:
-            self._finished(request.id, outcome)
+            text = f"the task could not be fetched: {type(error).__name__}"
+            raise self._failed(request.id, SourceError(text, transient=True)) from error
+        self._failures.pop(request.id, None)
+        return fetched
 
-    def _finished(self, request: str, outcome: Outcome) -> None:
-        running = self._running.pop(request)
+    async def _fetch_into_cache(self, request: Request) -> Fetched:
+        fetched = await self._run(request, self._rules, self.cache.directory)
+        if fetched.file:
+            self.cache.put(request.key(fetched.revision), fetched)
+        for each in fetched.tasks:
+            self.cache.put(request.below(each.name).key(fetched.revision), Fetched(fetched.revision, each.digest, each.file))
+        return fetched
+
+    def _failed(self, request: str, error: SourceError) -> SourceError:
+        """Return the error; a transient one starts the next back-off of the request."""
         former = self._failures.pop(request, None)
-        if isinstance(outcome, SourceError) and outcome.transient:
-            pause = min(LAST_PAUSE_SECONDS, former.pause * 2 if former else FIRST_PAUSE_SECONDS)
-            self._failures[request] = _Failure(outcome, _now() + pause, pause)
-            outcome = SourceError(str(outcome), transient=True, reason=outcome.reason, retry_seconds=pause)
-        for uid in running.waiting:
-            self._outcomes[uid] = request, outcome
-        for remembered in (self._outcomes, self._failures):
-            while len(remembered) > _REMEMBERED:
-                remembered.popitem(last=False)
-        self._bound.free(running.starter)
-        for key in running.waiting.values():
-            self._requeue(key)
+        if not error.transient:
+            return error
+        pause = min(LAST_PAUSE_SECONDS, former.pause * 2 if former else FIRST_PAUSE_SECONDS)
+        self._failures[request] = _Failure(error, _now() + pause, pause)
+        forget_oldest(self._failures)
+        return SourceError(str(error), transient=True, reason=error.reason, retry_seconds=pause)
 
     def _requeue(self, key: Key) -> None:
         if key[1].startswith(_SWEEP):

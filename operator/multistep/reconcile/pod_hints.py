@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from multistep.engine.decisions import ProtocolViolation
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import Key
 
 UNREADY_SECONDS = 5.0
 MAX_UNREADY_SECONDS = 60.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.backoff import Backoff
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import Key
 
 Kind = tuple[str, str]  # namespace, and those fields of a pod that a quota counts
 

@@ -18,19 +18,19 @@ from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
-from multistep.reconcile.bounds import Bound, PodStarts, Wake
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.event_filter import PodEvent
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.pod_hints import PodHints
+from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import SOON_SECONDS, Tools
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.trial_reconcile import TrialReconcile
-from multistep.reconcile.turns import Key
 from multistep.settings import Settings
 from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
@@ -61,7 +61,7 @@ class Reconciler:
         self.hints = PodHints()
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
         self.quotas = Quotas(self.wake, self.clock)
-        self.execs = Bound(self.settings.exec_sessions, self.wake)
+        self.execs = ConcurrencyLimit(self.settings.exec_sessions, self.wake)
         self.fetches = Fetches(self.settings, self.wake)
         remote = Remote(self.fetches, partial(self.cluster.get, SECRETS), self.settings.task_sources)
         self.reads = Reads(self.wake)
@@ -111,7 +111,7 @@ class Reconciler:
         finally:
             self.starts.settle(key)
             self.quotas.settle(key)
-            self.execs.free(key)
+            self.execs.release(key)
             self.fetches.settle(key)
             self.reads.settle(key)
 

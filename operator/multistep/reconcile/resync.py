@@ -16,8 +16,8 @@ from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.pods import identity
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.event_filter import EventFilter, Name, Seen
-from multistep.reconcile.turns import Key
 from multistep.reconcile.versions import is_older
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 from multistep.engine.sweep_trials import Plan, facts, owner_of
 from multistep.engine.sweeps import TrialFacts
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.versions import is_older
 
 

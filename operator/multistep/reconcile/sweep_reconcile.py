@@ -26,10 +26,10 @@ from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.sweep_book import Book, Page
 from multistep.reconcile.sweep_events import transitions
 from multistep.reconcile.sweep_tasks import SweepTasks
-from multistep.reconcile.turns import Key
 from multistep.reconcile.writer import emit_events
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from multistep.engine.sweep_trials import tasks_at
 from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
 from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.fetches import SweepFetches
-from multistep.reconcile.turns import Key
 from multistep.sources.bundle import digest_of
 from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote

@@ -17,7 +17,7 @@ from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine import failure_class as failures
 from multistep.engine.decisions import PodFacts
 from multistep.metrics import Metrics
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import Key
 
 RECENT_SECONDS: Final = 600.0
 

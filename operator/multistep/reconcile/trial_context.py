@@ -18,14 +18,14 @@ from multistep.engine.status_conditions import Phase
 from multistep.kube.protocols import Cluster, Object
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
-from multistep.reconcile.bounds import Bound, PodStarts
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.pod_hints import PodHints
+from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_pods import TrialPods
-from multistep.reconcile.turns import Key
 from multistep.reconcile.writer import TrialWriter
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded, TrialLoader
@@ -52,7 +52,7 @@ class Tools:
     hints: PodHints
     starts: PodStarts
     quotas: Quotas
-    execs: Bound
+    execs: ConcurrencyLimit
 
 
 class TrialContext(ABC):

@@ -32,9 +32,9 @@ class TrialCreation(TrialContext):
                 message = f"{manifest['metadata']['name']} is queued behind an equal pod; {quotas.refusal(self._key)}"
                 await self._wait(QUOTA_EXCEEDED, message, seconds=None)
             return False
-        if not starts.ask(self._key, first=first) and starts.waited(self._key) >= REPORT_WAIT_SECONDS:
+        if not starts.acquire(self._key, first=first) and starts.waited(self._key) >= REPORT_WAIT_SECONDS:
             await self._wait("Queued", f"the limit of starting pods is reached ({starts.limit})", seconds=None)
-        return starts.ask(self._key, first=first)
+        return starts.acquire(self._key, first=first)
 
     def _queued_seconds(self) -> float | None:
         """Return the seconds until a queued trial retries or reports its state. None: it is requeued when it gets a slot."""

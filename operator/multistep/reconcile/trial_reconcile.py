@@ -181,7 +181,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
             return self._until_deadline(paused)
         agent, both_pods = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_progress, self._release_verifier)
-        if not self._t.execs.ask(self._key, 2 if self._plan.separate else 1):
+        if not self._t.execs.acquire(self._key, 2 if self._plan.separate else 1):
             return self._until_deadline(None)
         before = self._trial.status.steps
         hint.quiet_until = 0.0  # if this session fails, the retry must not wait for the poll
@@ -190,7 +190,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         finally:
-            self._t.execs.free(self._key)
+            self._t.execs.release(self._key)
         if left.verifier is not None:
             return await self._request_verifier(left.verifier, left)
         if left.image_user is not None:

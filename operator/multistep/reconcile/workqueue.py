@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multistep.backoff import Backoff
 from multistep.errors import MultistepError, Unavailable
 from multistep.loglines import about
-from multistep.reconcile.turns import Key, Turns
+from multistep.reconcile.concurrency_limit import FairQueue, Key
 
 Work = Callable[[Key], Awaitable[float | None]]
 
@@ -57,7 +57,7 @@ class WorkQueue:
         self._since: dict[Key, float] = {}
         self._workers = workers
         self._kind = kind
-        self._ready = Turns()
+        self._ready = FairQueue()
         self._busy: dict[Key, asyncio.Task[None]] = {}
         self._again: set[Key] = set()  # added while busy
         self._timers: dict[Key, _Timer] = {}

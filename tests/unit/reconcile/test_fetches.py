@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from multistep.api.model import Metadata
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.errors import SourceError
 from multistep.kube.protocols import Object
@@ -25,6 +26,7 @@ from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
 from multistep.sources.trial_task import TrialLoader
 from tests.support.reading import read_here
+from tests.support.virtual_time import in_virtual_time
 from tests.support.world import FILES, World, manifest
 
 GIT = {"url": "https://git.example/r.git", "ref": "main", "path": "tasks/t"}
@@ -256,6 +258,71 @@ async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside:
     outside.gate.set()
     await settle()
     assert ("modest", "t") in woken
+
+
+# -- fairness: 40 slow downloads of one namespace, by trials and by sweeps
+
+
+class Crowd:
+    """Namespaces that fetch, with downloads of a minute. started: the second at which each namespace's fetches started."""
+
+    def __init__(self, directory: Path, **changes: Any) -> None:
+        self.directory = directory
+        self.started: dict[str, list[float]] = {}
+        self.running = self.most = 0
+        self.fetches = Fetches(Settings(task_cache_dir=directory, **changes), lambda key: self._wake(self.trials, key), self._run)
+        self.sweep_fetches = self.fetches.of_sweeps(lambda key: self._wake(self.sweeps, key))
+        self.trials: dict[tuple[str, str], Request] = {}
+        self.sweeps: dict[tuple[str, str], Request] = {}
+        self.fetched: set[str] = set()
+
+    async def _run(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.started.setdefault(request.location.split("/")[2], []).append(asyncio.get_running_loop().time())
+        await asyncio.sleep(60)
+        self.running -= 1
+        return Fetched("c1", "sha256:0")
+
+    def ask(self, namespace: str, name: str, *, sweep: bool = False) -> None:
+        """Reconcile once a trial or sweep that needs a task of its own."""
+        kind = self.sweeps if sweep else self.trials
+        kind[namespace, name] = Request("git", f"https://{namespace}/{name}{'s' * sweep}")
+        self._wake(kind, (namespace, name))
+
+    def _wake(self, kind: dict[tuple[str, str], Request], key: tuple[str, str]) -> None:
+        asker = Metadata(namespace=key[0], name=key[1], uid=f"{kind is self.sweeps}-{key}")
+        fetches = self.sweep_fetches if kind is self.sweeps else self.fetches
+        try:
+            fetches.ask(asker, kind[key], started=False)
+            self.fetched.add(kind[key].id)
+        except SourceError as error:
+            assert error.reason == "TaskFetching"
+        finally:
+            fetches.settle(key)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
+def test_forty_slow_downloads_of_a_namespace_do_not_delay_another_namespaces_trial(tmp_path: Path, slots: int) -> None:
+    @in_virtual_time
+    async def check() -> None:
+        crowd = Crowd(tmp_path, task_fetches=slots)
+        for number in range(20):
+            crowd.ask("crowd", f"t{number}")
+            crowd.ask("crowd", f"t{number}", sweep=True)  # a sweep may have a trial's name
+        await asyncio.sleep(1)
+        for namespace in ("second", "third", "fourth"):
+            crowd.ask(namespace, "t")
+        await asyncio.sleep(4000)
+        alone = slots == 1  # the only slot is taken, so the next namespaces take turns with the crowd
+        assert crowd.started["second"] == [60 if alone else 1]
+        # After the crowd's first download and the second's: the crowd's next ones come later.
+        assert max(crowd.started["third"][0], crowd.started["fourth"][0]) <= (180 if alone else 61)
+        assert len(crowd.started["crowd"]) == 40 and len(crowd.fetched) == 43
+        assert crowd.most == slots
+        assert len([each for each in crowd.started["crowd"] if each < 60]) == max(1, slots - 1)
+
+    check()
 
 
 async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside: Outside) -> None:

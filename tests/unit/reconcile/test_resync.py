@@ -9,9 +9,9 @@ import pytest
 
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.resync import GRACE_SECONDS, STALLED_AFTER, Resync
-from multistep.reconcile.turns import Key
 from multistep.settings import Settings
 from tests.support.cluster_contract import make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster

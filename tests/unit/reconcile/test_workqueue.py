@@ -9,7 +9,7 @@ import pytest
 from multistep.backoff import Backoff
 from multistep.errors import Unavailable
 from multistep.reconcile import workqueue
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.workqueue import WorkQueue
 from tests.support.virtual_time import in_virtual_time
 

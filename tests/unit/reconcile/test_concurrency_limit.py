@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from multistep.engine.decisions import PodFacts
-from multistep.reconcile.bounds import STARTING_SECONDS, Bound, PodStarts
-from multistep.reconcile.turns import Key
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
+from multistep.reconcile.pod_starts import STARTING_SECONDS, PodStarts
 from tests.support.virtual_time import in_virtual_time
 
 NOW = 1_700_000_000.0
@@ -31,82 +31,82 @@ class Woken(list[Key]):
 
 async def test_who_finds_no_place_is_woken_when_one_is_free() -> None:
     woken = Woken()
-    bound = Bound(2, woken)
+    bound = ConcurrencyLimit(2, woken)
     first, second, third = keys("ns", 3)
-    assert [bound.ask(each) for each in (first, second, third)] == [True, True, False]
+    assert [bound.acquire(each) for each in (first, second, third)] == [True, True, False]
     assert (bound.held, bound.waiting, woken) == (2, 1, [])
-    bound.free(first)
+    bound.release(first)
     assert (bound.held, bound.waiting, woken) == (2, 0, [third])
-    assert bound.ask(third)  # it already holds the slot
+    assert bound.acquire(third)  # it already holds the slot
 
 
 async def test_asking_again_keeps_the_place_in_the_line() -> None:
     woken = Woken()
-    bound = Bound(1, woken)
+    bound = ConcurrencyLimit(1, woken)
     first, second, third = keys("ns", 3)
     for each in (first, second, third, second):
-        bound.ask(each)
-    bound.free(first)
-    bound.free(second)
+        bound.acquire(each)
+    bound.release(first)
+    bound.release(second)
     assert woken == [second, third]
 
 
 async def test_of_those_that_wait_the_namespace_with_the_fewest_places_is_served_first() -> None:
     woken = Woken()
-    bound = Bound(4, woken)
+    bound = ConcurrencyLimit(4, woken)
     crowd, few = keys("crowd", 100), keys("few", 3)
     for each in [*crowd, *few]:
-        bound.ask(each)
+        bound.acquire(each)
     for each in crowd[:4]:
-        bound.free(each)
+        bound.release(each)
     assert woken == [few[0], few[1], crowd[4], crowd[5]]  # two of four slots each
 
 
 async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> None:
     """Namespace slow keeps its slots; fast releases them at once."""
     woken = Woken()
-    bound = Bound(4, woken)
+    bound = ConcurrencyLimit(4, woken)
     slow, fast = keys("slow", 100), keys("fast", 100)
     for pair in zip(slow, fast, strict=True):
         for each in pair:
-            bound.ask(each)
+            bound.acquire(each)
     for each in fast:
-        assert bound.ask(each)
-        bound.free(each)
+        assert bound.acquire(each)
+        bound.release(each)
     assert woken == [*fast[2:], *slow[2:4]]  # slow gets all four slots only after that
 
 
 async def test_who_wants_two_places_is_not_passed_for_ever_by_those_who_want_one() -> None:
     woken = Woken()
-    bound = Bound(2, woken)
+    bound = ConcurrencyLimit(2, woken)
     first, second, two, third = keys("ns", 4)
-    bound.ask(first), bound.ask(second), bound.ask(two, 2), bound.ask(third)
-    bound.free(first)
+    bound.acquire(first), bound.acquire(second), bound.acquire(two, 2), bound.acquire(third)
+    bound.release(first)
     assert woken == []
-    bound.free(second)
+    bound.release(second)
     assert (woken, bound.held) == ([two], 2)
 
 
 async def test_who_wants_more_than_there_is_gets_all() -> None:
-    bound = Bound(1, Woken())
-    assert bound.ask(("ns", "a"), 2) and bound.held == 1
+    bound = ConcurrencyLimit(1, Woken())
+    assert bound.acquire(("ns", "a"), 2) and bound.held == 1
 
 
 async def test_what_goes_first_goes_before_all_that_waited_longer() -> None:
     woken = Woken()
-    bound = Bound(1, woken)
+    bound = ConcurrencyLimit(1, woken)
     a, b, c = keys("ns", 3)
-    bound.ask(a), bound.ask(b), bound.ask(c, first=True)
-    bound.free(a)
+    bound.acquire(a), bound.acquire(b), bound.acquire(c, first=True)
+    bound.release(a)
     assert woken == [c]
 
 
 async def test_freeing_what_is_not_held_changes_nothing() -> None:
-    bound = Bound(1, Woken())
+    bound = ConcurrencyLimit(1, Woken())
     a, b = keys("ns", 2)
-    bound.ask(a), bound.ask(b)
-    bound.free(b)
-    bound.free(("other", "x"))
+    bound.acquire(a), bound.acquire(b)
+    bound.release(b)
+    bound.release(("other", "x"))
     assert (bound.held, bound.waiting) == (1, 1)
 
 
@@ -122,10 +122,10 @@ async def test_a_pod_counts_until_it_runs() -> None:
     woken = Woken()
     bound = starts(1, woken)
     a, b = keys("ns", 2)
-    assert bound.ask(a)
+    assert bound.acquire(a)
     bound.saw(a, POD)
     bound.settle(a)
-    assert not bound.ask(b)
+    assert not bound.acquire(b)
     bound.saw(a, replace(POD, phase="Running", running=True))
     assert woken == [b]
 
@@ -135,13 +135,13 @@ async def test_a_pod_that_is_held_back_does_not_count_until_it_is_let_go() -> No
     woken = Woken()
     bound = starts(1, woken)
     a, b, c = keys("ns", 3)
-    assert bound.ask(a)
+    assert bound.acquire(a)
     bound.saw(a, replace(POD, gates=("x",)))
     bound.settle(a)
-    assert bound.ask(b) and bound.held == 1
-    bound.free(b)
+    assert bound.acquire(b) and bound.held == 1
+    bound.release(b)
     bound.saw(a, POD)
-    assert not bound.ask(c) and bound.held == 1
+    assert not bound.acquire(c) and bound.held == 1
 
 
 @in_virtual_time
@@ -149,7 +149,7 @@ async def test_a_turn_that_was_not_used_is_the_next_ones() -> None:
     woken = Woken()
     bound = starts(1, woken)
     a, b = keys("ns", 2)
-    bound.ask(a), bound.ask(b)
+    bound.acquire(a), bound.acquire(b)
     bound.settle(a)
     assert woken == [b]
 
@@ -181,7 +181,7 @@ async def test_pods_that_were_asked_for_before_the_operator_started_count() -> N
     bound = starts(2, Woken())
     for key in keys("ns", 3):
         bound.saw(key, POD)
-    assert bound.held == 3 and not bound.ask(("other", "x"))
+    assert bound.held == 3 and not bound.acquire(("other", "x"))
 
 
 @pytest.mark.parametrize("still", [UNSCHEDULABLE, NO_IMAGE])
@@ -192,11 +192,11 @@ def test_pods_that_stand_still_hold_up_their_own_namespace_only(still: PodFacts)
         bound = starts(2, woken)
         impossible, possible = keys("impossible", 4), keys("possible", 2)
         for key in impossible[:2]:
-            assert bound.ask(key)
+            assert bound.acquire(key)
             bound.saw(key, still)
             bound.settle(key)
-        assert not bound.ask(impossible[2]) and not bound.ask(impossible[3])
-        assert bound.ask(possible[0]) and bound.ask(possible[1])
+        assert not bound.acquire(impossible[2]) and not bound.acquire(impossible[3])
+        assert bound.acquire(possible[0]) and bound.acquire(possible[1])
         for key in possible:
             bound.settle(key)
         assert woken == []
@@ -212,7 +212,7 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
     bound = starts(1, woken)
     a, b = keys("ns", 2)
     bound.saw(a, POD)
-    bound.ask(b)
+    bound.acquire(b)
     await asyncio.sleep(STARTING_SECONDS - 1)
     bound.saw(a, POD)  # unchanged
     assert woken == []
@@ -228,8 +228,8 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
 
 @in_virtual_time
 async def test_how_long_a_key_has_waited() -> None:
-    bound = Bound(1, Woken())
+    bound = ConcurrencyLimit(1, Woken())
     a, b = keys("ns", 2)
-    bound.ask(a), bound.ask(b)
+    bound.acquire(a), bound.acquire(b)
     await asyncio.sleep(7)
     assert (bound.waited(a), bound.waited(b)) == (0.0, 7.0)

@@ -1,0 +1,96 @@
+"""Background jobs with a concurrency limit. Each job runs once for all who need it, and requeues them when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
+
+REMEMBERED: Final = 4096
+
+T = TypeVar("T")
+I = TypeVar("I", bound=Hashable)  # noqa: E741 (the ID of a job)
+V = TypeVar("V")
+
+
+@dataclass
+class Job(Generic[T]):
+    """A running job. starter: whose slot it holds; waiting: keys to requeue at its end, by UID."""
+
+    starter: Key
+    task: asyncio.Task[T]
+    waiting: dict[str, Key] = field(default_factory=dict)
+
+
+class BackgroundJobs(Generic[I, T]):
+    """Jobs by ID. slots: concurrent jobs; one namespace uses at most all of them but one. results: whether results are kept for
+    those that waited, not only errors."""
+
+    def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
+        self._limit = ConcurrencyLimit(slots, wake, most_each=slots - 1)
+        self._wake = wake
+        self._results = results
+        self._running: dict[I, Job[T]] = {}
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by the UID of who waited
+
+    def __contains__(self, id: I) -> bool:
+        return id in self._running
+
+    def outcome(self, uid: str, id: I) -> T | None:
+        """Return, or raise, what a job left for an object that waited for it. None: it did not wait for this job."""
+        about, outcome = self._outcomes.pop(uid, (None, None))
+        if about == id and isinstance(outcome, Exception):
+            raise outcome
+        return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
+
+    def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
+        """Return the running job, which is started if a slot is free. None: the key is queued, and requeued later."""
+        if (job := self._running.get(id)) is not None:
+            return job
+        if (other := self._started_by(key)) is not None:  # of an earlier object of that name: its slot is not free yet
+            other.waiting[uid] = key
+            return None
+        if not self._limit.acquire(key):
+            return None
+        job = self._running[id] = Job(key, asyncio.create_task(run(), name=f"job for {key[0]}/{key[1]}"))
+        job.task.add_done_callback(partial(self._ended, id))  # also runs if the task is cancelled before its first step
+        return job
+
+    def settle(self, key: Key) -> None:
+        """Release an unused slot at the end of a reconcile."""
+        if self._started_by(key) is None:
+            self._limit.release(key)
+
+    async def stop(self) -> None:
+        """Cancel all running jobs."""
+        tasks = [job.task for job in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _started_by(self, key: Key) -> Job[T] | None:
+        return next((job for job in self._running.values() if job.starter == key), None)
+
+    def _ended(self, id: I, task: asyncio.Task[T]) -> None:
+        job = self._running.pop(id)
+        error = None if task.cancelled() else task.exception()
+        for uid in job.waiting:
+            if isinstance(error, Exception):
+                self._outcomes[uid] = id, error
+            elif self._results and not task.cancelled():
+                self._outcomes[uid] = id, task.result()
+        forget_oldest(self._outcomes)
+        self._limit.release(job.starter)
+        for key in job.waiting.values():
+            self._wake(key)
+
+
+def forget_oldest(remembered: OrderedDict[I, V]) -> None:
+    """Limit what is kept in memory."""
+    while len(remembered) > REMEMBERED:
+        remembered.popitem(last=False)

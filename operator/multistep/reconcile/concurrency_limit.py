@@ -1,0 +1,163 @@
+"""A concurrency limit, fair between namespaces: five trials are not queued behind another namespace's five thousand.
+
+A key that gets no slot is queued, without a worker or a connection, and is requeued when it has its slot. Each reconcile ends
+with a release of the slots that it did not use, also when it fails. The limits only bound load: a wrong count affects no result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+Key = tuple[str, str]  # namespace, name
+Wake = Callable[[Key], None]
+
+
+class FairQueue:
+    """A queue, round-robin between namespaces, first in first out within one. Each operation takes constant time."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[Key]] = OrderedDict()
+        self._keys: set[Key] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._keys
+
+    def add(self, key: Key) -> None:
+        """Append a key to its namespace's queue; a queued key keeps its position."""
+        if key not in self._keys:
+            self._keys.add(key)
+            self._lines.setdefault(key[0], deque()).append(key)
+
+    @property
+    def namespaces(self) -> Collection[str]:
+        """The namespaces with queued keys, the next one first."""
+        return self._lines.keys()
+
+    def first(self, namespace: str) -> Key:
+        """Return a namespace's first queued key."""
+        return self._lines[namespace][0]
+
+    def take(self, namespace: str | None = None) -> Key:
+        """Take the next key, or the next of a namespace; the namespace then goes to the end of the round."""
+        chosen = next(iter(self._lines)) if namespace is None else namespace
+        line = self._lines[chosen]
+        key = line.popleft()
+        self._keys.discard(key)
+        if line:
+            self._lines.move_to_end(chosen)
+        else:
+            del self._lines[chosen]
+        return key
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """slots: their number; shared: whether they count for the limit, or for the key's namespace only."""
+
+    slots: int
+    shared: bool = True
+
+
+@dataclass(frozen=True)
+class _Request:
+    """slots: their number; since: time of the event loop."""
+
+    slots: int
+    since: float
+
+
+class ConcurrencyLimit:
+    """Slots. Of the queued namespaces, the one that holds the fewest is served first; of equals, the one served least recently.
+
+    wake: called for a queued key when it gets its slots. most_each: limit of one namespace; unset: the same limit.
+    """
+
+    def __init__(self, limit: int, wake: Wake, *, most_each: int | None = None) -> None:
+        self.limit = limit
+        self._most_each = max(1, limit if most_each is None else most_each)
+        self._wake = wake
+        self._held: dict[Key, _Slots] = {}
+        self._shared = 0
+        self._by_namespace: Counter[str] = Counter()
+        self._wanted: dict[Key, _Request] = {}
+        self._queues = FairQueue(), FairQueue()
+        self._grants = 0
+        self._last_grant: dict[str, int] = {}  # of namespaces that hold slots or are queued
+
+    @property
+    def held(self) -> int:
+        """Slots that count for the limit."""
+        return self._shared
+
+    @property
+    def waiting(self) -> int:
+        """Number of queued keys."""
+        return len(self._wanted)
+
+    def acquire(self, key: Key, slots: int = 1, *, first: bool = False) -> bool:
+        """Return whether the key has its slots; if not, it is queued. first: queue before all keys without this flag.
+
+        After False the caller must end its reconcile without another await: that end releases slots granted meanwhile.
+        """
+        if key not in self._held and key not in self._wanted:
+            self._wanted[key] = _Request(min(slots, self.limit), _now())
+            self._queues[not first].add(key)
+            self._serve(asking=key)
+        return key in self._held
+
+    def waited(self, key: Key) -> float:
+        """Return the seconds for which a key has been queued."""
+        wanted = self._wanted.get(key)
+        return _now() - wanted.since if wanted else 0.0
+
+    def hold(self, key: Key, *, shared: bool) -> None:
+        """Count one slot as held, even beyond the limit."""
+        self._change(key, _Slots(1, shared))
+        self._serve()
+
+    def release(self, key: Key) -> None:
+        """Release the key's slots, if any. A queued key stays queued."""
+        self._change(key, None)
+        self._serve()
+
+    def _change(self, key: Key, held: _Slots | None) -> None:
+        for each, sign in ((self._held.pop(key, None), -1), (held, 1)):
+            if each is not None:
+                self._by_namespace[key[0]] += sign * each.slots
+                self._shared += sign * each.slots * each.shared
+        if held is not None:
+            self._held[key] = held
+        if not self._by_namespace[key[0]]:
+            del self._by_namespace[key[0]]
+            if not any(key[0] in queue.namespaces for queue in self._queues):
+                self._last_grant.pop(key[0], None)
+
+    def _serve(self, *, asking: Key | None = None) -> None:
+        """Give free slots to queued keys in turn."""
+        while (key := self._next()) is not None:
+            self._grants += 1
+            self._last_grant[key[0]] = self._grants
+            self._change(key, _Slots(self._wanted.pop(key).slots))
+            if key != asking:
+                self._wake(key)
+
+    def _next(self) -> Key | None:
+        for queue in self._queues:
+            eligible = [each for each in queue.namespaces if self._by_namespace[each] < self._most_each]
+            if not eligible:
+                continue
+            namespace = min(eligible, key=lambda each: (self._by_namespace[each], self._last_grant.get(each, 0)))
+            if self._shared + self._wanted[queue.first(namespace)].slots > self.limit:
+                return None  # a later key that needs fewer slots must not overtake
+            return queue.take(namespace)
+        return None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

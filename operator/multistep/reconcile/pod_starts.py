@@ -1,0 +1,53 @@
+"""The concurrency limit on starting pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from multistep.engine.decisions import PodFacts
+from multistep.engine.pod_start import is_stuck
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
+
+STARTING_SECONDS = 60.0  # a pod that takes longer waits for its own cause (image, node), which must not delay others
+
+
+class PodStarts(ConcurrencyLimit):
+    """The limit of starting pods: created, but not running yet. Counted by trial, as a trial starts one pod at a time.
+
+    A stuck pod (unschedulable, image cannot be pulled) holds a slot of its namespace only, and no pod holds a slot for longer
+    than STARTING_SECONDS: stuck pods slow down their own namespace, and block no other. clock: seconds since the epoch.
+    """
+
+    def __init__(self, limit: int, wake: Wake, clock: Callable[[], float]) -> None:
+        super().__init__(limit, wake)
+        self._clock = clock
+        self._pods: dict[Key, tuple[str, float]] = {}  # name, and the epoch second at which it started to start
+
+    def saw(self, key: Key, pod: PodFacts, *, gone: bool = False) -> None:
+        """Update the slot from the trial's pod as the cluster reports it. gone: the pod was deleted."""
+        since = pod.scheduled_at or pod.created_at
+        left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
+        over = gone or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
+        if over or pod.gates or left <= 0:  # a gated pod loads no node and no registry
+            self._started(key, pod.name)
+            return
+        if self._pods.get(key) != (pod.name, since):
+            self._pods[key] = pod.name, since
+            asyncio.get_running_loop().call_later(left, self._too_long, key, pod.name, since)
+        self.hold(key, shared=not is_stuck(pod))
+
+    def settle(self, key: Key) -> None:
+        """Release the slot at the end of a reconcile that created no pod."""
+        if key not in self._pods:
+            self.release(key)
+
+    def _started(self, key: Key, name: str) -> None:
+        """Release the slot if the pod is the counted one: the event may be about an earlier pod."""
+        if key in self._pods and self._pods[key][0] == name:
+            del self._pods[key]
+            self.release(key)
+
+    def _too_long(self, key: Key, name: str, since: float) -> None:
+        if self._pods.get(key) == (name, since):
+            self._started(key, name)
