@@ -128,3 +128,49 @@ async def flooding(given: Given, address: str) -> None:
         return holds(await given.client.get(PODS, given.namespace, "flood"), "Ready")
 
     await given.when(ready)
+
+
+async def test_sparse_files_are_left_out_by_name_and_cost_others_nothing(given: Given, neighbour: Given) -> None:
+    before = await restarts(given)
+    holes = "#!/bin/sh\ntruncate -s 3G /logs/artifacts/hole\ntruncate -s 100G /logs/agent/hole\n"
+    huge = "#!/bin/sh\ntruncate -s 100G /logs/verifier/reward.json\n"
+    sparse, honest = await asyncio.gather(given.ended(trial(Step("a", solve=holes, test=huge))), neighbour.ended(trial(Step("a"))))
+    (step,) = sparse["status"]["steps"]
+    assert sparse["status"]["failure"] == {"class": "Verifier", "reason": "VerifierOutputParseError", "score": 0, "step": "a"}
+    assert "rewards" not in sparse["status"] and "too large" in step["exception"]["message"]
+    left_out = step["artifacts"]["incomplete"]
+    assert [each.partition(":")[0] for each in left_out] == ["/logs/agent", "/logs/verifier", "/logs/artifacts"]
+    assert holds(honest, "Complete") and honest["status"]["rewards"] == {"reward": 1.0}
+    assert await restarts(given) == before
+
+
+async def test_an_agent_that_makes_exec_sessions_impossible_loses_its_trial(given: Given) -> None:
+    """Without its working directory, a container starts no process. The agent outlasts the session that started it."""
+    solve = "#!/bin/sh\ncd /; rm -rf /app; sleep 20\n"
+    failed = await given.ended(trial(Step("a", solve=solve), config={"environment": {"workdir": "/app"}}))
+    status = failed["status"]
+    assert condition(failed, "Failed")["reason"] == "ExecSessionsKilled"
+    assert (status["failure"]["class"], status["failure"]["score"]) == ("Agent", 0)
+    assert "rewards" not in status and status["attempt"] == 1 and not status["attempts"]
+
+
+SEARCH = """#!/bin/bash
+everything() {
+  cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/self/mountinfo /proc/self/cgroup /etc/host* /etc/resolv.conf | tr '\\0' '\\n'
+  env
+  ls -R /run /multistep /logs /tmp
+}
+everything 2> /dev/null > /seen
+grep -a 'NAME' /seen > /named
+grep -a 'multiste[p]' /seen > /control
+exit 0
+"""
+UNNAMED = "#!/bin/sh\n[ -s /control ] && [ ! -s /named ]\necho $((! $?)) > /logs/verifier/reward.txt\n"
+
+
+async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Given) -> None:
+    """A pod is named after its trial and attempt. The hostname, which is fixed, proves that the search finds what is there."""
+    name = f"t-{secrets.token_hex(6)}"
+    pattern = f"[t]{name[1:]}"  # does not match itself on a command line
+    done = await given.ended(trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED), name=name))
+    assert done["status"].get("rewards") == {"reward": 1.0}, done["status"]
