@@ -32,6 +32,15 @@ def test_the_exit_code_reports_how_it_ended(
     assert invoke("run", task).exit_code == code
 
 
+def test_a_task_without_an_image_runs_with_the_image_of_the_option(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
+    refused = invoke("run", task)
+    assert refused.exit_code == 2 and "image" in refused.stderr
+    assert invoke("run", task, "--image", "registry.example/other:2", "--name", "t").exit_code == 0
+    (created,) = [each for each in cluster.objects.values() if each["kind"] == "MultiStepTrial"]
+    assert created["spec"]["environment"]["image"] == "registry.example/other:2"
+
+
 def test_the_table_is_on_stdout_and_progress_on_stderr(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("run", task, "--name", "t")
     assert [line.split() for line in result.stdout.splitlines()] == [

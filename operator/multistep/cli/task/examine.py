@@ -71,8 +71,13 @@ class Report:
         return {**found, "problems": [asdict(each) for each in self.problems], "steps": steps}
 
 
-def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Collection[str] = ()) -> Report:
-    """Return the report on a task. verification: as in sources.task.load_task. agents: names of its agents, if known."""
+def examine(
+    bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Collection[str] = (), image: str | None = None
+) -> Report:
+    """Return the report on a task.
+
+    verification: as in sources.task.load_task. agents: names of its agents, if known. image: used instead of the task's.
+    """
     try:
         table = toml_table(_config_text(bundle))
     except InvalidTask as error:
@@ -92,7 +97,7 @@ def examine(bundle: Bundle, directory_name: str, *, verification: bool = True, a
         warnings += [str(each) for each in parts if not each.refused]
         if refused := [Problem(each.path, each.message) for each in parts if each.refused]:
             return Report(name, tuple(refused), tuple(warnings), variables=variables)
-        plan = _plan(task, name, variables, verification)
+        plan = _plan(task, name, variables, verification, image)
     except (InvalidTask, InvalidSpec) as error:
         return Report(name, (_problem(error),), tuple(warnings), variables=variables)
     steps = tuple(_summary(task, step) for step in plan.steps)
@@ -112,13 +117,14 @@ def _problem(error: InvalidTask | InvalidSpec) -> Problem:
     return Problem(where, str(error).removeprefix(f"{where}: ") if where else str(error))
 
 
-def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool) -> TrialPlan:
+def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool, image: str | None) -> TrialPlan:
     """Return the plan of a default trial, assuming that its image is built and its variables are set."""
-    built = "built" if task.layout.dockerfile and not task.config.environment.docker_image else None
+    if image is None and task.layout.dockerfile and not task.config.environment.docker_image:
+        image = "built"
     spec = TrialSpec.model_construct(
         task=TaskSource.model_construct(),
         agent=AgentSpec(name="oracle"),
-        environment=EnvironmentSpec(image=built),
+        environment=EnvironmentSpec(image=image),
         verifier=VerifierSpec(disable=not verification),
     )
     env = TrialEnv(variables=dict.fromkeys(variables, ""))

@@ -51,7 +51,7 @@ class Session:
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
         given = {*values.variables, *(each["name"] for each in request.variables)}
-        report = check(directory, verification=request.verify, agents=(request.agent,), given=given)
+        report = check(directory, verification=request.verify, agents=(request.agent,), given=given, image=self.image)
         check_used(given, report.used, agents=(request.agent,))
         request = asyncio.run(self._reserve(directory, request, values))
         request = replace(request, image=self._image(directory))
@@ -122,9 +122,14 @@ class Session:
         return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
 
 
-def check(directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str]) -> Report:
-    """Print a task's warnings. given: names of variables. Raises InvalidTask, or UsageError if a variable is missing."""
-    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents)
+def check(
+    directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str], image: str | None = None
+) -> Report:
+    """Print a task's warnings. Raises InvalidTask, or UsageError if a variable is missing.
+
+    given: names of variables. image: used instead of the task's.
+    """
+    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image)
     for warning in report.warnings:
         print_err(f"warning: {warning}")
     if not report.ok:
