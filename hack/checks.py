@@ -13,6 +13,7 @@ from hack import deployment, end_to_end, image, lanes, load, python_env
 from hack.lanes import Ended, Run
 from hack.places import CACHE, ROOT, VENV, files_below
 from hack.report import report
+from hack.sizes import too_large
 from hack.stages import Failure, print_line, stage
 from hack.tools import c_compiler, go, go_environment, helm
 from localkube.commands import capture
@@ -21,6 +22,7 @@ _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "localkube", "hack", "tests")
+_SIZED = ("operator/multistep", "localkube", "hack")
 _CORE = ("tests/unit/engine", "tests/unit/api")
 _SIDE_BY_SIDE_BYTES = 4 << 30  # free memory below which the Go tests run before pytest instead of in parallel
 
@@ -34,6 +36,9 @@ def lint() -> None:
         _python_program("mypy", "--strict", "--cache-dir", str(CACHE / "mypy"), *_TYPED)
     with stage("lint-imports"):
         capture([str(VENV / "bin" / "lint-imports"), "--cache-dir", str(CACHE / "import-linter")], cwd=ROOT)
+    with stage("sizes of modules, classes and functions"):
+        if found := too_large([ROOT / each for each in _SIZED]):
+            raise Failure("\n".join(found))
     with stage("gofmt and go vet"):
         _gofmt()
         # Not for localkube/kube: go vet would compile all of Kubernetes again.
