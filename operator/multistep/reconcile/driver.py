@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
@@ -60,16 +61,36 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class DriveResult:
-    """The result of a drive. image_user: the image's user, if the pod must be recreated as root.
+class Progressed:
+    """The script ran until a phase took long, or until it finished (``journal.finished``)."""
 
-    verifier: the step whose verifier pod must be created or recreated. between_steps: the suspended trial paused between steps.
-    """
+    journal: Journal
 
-    journal: Journal | None = None
-    between_steps: bool = False
+
+@dataclass(frozen=True)
+class PausedBetweenSteps:
+    """The suspended trial finished a step."""
+
+    journal: Journal
+
+
+@dataclass(frozen=True)
+class RootRequired:
+    """The pod must be created again as root. image_user: the image's user, which then runs the phases."""
+
+    image_user: str
+
+
+@dataclass(frozen=True)
+class VerifierRequired:
+    """The pod of a step's verifier must be created. image_user: the image's user, if it must be created again as root."""
+
+    journal: Journal
+    step: StepPlan
     image_user: str | None = None
-    verifier: StepPlan | None = None
+
+
+DriveResult: TypeAlias = Progressed | PausedBetweenSteps | RootRequired | VerifierRequired
 
 
 @dataclass
@@ -143,7 +164,7 @@ class Driver:
         async with AsyncExitStack() as stack:
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
             if _needs_root(trial, hello, trial.status.image_user):
-                return DriveResult(image_user=_user(hello))
+                return RootRequired(_user(hello))
             if missing := missing_records(trial.status, trial.status.attempt or 1, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
@@ -177,7 +198,7 @@ class Driver:
         while (progress := script.advance(drive.records)).next is not None:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
-                return DriveResult(progress.journal, between_steps=True)
+                return PausedBetweenSteps(progress.journal)
             if len(progress.journal.steps) != steps_reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 steps_reported = len(progress.journal.steps)
@@ -191,17 +212,17 @@ class Driver:
                 progress = script.advance(drive.records)
                 await drive.hooks.report(progress.journal, drive.isolation)
                 break
-        return DriveResult(progress.journal)
+        return Progressed(progress.journal)
 
-    async def _open_verifier_session(self, drive: _Drive, journal: Journal) -> DriveResult | None:
+    async def _open_verifier_session(self, drive: _Drive, journal: Journal) -> VerifierRequired | None:
         """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
         step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
         if pod is None or pod.name not in identity.verifier_pod_names(drive.trial, step.index):
-            return DriveResult(journal, verifier=step)
+            return VerifierRequired(journal, step)
         session, hello = await drive.stack.enter_async_context(self._session(drive.trial, pod))
         named = drive.trial.status.verifier
         if _needs_root(drive.trial, hello, named.image_user if named else None):
-            return DriveResult(journal, image_user=_user(hello), verifier=step)
+            return VerifierRequired(journal, step, _user(hello))
         drive.take(session, (each for each in hello.records if in_verifier(each.id)))
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
         return None

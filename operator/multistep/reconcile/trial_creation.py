@@ -13,7 +13,7 @@ from multistep.errors import InvalidSpec
 from multistep.kube.protocols import Object
 from multistep.pods import identity
 from multistep.pods import manifest as pods
-from multistep.reconcile.driver import DriveResult
+from multistep.reconcile.driver import VerifierRequired
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import QUOTA_EXCEEDED, former
 from multistep.store.volume import TrialKey
@@ -83,14 +83,14 @@ class TrialCreation(TrialContext):
         await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
         return 0
 
-    async def _request_verifier(self, step: StepPlan, left: DriveResult) -> float:
+    async def _request_verifier(self, required: VerifierRequired) -> float:
         """Write the verifier pod's name and the progress to the status, before the pod is created. No session stays open."""
-        assert left.journal is not None
+        step = required.step
         environment = step.verifier.environment if step.verifier else None
         same_image = environment is not None and not environment.own_image
-        user = left.image_user or (self._trial.status.image_user if same_image else None)
+        user = required.image_user or (self._trial.status.image_user if same_image else None)
         name = identity.verifier_pod_names(self._trial, step.index)[user is not None]
-        await self._write_running(left.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
+        await self._write_running(required.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
         return 0
 
     async def _create_verifier_pod(self) -> float | None:

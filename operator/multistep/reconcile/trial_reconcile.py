@@ -24,7 +24,15 @@ from multistep.errors import (
 )
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import identity
-from multistep.reconcile.driver import DriveResult, Hooks, Pods
+from multistep.reconcile.driver import (
+    DriveResult,
+    Hooks,
+    PausedBetweenSteps,
+    Pods,
+    Progressed,
+    RootRequired,
+    VerifierRequired,
+)
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
 from multistep.reconcile.salvage import salvaged
@@ -191,18 +199,25 @@ class TrialReconcile(TrialCreation, TrialEnding):
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         finally:
             self._t.execs.release(self._key)
-        if left.verifier is not None:
-            return await self._request_verifier(left.verifier, left)
-        if left.image_user is not None:
-            name = identity.pod_name(self._trial.metadata.name, self._trial.status.attempt or 1, as_root=True)
-            return await self._start_attempt(self._trial.status.attempt or 1, name, image_user=left.image_user)
-        if left.journal is not None and left.between_steps:
-            await self._write(status.paused(self._trial, left.journal, self._t.clock()))
-            return 0
-        if left.journal is not None and left.journal.finished:
+        if not isinstance(left, Progressed):
+            return await self._end_drive(left)
+        if left.journal.finished:
             return await self._finish(left.journal)
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
         return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
+
+    async def _end_drive(self, left: PausedBetweenSteps | RootRequired | VerifierRequired) -> float:
+        """Do what the script needs before it continues, without an open session."""
+        match left:
+            case VerifierRequired():
+                return await self._request_verifier(left)
+            case RootRequired(image_user):
+                attempt = self._trial.status.attempt or 1
+                name = identity.pod_name(self._trial.metadata.name, attempt, as_root=True)
+                return await self._start_attempt(attempt, name, image_user=image_user)
+            case PausedBetweenSteps(journal):
+                await self._write(status.paused(self._trial, journal, self._t.clock()))
+                return 0
 
     def _until_poll(self) -> float:
         """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
