@@ -54,7 +54,7 @@ def table(name: str, here: Container[str]) -> str:
         rows = [[f"`{row.reason}`", row.what, row.ends] for row in failures.WAITING]
         return markdown_table(("reason", "what it means", "ends"), rows)
     if rows_of := _FAILURES.get(name):
-        rows = [[f"`{row.reason}`", row.blame or "of the phase", row.what, row.do] for row in rows_of]
+        rows = [[f"`{row.reason}`", row.failure_class or "of the phase", row.what, row.do] for row in rows_of]
         return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
     shown: type[BaseModel] = next(getattr(module, name) for module in MODULES if hasattr(module, name))
     rows = [_row(field.alias or key, field, here) for key, field in shown.model_fields.items()]

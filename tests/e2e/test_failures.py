@@ -57,9 +57,12 @@ async def assert_all_fail(given: Given, rows: dict[str, Row]) -> dict[str, Objec
     """Run all trials concurrently and assert that each fails with its class, reason and message, and without any reward."""
     ended = await asyncio.gather(*(given.ended(manifest) for manifest, *_ in rows.values()))
     done = dict(zip(rows, ended, strict=True))
-    for name, (_, blame, reason, output) in rows.items():
+    for name, (_, failure_class, reason, output) in rows.items():
         failed = condition(done[name], "Failed")
-        assert (failed["status"], failed["reason"], failure(done[name])) == ("True", reason, (blame, reason)), (name, failed)
+        assert (failed["status"], failed["reason"], failure(done[name])) == ("True", reason, (failure_class, reason)), (
+            name,
+            failed,
+        )
         assert output in failed["message"], (name, failed["message"])
         assert "rewards" not in done[name]["status"] and "reward" not in done[name]["status"], name
     return done
@@ -215,10 +218,10 @@ async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_a
         name: trial(Step("a"), step, Step("c"), config=small if step.solve == FILL else {}) for name, (step, *_) in STEPS.items()
     }
     ended = await asyncio.gather(*(given.ended(manifest) for manifest in manifests.values()))
-    for (name, (_, blame, type_, phase, output)), done in zip(STEPS.items(), ended, strict=True):
+    for (name, (_, failure_class, type_, phase, output)), done in zip(STEPS.items(), ended, strict=True):
         status = done["status"]
         verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of 3 steps; an agent that timed out is verified, later steps count 0
-        wanted = {"class": blame, "reason": type_, "step": "b", "score": pytest.approx(verdicts / 3)}
+        wanted = {"class": failure_class, "reason": type_, "step": "b", "score": pytest.approx(verdicts / 3)}
         assert holds(done, "Complete") and status["failure"] == wanted, (name, status)
         exception = status["steps"][-1]["exception"]
         assert (exception["type"], exception["phase"]) == (type_, phase) and output in exception["message"], (name, exception)

@@ -148,12 +148,12 @@ def independent_rewards(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[s
         assert (task, agent, attempt) not in seen
         seen.add((task, agent, attempt))
         expected = OUTCOMES[task, agent][int(attempt) - 1]
-        reward, blame = status.get("rewards"), (status.get("failure") or {}).get("class")
+        reward, failure_class = status.get("rewards"), (status.get("failure") or {}).get("class")
         if isinstance(expected, str):
-            assert (reward, blame) == (None, expected), each["metadata"]["name"]
-            found[agent][task] += [] if blame == LOST else [Fraction(0)]
+            assert (reward, failure_class) == (None, expected), each["metadata"]["name"]
+            found[agent][task] += [] if failure_class == LOST else [Fraction(0)]
         else:
-            assert (reward, blame) == ({"reward": expected}, None), each["metadata"]["name"]
+            assert (reward, failure_class) == ({"reward": expected}, None), each["metadata"]["name"]
             found[agent][task].append(Fraction(reward["reward"]))
     assert len(seen) == 60
     return found
@@ -214,7 +214,11 @@ def assert_steps(report: Mapping[str, Any]) -> None:
     assert (tasks["t4", "poor"]["counted"], tasks["t4", "poor"]["mean"], tasks["t4", "poor"]["steps"]) == (0, None, [])
     (only,) = tasks["t2", "poor"]["steps"]
     assert (only["trials"], only["reached"], only["passed"], only["reward"]) == (4, 4, 0, 0.25)
-    assert {(each["blame"], len(each["trials"])) for each in report["failures"]} == {(LOST, 4), ("Verifier", 1), ("Agent", 1)}
+    assert {(each["failure_class"], len(each["trials"])) for each in report["failures"]} == {
+        (LOST, 4),
+        ("Verifier", 1),
+        ("Agent", 1),
+    }
 
 
 def assert_differences(report: Mapping[str, Any], rewards: Mapping[str, Mapping[str, Sequence[Fraction]]]) -> None:

@@ -53,7 +53,9 @@ def past(tmp_path: Path) -> History:
 def run(directory: Path, text: str, name: str = "cases") -> Run:
     file = directory / f"test_{name}.py"
     file.write_text(text)
-    return Run(name, [str(file), "-p", "no:cacheprovider"], os.environ | {"PYTHONUNBUFFERED": "1"})
+    # With a root directory, so that the tests' ids do not depend on where the checkout is.
+    options = [f"--rootdir={directory}", "-p", "no:cacheprovider"]
+    return Run(name, [str(file), *options], os.environ | {"PYTHONUNBUFFERED": "1"})
 
 
 def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
@@ -63,7 +65,9 @@ def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
 
     def in_directory(again: Run) -> Ended:
         test, *options = again.arguments
-        return execute(Run(again.name, [str(directory / test), *options, "-p", "no:cacheprovider"], again.env))
+        return execute(
+            Run(again.name, [str(directory / test), *options, f"--rootdir={directory}", "-p", "no:cacheprovider"], again.env)
+        )
 
     return ended, run_again(ended, runs[0].env, in_directory)
 

@@ -12,10 +12,10 @@ from multistep.api.trial_status import FailureClass
 
 @dataclass(frozen=True)
 class Failure:
-    """A row. blame: failure class; None: the class of the phase that failed. what, do: cause and remedy, for the docs."""
+    """A row. failure_class: failure class; None: the class of the phase that failed. what, do: cause and remedy, for the docs."""
 
     reason: str
-    blame: FailureClass | None
+    failure_class: FailureClass | None
     what: str
     do: str
 

@@ -28,13 +28,13 @@ def of_failed(reason: str, journal: Journal | None) -> FailureClass:
     if journal is not None and any(AGENT in run.timings for run in journal.steps):
         return "Agent"  # only the agent could change the environment since it last worked
     row = _OF_TRIALS.get(reason)
-    return (row.blame if row else None) or "Infrastructure"
+    return (row.failure_class if row else None) or "Infrastructure"
 
 
 def of_exception(type_: str, phase: str) -> FailureClass:
     """Return the failure class of an exception of a step or of a Complete trial."""
     row = _OF_STEPS.get(type_)
-    return (row.blame if row else None) or _BY_PHASE.get(phase, "Task")
+    return (row.failure_class if row else None) or _BY_PHASE.get(phase, "Task")
 
 
 def label(reason: str | None) -> str:

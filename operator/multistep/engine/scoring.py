@@ -31,7 +31,7 @@ _DEADLINE_SHARE: Final = 0.5  # of activeDeadlineSeconds: an agent that used at 
 class Ended(Protocol):
     """The fields of a trial that its score depends on.
 
-    blame, score: of status.failure; agent_error: whether any of its steps has one of AGENT_ERRORS.
+    failure_class, score: of status.failure; agent_error: whether any of its steps has one of AGENT_ERRORS.
     """
 
     @property
@@ -39,7 +39,7 @@ class Ended(Protocol):
     @property
     def reward(self) -> float | None: ...
     @property
-    def blame(self) -> FailureClass | None: ...
+    def failure_class(self) -> FailureClass | None: ...
     @property
     def score(self) -> float | None: ...
     @property
@@ -52,16 +52,16 @@ def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
         return None
     if trial.agent_error and scoring.agent_errors == "Exclude":
         return None
-    if (trial.blame in ("Verifier", "Task") or is_too_large(trial.reward)) and scoring.environment_errors == "Exclude":
+    if (trial.failure_class in ("Verifier", "Task") or is_too_large(trial.reward)) and scoring.environment_errors == "Exclude":
         return None
-    found = trial.reward if trial.blame is None else trial.score
+    found = trial.reward if trial.failure_class is None else trial.score
     return 0.0 if is_too_large(found) else None if found is None else float(found)
 
 
-def blamed(trial: Ended) -> FailureClass | None:
+def failure_class_of(trial: Ended) -> FailureClass | None:
     """Return the class of what kept a finished trial from its reward, or None if nothing did."""
-    if trial.state == "Active" or trial.blame is not None:
-        return trial.blame
+    if trial.state == "Active" or trial.failure_class is not None:
+        return trial.failure_class
     if is_too_large(trial.reward):
         return "Verifier"
     return "Task" if trial.reward is None else None

@@ -135,7 +135,7 @@ def facts(trial: Object) -> TrialFacts:
         number=int(number) if number.isdecimal() else -1,
         state=state,
         reward=(status.get("rewards") or {}).get(REWARD),
-        blame=failure.get("class"),
+        failure_class=failure.get("class"),
         score=failure.get("score"),
         agent_error=any(map(_is_agent_error, status.get("steps") or [])),
         pod_seconds=worked,

@@ -18,7 +18,7 @@ from typing import Literal
 
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass
-from multistep.engine.scoring import State, blamed, counted_reward
+from multistep.engine.scoring import State, counted_reward, failure_class_of
 
 Order = Literal["Attempts", "Tasks"]
 ActivePhase = Literal["Pending", "Running", "Suspended"]
@@ -75,7 +75,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs. phase: of an active one; blame, score, agent_error: as in scoring.Ended.
+    """The facts of a trial that a sweep needs. phase: of an active one; failure_class, score, agent_error: as in scoring.Ended.
 
     pod_seconds: for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the epoch.
     suspend, stop: of its spec; by_sweep: the sweep suspended it.
@@ -84,7 +84,7 @@ class TrialFacts:
     number: int
     state: State
     reward: float | None = None
-    blame: FailureClass | None = None
+    failure_class: FailureClass | None = None
     pod_seconds: float = 0.0
     since: float | None = None
     phase: ActivePhase = "Pending"
@@ -143,9 +143,9 @@ class Tally:
         """Return the number of active trials."""
         return sum(self.phases.values())
 
-    def failures(self, blame: FailureClass) -> int:
+    def failures(self, failure_class: FailureClass) -> int:
         """Return the number of trials that a failure of this class ended, counted or excluded."""
-        return self.excluded.get(blame, 0) + self.scored.get(blame, 0)
+        return self.excluded.get(failure_class, 0) + self.scored.get(failure_class, 0)
 
     @property
     def all_finished(self) -> bool:
@@ -180,11 +180,11 @@ def tally(grid: Grid, created: int, trials: Iterable[TrialFacts], now: float, sc
         cell, reward = grid.cell(each.number), counted_reward(each, scoring)
         finished[cell.agent] += 1
         if reward is None:
-            excluded[blamed(each) or "Agent"] += 1
+            excluded[failure_class_of(each) or "Agent"] += 1
             continue
         rewards[cell.agent][cell.task].append(reward)
-        if (blame := blamed(each)) is not None:
-            scored[blame] += 1
+        if (failure_class := failure_class_of(each)) is not None:
+            scored[failure_class] += 1
     created = max(created, highest + 1)
     return Tally(
         total=len(grid),
@@ -212,9 +212,9 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
         return Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:
         return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
-    for blame, tolerated in limits.failures.items():
-        if (found := counts.failures(blame)) > tolerated:
-            text = f"{found} trials had a failure of class {blame}; spec.stopWhen.failures tolerates {tolerated}"
+    for failure_class, tolerated in limits.failures.items():
+        if (found := counts.failures(failure_class)) > tolerated:
+            text = f"{found} trials had a failure of class {failure_class}; spec.stopWhen.failures tolerates {tolerated}"
             return Halt("TooManyFailures", text)
     return None
 

@@ -37,7 +37,8 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "tasks": [asdict(each) for each in summary.tasks],
         "durations": [asdict(each) for each in summary.durations],
         "failures": [
-            {"blame": each.blame, "reason": each.reason, "trials": [row.trial for row in each.trials]} for each in summary.failures
+            {"failure_class": each.failure_class, "reason": each.reason, "trials": [row.trial for row in each.trials]}
+            for each in summary.failures
         ],
         "trials": list(map(_cells, summary.rows)),
     }

@@ -12,7 +12,7 @@ from multistep.api.labels import AGENT, ATTEMPT, TASK
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.scoring import REWARD, blamed, counted_reward, is_too_large
+from multistep.engine.scoring import REWARD, counted_reward, failure_class_of, is_too_large
 from multistep.engine.sweep_trials import facts
 
 PASS = 1.0  # minimum reward of a pass
@@ -31,8 +31,8 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. counts: the reward that the mean includes; None: the trial is excluded or has not finished. blame, reason: class and
-    reason of its failure; program: name of the agent's program, e.g. oracle.
+    """A trial. counts: the reward that the mean includes; None: the trial is excluded or has not finished. failure_class, reason:
+    of its failure; program: name of the agent's program, e.g. oracle.
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
     content: digest of the task, if known; results: URL of its files in an object store.
@@ -47,7 +47,7 @@ class Row:
     state: Literal["Active", "Complete", "Failed"]
     reward: float | None
     counts: float | None
-    blame: str
+    failure_class: str
     reason: str
     seconds: float | None
     failed_attempts: int
@@ -63,7 +63,7 @@ class Row:
     @property
     def scored_failure(self) -> bool:
         """Whether the trial is scored although a failure ended it."""
-        return self.counts is not None and self.blame != ""
+        return self.counts is not None and self.failure_class != ""
 
 
 def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
@@ -73,7 +73,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     task = (trial.get("spec") or {}).get("task") or {}
     known, reward = facts(trial), _float((status.rewards or {}).get(REWARD))
     counts = counted_reward(known, scoring or Scoring())
-    blame = blamed(known) or ("Agent" if counts is None and known.state != "Active" else "")
+    failure_class = failure_class_of(known) or ("Agent" if counts is None and known.state != "Active" else "")
     program = ((trial.get("spec") or {}).get("agent") or {}).get("name") or "oracle"
     return Row(
         namespace=metadata.get("namespace", ""),
@@ -85,8 +85,8 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         state=known.state,
         reward=reward,
         counts=counts,
-        blame=blame,
-        reason=_reason(status, reward) if blame else "",
+        failure_class=failure_class,
+        reason=_reason(status, reward) if failure_class else "",
         seconds=_between(status.start_time, status.completion_time),
         failed_attempts=len(status.attempts),
         content=status.task_source.digest if status.task_source else (task.get("bundle") or {}).get("digest") or "",

@@ -108,9 +108,9 @@ class Durations:
 
 @dataclass(frozen=True)
 class FailedTrials:
-    """Trials that failed for one reason. blame: the failure class."""
+    """Trials that failed for one reason. failure_class: the failure class."""
 
-    blame: str
+    failure_class: str
     reason: str
     trials: Sequence[Row]
 
@@ -196,8 +196,8 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
         trials=len(found),
         active=sum(row.state == "Active" for row in found),
         counted=sum(map(len, rewards.values())),
-        excluded=dict(Counter(row.blame for row in found if row.excluded)),
-        scored_failures=dict(Counter(row.blame for row in found if row.scored_failure)),
+        excluded=dict(Counter(row.failure_class for row in found if row.excluded)),
+        scored_failures=dict(Counter(row.failure_class for row in found if row.scored_failure)),
         tasks=len({row.task for row in found}),
         mean_if_excluded_zero=with_excluded.value if with_excluded and any(row.excluded for row in found) else None,
     )
@@ -254,6 +254,6 @@ def _duration(agent: str, what: str, seconds: Sequence[float]) -> Iterable[Durat
 
 
 def _failures(found: Sequence[Row]) -> Iterable[FailedTrials]:
-    groups = _grouped((row for row in found if row.blame), lambda row: (row.blame, row.reason))
-    for (blame, reason), members in sorted(groups, key=lambda group: -len(group[1])):
-        yield FailedTrials(blame, reason, members)
+    groups = _grouped((row for row in found if row.failure_class), lambda row: (row.failure_class, row.reason))
+    for (failure_class, reason), members in sorted(groups, key=lambda group: -len(group[1])):
+        yield FailedTrials(failure_class, reason, members)

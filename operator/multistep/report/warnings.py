@@ -34,7 +34,7 @@ def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
     """Return the tasks that failed for the oracle by a failure of class Verifier or Task."""
     found: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        if row.program == _ORACLE and row.state != "Active" and row.blame in _BROKEN:
+        if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN:
             found[row.task].append(row.reason)
     return [Broken(task, sorted(set(reasons)), len(reasons)) for task, reasons in sorted(found.items())]
 

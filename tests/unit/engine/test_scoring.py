@@ -15,7 +15,7 @@ from multistep.api.trial_status import Durations, StepStatus, TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.rewards import StepException
-from multistep.engine.scoring import AGENT_ERRORS, agent_may_have_caused, agent_used_deadline, blamed, counted_reward
+from multistep.engine.scoring import AGENT_ERRORS, agent_may_have_caused, agent_used_deadline, counted_reward, failure_class_of
 from multistep.engine.script import aggregate
 from multistep.engine.status_size import to_json
 from multistep.engine.sweep_trials import facts
@@ -98,7 +98,7 @@ def test_a_verifier_that_fails_after_an_agent_counts_0_in_a_shared_and_in_a_sepa
     name = "task/verifier" if toml == IMAGE else "a/verifier/verifier"
     ended = play(plan(toml), {name: result, "a/verifier": result})
     assert ended.journal.exception is not None or ended.journal.steps[0].exception is not None
-    assert (known(ended).blame, score(ended), score(ended, EXCLUDE)) == ("Verifier", 0, None)
+    assert (known(ended).failure_class, score(ended), score(ended, EXCLUDE)) == ("Verifier", 0, None)
 
 
 def test_a_verifiers_pod_that_fails_before_it_has_anything_of_the_agents_is_not_charged_to_the_agent() -> None:
@@ -109,19 +109,19 @@ def test_a_verifiers_pod_that_fails_before_it_has_anything_of_the_agents_is_not_
         assert ended.journal.steps[0].exception is not None
         assert score(ended) is None
     handed_over = play(plan(toml), {"a/verifier/artifact-0": NO_SPACE})
-    assert (known(handed_over).blame, score(handed_over)) == ("Verifier", 0)
+    assert (known(handed_over).failure_class, score(handed_over)) == ("Verifier", 0)
 
 
 @pytest.mark.parametrize("results", [{"a/setup": EXIT_1}, {"a/healthcheck": UNHEALTHY}, {"a/begin": NO_SPACE}, {"a/begin": FAULT}])
 def test_what_fails_before_any_agent_ran_is_the_tasks_and_excluded(results: Mapping[str, Any]) -> None:
     ended = play(plan(CHECKED, steps=WITH_SETUP), results)
-    assert (known(ended).blame, score(ended)) == ("Task", None)
+    assert (known(ended).failure_class, score(ended)) == ("Task", None)
 
 
 def test_what_the_task_lacks_is_excluded_though_an_agent_has_run() -> None:
     env = play(plan(IMAGE + '[verifier.env]\nKEY = "${NOWHERE}"\n'))
     assert env.journal.exception is not None and env.journal.exception.type == "ValueError"
-    assert (known(env).blame, score(env)) == ("Task", None)
+    assert (known(env).failure_class, score(env)) == ("Task", None)
     missing = play(plan(spec={"agent": {"name": "oracle"}}, steps={"b": replace(COMPLETE, solution=False, solve_script=False)}))
     assert missing.journal.steps[-1].exception is not None and missing.journal.steps[-1].exception.type == "FileNotFoundError"
     assert score(missing) is None
@@ -157,7 +157,7 @@ def test_an_agent_that_kills_its_container_after_a_solved_step_is_not_paid_for_t
     )
     aggregate(task, journal)
     ended = facts(resource(finished(journal)))
-    assert (ended.blame, ended.reward, ended.agent_error) == ("Agent", 1.0, True)
+    assert (ended.failure_class, ended.reward, ended.agent_error) == ("Agent", 1.0, True)
     assert counted_reward(ended, Scoring()) == pytest.approx(1 / 3)
     assert counted_reward(ended, Scoring(agent_errors="Exclude")) is None
     assert counted_reward(ended, Scoring(environment_errors="Exclude")) == pytest.approx(1 / 3)
@@ -188,32 +188,32 @@ def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str
 def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_chooses() -> None:
     agent = {"agent": {"name": "command", "command": ["x"]}}
     ended = play(plan(IMAGE, agent), {"task/agent": {"timedOut": True, "exitCode": None}, "task/verifier": ONE})
-    assert (known(ended).blame, score(ended), score(ended, EXCLUDE)) == ("Agent", 1, 1)
+    assert (known(ended).failure_class, score(ended), score(ended, EXCLUDE)) == ("Agent", 1, 1)
 
 
 @pytest.mark.parametrize("reward", [1e300, -1e300, 10**400])
 def test_a_reward_that_no_sum_can_hold_counts_0(reward: float) -> None:
     found = TrialFacts(0, "Complete", reward=reward)
-    assert (counted_reward(found, Scoring()), counted_reward(found, EXCLUDE), blamed(found)) == (0, None, "Verifier")
+    assert (counted_reward(found, Scoring()), counted_reward(found, EXCLUDE), failure_class_of(found)) == (0, None, "Verifier")
 
 
 def test_a_mean_that_is_not_finite_counts_0() -> None:
     huge = rewarded(txt="1e308")
     ended = play(plan(THREE), {"a/verifier": huge, "b/verifier": huge, "c/verifier": huge})
-    assert (known(ended).blame, score(ended)) == ("Verifier", 0)
+    assert (known(ended).failure_class, score(ended)) == ("Verifier", 0)
 
 
-@pytest.mark.parametrize("blame", ["Infrastructure", "User", "Task", "Verifier"])
-def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(blame: Any) -> None:
+@pytest.mark.parametrize("failure_class", ["Infrastructure", "User", "Task", "Verifier"])
+def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(failure_class: Any) -> None:
     for scoring in (Scoring(), EXCLUDE):
-        assert counted_reward(TrialFacts(0, "Failed", blame=blame), scoring) is None
-        assert counted_reward(TrialFacts(0, "Complete", reward=1.0, blame=blame), scoring) is None
+        assert counted_reward(TrialFacts(0, "Failed", failure_class=failure_class), scoring) is None
+        assert counted_reward(TrialFacts(0, "Complete", reward=1.0, failure_class=failure_class), scoring) is None
 
 
 def test_a_trial_counts_when_it_has_finished() -> None:
     assert counted_reward(TrialFacts(0, "Complete", reward=0.5), Scoring()) == 0.5
-    assert counted_reward(TrialFacts(0, "Complete"), Scoring()) is None and blamed(TrialFacts(0, "Complete")) == "Task"
-    assert blamed(TrialFacts(0, "Complete", reward=0.5)) is None and blamed(TrialFacts(0, "Active")) is None
+    assert counted_reward(TrialFacts(0, "Complete"), Scoring()) is None and failure_class_of(TrialFacts(0, "Complete")) == "Task"
+    assert failure_class_of(TrialFacts(0, "Complete", reward=0.5)) is None and failure_class_of(TrialFacts(0, "Active")) is None
     assert counted_reward(TrialFacts(0, "Active", reward=0.5), Scoring()) is None
 
 

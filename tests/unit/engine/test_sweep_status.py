@@ -83,7 +83,12 @@ def test_it_makes_trials_while_there_is_room() -> None:
 
 
 def test_at_its_end_it_reports_each_agents_mean_and_what_did_not_count() -> None:
-    ended = [*done(0), TrialFacts(1, "Complete", 0.25), TrialFacts(2, "Failed", blame="Infrastructure"), *done(3, reward=0.5)]
+    ended = [
+        *done(0),
+        TrialFacts(1, "Complete", 0.25),
+        TrialFacts(2, "Failed", failure_class="Infrastructure"),
+        *done(3, reward=0.5),
+    ]
     status = next_of(started(), ended).status
     assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
     assert holding(status) == {"Complete", "Ready"}
@@ -146,8 +151,11 @@ def test_pods_that_keep_working_are_counted_now_and_then_where_there_is_a_budget
 
 def test_too_many_failures_of_a_class_end_it() -> None:
     found = started(stopWhen={"failures": {"Infrastructure": 0}})
-    assert why(next_of(found, [TrialFacts(0, "Failed", blame="Infrastructure")]).status)[:2] == ("Failed", "TooManyFailures")
-    assert why(next_of(found, [TrialFacts(0, "Failed", blame="Verifier")]).status)[0] == "Running"
+    assert why(next_of(found, [TrialFacts(0, "Failed", failure_class="Infrastructure")]).status)[:2] == (
+        "Failed",
+        "TooManyFailures",
+    )
+    assert why(next_of(found, [TrialFacts(0, "Failed", failure_class="Verifier")]).status)[0] == "Running"
 
 
 def test_at_the_deadline_what_is_live_is_stopped() -> None:
@@ -157,14 +165,14 @@ def test_at_the_deadline_what_is_live_is_stopped() -> None:
     due = next_of(found, active, at=60)
     assert (due.stop, due.create, due.seconds) == ([0], range(0), None)
     assert why(due.status)[:2] == ("Halting", "DeadlineExceeded")
-    stopped = [TrialFacts(number, "Failed", blame="User", stop=True) for number in range(2)]
+    stopped = [TrialFacts(number, "Failed", failure_class="User", stop=True) for number in range(2)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
 
 
 def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete() -> None:
     found = started(activeDeadlineSeconds=60)
     assert why(next_of(found, done(0, 1, 2, 3), at=61).status)[0] == "Complete"
-    stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", blame="User", stop=True)]
+    stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", failure_class="User", stop=True)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
     assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # then the deadline was not the cause
 

@@ -57,8 +57,8 @@ def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
     trials = [
         TrialFacts(0, "Complete", reward=1.0, pod_seconds=1800),
         TrialFacts(3, "Complete", reward=0.0, pod_seconds=1800),
-        TrialFacts(1, "Failed", blame="Infrastructure"),
-        TrialFacts(2, "Failed", blame="Agent", score=0.0),
+        TrialFacts(1, "Failed", failure_class="Infrastructure"),
+        TrialFacts(2, "Failed", failure_class="Agent", score=0.0),
         TrialFacts(5, "Complete"),
         TrialFacts(4, "Active", pod_seconds=1800, since=NOW - 1800, phase="Running", stop=True),
     ]
@@ -93,7 +93,7 @@ def test_trials_that_are_there_were_created_whatever_the_status_is() -> None:
 
 
 def test_each_limit_halts_the_sweep_with_its_reason() -> None:
-    counts = tally(GRID, 3, [TrialFacts(n, "Failed", blame="Infrastructure", pod_seconds=3600) for n in range(3)], NOW)
+    counts = tally(GRID, 3, [TrialFacts(n, "Failed", failure_class="Infrastructure", pod_seconds=3600) for n in range(3)], NOW)
     fine = Limits(5, pod_hours=4, failures={"Infrastructure": 3}, deadline=100)
     assert halt(counts, fine, 99) is None
     assert halt(counts, Limits(5), 1e12) is None

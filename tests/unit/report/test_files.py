@@ -35,7 +35,7 @@ def test_json_holds_all_of_the_report() -> None:
         ("y", 0.0, {}),
     ]
     assert [(each["first"], each["second"], each["is_real"]) for each in found["differences"]] == [("x", "y", False)]
-    assert found["failures"] == [{"blame": "Infrastructure", "reason": "InfrastructureReason", "trials": ["s-a-x-2"]}]
+    assert found["failures"] == [{"failure_class": "Infrastructure", "reason": "InfrastructureReason", "trials": ["s-a-x-2"]}]
     assert [each["trial"] for each in found["trials"]] == ["s-a-x-1", "s-a-x-2", "s-a-y-1"]
 
 
@@ -45,7 +45,7 @@ def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> N
     assert json.loads(first["steps"]) == [
         {"name": "a", "reward": 0.25, "passed": False, "exception": "", "seconds": {"agent": 1.5}}
     ]
-    assert (second["state"], second["reward"], second["counts"], second["blame"]) == ("Failed", "", "", "Infrastructure")
+    assert (second["state"], second["reward"], second["counts"], second["failure_class"]) == ("Failed", "", "", "Infrastructure")
     assert (third["state"], third["seconds"]) == ("Active", "")
 
 

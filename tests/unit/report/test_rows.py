@@ -14,7 +14,7 @@ def test_a_row_shows_what_the_sweep_noted_on_its_trial() -> None:
     found = row(trial("a/task", "an agent", 3, reward=0.5, resultsStore="s3://bucket/x"))
     assert (found.task, found.agent, found.attempt, found.namespace) == ("a/task", "an agent", 3, "evals")
     assert (found.state, found.reward, found.counts, found.seconds) == ("Complete", 0.5, 0.5, 60)
-    assert (found.blame, found.reason, found.excluded, found.results) == ("", "", False, "s3://bucket/x")
+    assert (found.failure_class, found.reason, found.excluded, found.results) == ("", "", False, "s3://bucket/x")
     assert found.content == "sha256:" + "1" * 64
 
 
@@ -31,10 +31,10 @@ def test_an_annotation_that_is_no_number_harms_nothing(noted: str) -> None:
     assert row(made).attempt == 1
 
 
-@pytest.mark.parametrize("blame", ["Verifier", "Task", "Infrastructure", "User"])
-def test_what_others_broke_is_lost_and_not_nought(blame: str) -> None:
-    found = row(trial(ended="Failed", failure=(blame, "Why")))
-    assert (found.counts, found.excluded, found.blame, found.reason) == (None, True, blame, "Why")
+@pytest.mark.parametrize("failure_class", ["Verifier", "Task", "Infrastructure", "User"])
+def test_what_others_broke_is_lost_and_not_nought(failure_class: str) -> None:
+    found = row(trial(ended="Failed", failure=(failure_class, "Why")))
+    assert (found.counts, found.excluded, found.failure_class, found.reason) == (None, True, failure_class, "Why")
 
 
 def test_what_an_agent_broke_is_nought_and_not_lost() -> None:
@@ -49,7 +49,7 @@ def test_a_trial_at_work_is_neither() -> None:
 
 def test_a_complete_trial_without_a_reward_is_excluded_with_a_reason() -> None:
     found = row(trial())
-    assert (found.counts, found.excluded, found.scored_failure, found.blame, found.reason) == (
+    assert (found.counts, found.excluded, found.scored_failure, found.failure_class, found.reason) == (
         None,
         True,
         False,
@@ -61,7 +61,7 @@ def test_a_complete_trial_without_a_reward_is_excluded_with_a_reason() -> None:
 @pytest.mark.parametrize("reward", [1e200, -1e200, 10**400])
 def test_a_reward_too_large_for_a_sum_counts_0_and_is_reported(reward: float) -> None:
     found = row(trial(reward=reward))
-    assert (found.counts, found.excluded, found.scored_failure, found.blame, found.reason) == (
+    assert (found.counts, found.excluded, found.scored_failure, found.failure_class, found.reason) == (
         0.0, False, True, "Verifier", "RewardTooLarge",
     )  # fmt: skip
 
@@ -69,9 +69,9 @@ def test_a_reward_too_large_for_a_sum_counts_0_and_is_reported(reward: float) ->
 def test_a_row_counts_what_its_sweep_chose() -> None:
     crashed = step("a", 1.0, exception={"type": "NonZeroAgentExitCodeError", "message": "", "phase": "agent"})
     made = trial(reward=1.0, steps=[crashed, step("b", 1.0)])
-    assert row(made).counts == 1.0 and row(made).blame == ""
+    assert row(made).counts == 1.0 and row(made).failure_class == ""
     found = row(made, Scoring(agent_errors="Exclude"))
-    assert (found.counts, found.excluded, found.blame, found.reason) == (None, True, "Agent", "AgentError")
+    assert (found.counts, found.excluded, found.failure_class, found.reason) == (None, True, "Agent", "AgentError")
 
 
 def test_a_failure_that_an_agent_may_have_caused_counts_as_the_operator_scored_it() -> None:
@@ -79,7 +79,7 @@ def test_a_failure_that_an_agent_may_have_caused_counts_as_the_operator_scored_i
     assert row(made).excluded
     made["status"]["failure"]["score"] = 0.5
     found = row(made)
-    assert (found.counts, found.excluded, found.scored_failure, found.blame) == (0.5, False, True, "Verifier")
+    assert (found.counts, found.excluded, found.scored_failure, found.failure_class) == (0.5, False, True, "Verifier")
     assert row(made, Scoring(environment_errors="Exclude")).excluded
 
 

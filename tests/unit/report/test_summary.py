@@ -93,7 +93,7 @@ def test_durations_are_by_agent_of_trials_and_of_phases() -> None:
 
 def test_failures_are_by_class_and_reason_with_the_most_first() -> None:
     found = summarize(sweep({("a", "x"): ["Task", "Infrastructure", "Infrastructure", 1.0, None]})).failures
-    assert [(each.blame, each.reason, len(each.trials)) for each in found] == [
+    assert [(each.failure_class, each.reason, len(each.trials)) for each in found] == [
         ("Infrastructure", "InfrastructureReason", 2),
         ("Task", "TaskReason", 1),
     ]

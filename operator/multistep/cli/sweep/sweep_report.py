@@ -107,7 +107,7 @@ def _excluded(standing: Standing) -> Text:
 
 
 def _by_class(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {blame}" for blame, count in sorted(counts.items())) or "-"
+    return ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(counts.items())) or "-"
 
 
 def differences(summary: Summary) -> list[Text | Table]:

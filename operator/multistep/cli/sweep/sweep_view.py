@@ -66,10 +66,10 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
             agents.add_row(Text(clean(each.name)), mean, f"{each.counted} of {each.finished}")
         lines.append(agents)
     if status.excluded:
-        excluded = ", ".join(f"{count} {blame}" for blame, count in sorted(status.excluded.items()))
+        excluded = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.excluded.items()))
         lines.append(Text(f"excluded: {excluded}", style="red"))
     if status.scored_failures:
-        scored = ", ".join(f"{count} {blame}" for blame, count in sorted(status.scored_failures.items()))
+        scored = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.scored_failures.items()))
         lines.append(Text(f"scored although a failure ended them: {scored}"))
     if trials.deleted:
         lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
