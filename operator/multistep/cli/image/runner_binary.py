@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 from typing import Final
 
+import multistep
 from multistep.errors import UsageError
 
 RUNNER_VARIABLE: Final = "MULTISTEP_RUNNER"
 RUNNER_IN_IMAGE: Final = "/multistep/runner"
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(multistep.__file__).resolve().parent
 
 
 def find_runner() -> Path | None:
