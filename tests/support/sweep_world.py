@@ -142,7 +142,7 @@ class SweepWorld:
     async def reconcile(self) -> float | None:
         """Reconcile the sweep once; replace the operator if it dies."""
         try:
-            return await self.sweeps.reconcile(KEY)
+            return (await self.sweeps.reconcile(KEY)).after
         except MultistepError as error:
             self.errors.append(error)
             return 1.0

@@ -122,7 +122,7 @@ class World:
             self.looks += 1
             self.at_look()
             try:
-                wait = await self.reconciler.reconcile(KEY)
+                wait = (await self.reconciler.reconcile(KEY)).after
                 self._failures = 0
             except (Killed, Exception) as error:
                 self.errors += [error] if isinstance(error, Exception) else []

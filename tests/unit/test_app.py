@@ -20,6 +20,7 @@ from multistep.errors import NotLeading, Unavailable
 from multistep.handlers import Stopping
 from multistep.kube.lease import Lease, Replica
 from multistep.leadership import LOST_LEASE_EXIT_CODE
+from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.resync import STALLED_AFTER
 from multistep.settings import Settings
 from multistep.store.volume import TrialKey
@@ -69,8 +70,9 @@ class Operator:
         await self.app.start()
         self.app.queue._work = self._work
 
-    async def _work(self, key: tuple[str, str]) -> None:
+    async def _work(self, key: tuple[str, str]) -> Requeue:
         self.worked.append(key)
+        return AT_NEXT_EVENT
 
     async def ask(self, path: str) -> tuple[int, str]:
         """Return the response of an endpoint, without the network."""
@@ -266,10 +268,11 @@ async def test_one_that_is_stopped_lets_its_reconcile_finish_and_hands_over(oper
     await operator.until(lambda: operator.app.lease.held)
     ended = asyncio.Event()
 
-    async def reconcile(_: object) -> None:
+    async def reconcile(_: object) -> Requeue:
         await asyncio.sleep(0.2)
         operator.app.lease.check()  # it may still finish its reconcile
         ended.set()
+        return AT_NEXT_EVENT
 
     operator.app.queue._work = reconcile
     operator.app.events.enqueue(("default", "t"))

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.loglines import MAX_TEXT_CHARACTERS, JsonFormatter, TextFormatter, about, also_about
+from multistep.reconcile.requeue import Requeue
 from multistep.reconcile.workqueue import WorkQueue
 
 
@@ -66,7 +67,7 @@ def test_a_line_shows_what_it_is_about(lines: Lines) -> None:
 
 
 async def test_the_queue_shows_of_which_trial_its_work_is_and_reconciles_are_distinguished(lines: Lines) -> None:
-    async def work(key: tuple[str, str]) -> None:
+    async def work(key: tuple[str, str]) -> Requeue:
         logging.getLogger("multistep.work").info("first")
         await asyncio.sleep(0)
         also_about(step=key[1].upper())

@@ -27,6 +27,7 @@ from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
+from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import SOON_SECONDS, Tools
 from multistep.reconcile.trial_pods import TrialPods
@@ -103,8 +104,8 @@ class Reconciler:
         waits = type == "ADDED" if before is None else is_starting(before)  # the reconcile that created the pod set a timer
         return None if waits else STARTED_REQUEUE_SECONDS
 
-    async def reconcile(self, key: Key) -> float | None:
-        """Reconcile one trial. Return the seconds after which to requeue it; None: at the next event only."""
+    async def reconcile(self, key: Key) -> Requeue:
+        """Reconcile one trial."""
         try:
             with self.metrics.reconcile_seconds.time():
                 return await self._reconcile(key)
@@ -115,19 +116,19 @@ class Reconciler:
             self.fetches.settle(key)
             self.reads.settle(key)
 
-    async def _reconcile(self, key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> Requeue:
         try:
             trial = await self.cluster.get(TRIALS, *key)
         except NotFound:
             self._forget(key)
-            return None
+            return AT_NEXT_EVENT
         if not self.shard.has(trial["metadata"]):  # the label assigns it to another operator
             self._forget(key)
-            return None
+            return AT_NEXT_EVENT
         try:
             return await TrialReconcile(self._tools, trial).run()
         except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
-            return SOON_SECONDS
+            return Requeue(SOON_SECONDS)
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
             self.metrics.exec_session_failures.labels(cause).inc()

@@ -27,6 +27,7 @@ from multistep.kube.shard import Shard
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
+from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue, earliest
 from multistep.reconcile.sweep_book import Book, Page
 from multistep.reconcile.sweep_events import transitions
 from multistep.reconcile.sweep_tasks import SweepTasks
@@ -54,33 +55,33 @@ class Sweeps:
     clock: Callable[[], float] = time.time
     book: Book = field(default_factory=Book)
 
-    async def reconcile(self, key: Key) -> float | None:
-        """Reconcile one sweep. Return the seconds after which to requeue it; None: at the next event only."""
+    async def reconcile(self, key: Key) -> Requeue:
+        """Reconcile one sweep."""
         try:
             return await self._reconcile(key)
         finally:
             self.tasks.settle(key)  # also of a deleted sweep: it may have got its slot after its deletion
 
-    async def _reconcile(self, key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> Requeue:
         try:
             found = await self.cluster.get(SWEEPS, *key)
         except NotFound:
             self._forget(key)
-            return None
+            return AT_NEXT_EVENT
         if not self.shard.has(found["metadata"]):  # the label assigns it to another operator
             self._forget(key)
-            return None
+            return AT_NEXT_EVENT
         metadata = Metadata.model_validate(found["metadata"])
         also_about(uid=metadata.uid)
         if metadata.deletion_timestamp is not None:
-            return None  # garbage collection deletes its trials
+            return AT_NEXT_EVENT  # garbage collection deletes its trials
         self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
         over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
         page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
         try:
             return await _SweepReconcile(self, found, page).run()
         except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
-            return SOON_SECONDS
+            return Requeue(SOON_SECONDS)
 
     def _forget(self, key: Key) -> None:
         self.metrics.sweeps.gone(key)
@@ -97,14 +98,14 @@ class _SweepReconcile:
         self._page = page
         self._sweep: TrialSweep
 
-    async def run(self) -> float | None:
+    async def run(self) -> Requeue:
         try:
             self._sweep = self._parsed()
             if is_finished(self._sweep.status):
                 return await self._clean_up()
             if sweep_status.is_suspended_before_start(self._sweep):
                 await self._write(sweep_status.suspended_before_start(self._sweep, self._s.clock()))
-                return None
+                return AT_NEXT_EVENT
             plan, tasks = await self._planned()
         except SourceError as error:
             return await self._wait_for_tasks(error)
@@ -133,18 +134,18 @@ class _SweepReconcile:
         assert self._page.plan is not None
         return self._page.plan[1], pinned
 
-    async def _wait_for_tasks(self, error: SourceError) -> float | None:
+    async def _wait_for_tasks(self, error: SourceError) -> Requeue:
         """Wait for the tasks. A started sweep never fails here, as its source may come back."""
         text = f"spec.tasksFrom: {error}"
         if self._sweep.status.start_time is not None:
             logger.warning("%s", text)
-            return error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS
+            return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
         if not error.transient:
             return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
         await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
-        return error.retry_seconds
+        return Requeue(error.retry_seconds)
 
-    async def _create_and_count(self, plan: Plan) -> float | None:
+    async def _create_and_count(self, plan: Plan) -> Requeue:
         metadata = self._sweep.metadata
         self._page.start_reconcile()
         if not self._page.whole:
@@ -160,12 +161,9 @@ class _SweepReconcile:
             return await self._end(reached.status)
         if reached.create and failure is None:
             await self._write(reached.status)
-            return 0.0
+            return Requeue(0.0)
         waits = await self._write_throttled(reached.status)
-        return min(
-            (each for each in (waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None) if each is not None),
-            default=None,
-        )
+        return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
 
     def _decide(self, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
         trials = self._page.of(plan.names)
@@ -214,7 +212,7 @@ class _SweepReconcile:
 
     # -- the sweep
 
-    async def _clean_up(self) -> float | None:
+    async def _clean_up(self) -> Requeue:
         """Update a finished sweep's observed generation, and delete the sweep after its TTL."""
         sweep, now = self._sweep, self._s.clock()
         self._page.close()
@@ -222,12 +220,12 @@ class _SweepReconcile:
         left = None if ttl is None or ended is None else ended.timestamp() + ttl - now
         if left is not None and left <= 0:
             await self._cluster.delete(SWEEPS, sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
-            return None
+            return AT_NEXT_EVENT
         if sweep.status.observed_generation != sweep.metadata.generation:
             await self._write(sweep_status.observed(sweep))
-        return left
+        return Requeue(left)
 
-    async def _end(self, status: SweepStatus) -> float | None:
+    async def _end(self, status: SweepStatus) -> Requeue:
         await self._write(status)
         return await self._clean_up()
 

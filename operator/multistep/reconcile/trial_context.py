@@ -24,6 +24,7 @@ from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
+from multistep.reconcile.requeue import CONTINUE, Requeue, Result, earliest
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.writer import TrialWriter
@@ -68,24 +69,24 @@ class TrialContext(ABC):
         self._just_named = False  # the status named the pod just now: skip the read; creating a pod that exists is a Conflict
         self._fully_parsed = True  # whether the whole trial could be parsed
 
-    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> float:
+    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> Result:
         loaded, now = self._loaded_now, self._t.clock()
         new = status.attempt_started(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
         await self._write(new)
         self._just_named = attempt == 1 and image_user is None
-        return 0
+        return CONTINUE
 
-    async def _wait(self, reason: str, message: str, *, seconds: float | None, gated: bool = False) -> float | None:
+    async def _wait(self, reason: str, message: str, *, seconds: float | None, gated: bool = False) -> Requeue:
         phase = self._trial.status.phase
         shown: Phase = "Running" if phase == "Running" else "Pending"
         await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), gated=gated))
         return self._until_deadline(seconds)
 
-    def _until_deadline(self, seconds: float | None) -> float | None:
-        """Return the seconds, capped by the trial's next deadline."""
+    def _until_deadline(self, seconds: float | None) -> Requeue:
+        """Requeue after the seconds, at the latest at the trial's next deadline."""
         deadline = deadlines.next_deadline(self._trial, self._t.clock())
-        times = [each for each in (seconds, deadline) if each is not None]
-        return max(SOON_SECONDS, min(times)) if times else None
+        after = earliest([seconds, deadline]).after
+        return Requeue(None if after is None else max(SOON_SECONDS, after))
 
     async def _write_running(self, journal: Journal, **changes: Any) -> None:
         first, pod = self._trial.status.node_name is None, self._pod
@@ -134,5 +135,5 @@ class TrialContext(ABC):
         return self._loaded_now.plan
 
     @abstractmethod
-    async def _act(self, decision: decisions.Decision) -> float | None:
-        """Perform a decision. Return the seconds until the next reconcile; 0: continue at once; None: at the next event."""
+    async def _act(self, decision: decisions.Decision) -> Result:
+        """Perform a decision."""

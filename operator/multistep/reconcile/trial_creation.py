@@ -14,6 +14,7 @@ from multistep.kube.protocols import Object
 from multistep.pods import identity
 from multistep.pods import manifest as pods
 from multistep.reconcile.driver import VerifierRequired
+from multistep.reconcile.requeue import CONTINUE, Requeue, Result
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import QUOTA_EXCEEDED, former
 from multistep.store.volume import TrialKey
@@ -36,8 +37,8 @@ class TrialCreation(TrialContext):
             await self._wait("Queued", f"the limit of starting pods is reached ({starts.limit})", seconds=None)
         return starts.acquire(self._key, first=first)
 
-    def _queued_seconds(self) -> float | None:
-        """Return the seconds until a queued trial retries or reports its state. None: it is requeued when it gets a slot."""
+    def _requeue_queued(self) -> Requeue:
+        """Requeue a queued trial when it retries or reports its state; it is also requeued when it gets a slot."""
         if self._key in self._t.quotas:
             return self._until_deadline(self._t.quotas.pause(self._key))
         left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
@@ -56,7 +57,7 @@ class TrialCreation(TrialContext):
             self._t.starts.saw(self._key, result)
         return replace(result, seconds=quotas.pause(self._key)) if refusal and isinstance(result, decisions.Wait) else result
 
-    async def _create_pod(self) -> float | None:
+    async def _create_pod(self) -> Result:
         earlier = former(self._trial)
         await self._t.pods.remove(self._trial, earlier)
         loaded, trial, first = self._loaded_now, self._trial, bool(earlier)
@@ -64,26 +65,26 @@ class TrialCreation(TrialContext):
         request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
-            return self._queued_seconds()
+            return self._requeue_queued()
         await self._t.volume.start_attempt(TrialKey.of(trial), trial.status.attempt or 1)
         match await self._create(request, manifest, first=first):
             case None:
-                return 0  # the pod exists: the next decision checks its owner
+                return CONTINUE  # the pod exists: the next decision checks its owner
             case decisions.Wait() as refused:
                 return await self._wait_after_rejection(refused, lifecycle.attempt_start(trial))
             case result:
                 self._pod = result
                 return await self._adopt()
 
-    async def _adopt(self) -> float:
+    async def _adopt(self) -> Result:
         """Write the pod's UID to the status before the first exec session. Verifier pods of earlier attempts are deleted by now."""
         assert self._pod is not None
         message = pod_start.starting_message(self._trial.status.attempt, self._pod.name)
         waiting = status.waiting(self._trial, "Pending", pod_start.POD_STARTING, message, self._t.clock())
         await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
-        return 0
+        return CONTINUE
 
-    async def _request_verifier(self, required: VerifierRequired) -> float:
+    async def _request_verifier(self, required: VerifierRequired) -> Result:
         """Write the verifier pod's name and the progress to the status, before the pod is created. No session stays open."""
         step = required.step
         environment = step.verifier.environment if step.verifier else None
@@ -91,9 +92,9 @@ class TrialCreation(TrialContext):
         user = required.image_user or (self._trial.status.image_user if same_image else None)
         name = identity.verifier_pod_names(self._trial, step.index)[user is not None]
         await self._write_running(required.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
-        return 0
+        return CONTINUE
 
-    async def _create_verifier_pod(self) -> float | None:
+    async def _create_verifier_pod(self) -> Result:
         named, plan = self._trial.status.verifier, self._plan
         assert named is not None
         environment = _verifier_environment(plan, self._trial.status.current_step)
@@ -105,22 +106,22 @@ class TrialCreation(TrialContext):
         )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=True):
-            return self._queued_seconds()
+            return self._requeue_queued()
         match await self._create(request, manifest, first=True):
             case None:
-                return 0
+                return CONTINUE
             case decisions.Wait() as refused:
                 return await self._wait_after_rejection(refused, named.start_time)
             case result:
                 self._verifier = result
                 return await self._adopt_verifier()
 
-    async def _adopt_verifier(self) -> float:
+    async def _adopt_verifier(self) -> Result:
         named = self._trial.status.verifier
         assert self._verifier is not None and named is not None
         adopted = named.model_copy(update={"pod_uid": self._verifier.uid})
         await self._write(self._trial.status.model_copy(update={"verifier": adopted}))
-        return 0
+        return CONTINUE
 
     async def _release_verifier(self, step: StepPlan) -> None:
         """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
@@ -130,7 +131,7 @@ class TrialCreation(TrialContext):
             await self._writer.require_current()
         await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 
-    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None) -> float | None:
+    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None) -> Result:
         return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
 
 

@@ -9,6 +9,7 @@ from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, lift
 from multistep.kube.resources import TRIALS
 from multistep.pods import identity
+from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Requeue, Result
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import named_verifiers
 
@@ -16,7 +17,7 @@ from multistep.reconcile.trial_pods import named_verifiers
 class TrialEnding(TrialContext):
     """Finishes, fails and cleans up a trial."""
 
-    async def _end_failed_attempt(self, failure: decisions.FailAttempt) -> float | None:
+    async def _end_failed_attempt(self, failure: decisions.FailAttempt) -> Result:
         """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
         trial, now = self._trial, self._t.clock()
         self._forget_pod()
@@ -27,13 +28,13 @@ class TrialEnding(TrialContext):
             again = trial.model_copy(update={"status": failed})
             name = identity.pod_name(trial.metadata.name, number, as_root=failed.image_user is not None)
             await self._write(status.attempt_started(again, number, name, self._plan.task_name, failed.image_user, now))
-            return 0
+            return CONTINUE
         self._writer.trial = trial.model_copy(update={"status": failed})
         return await self._fail(
             failure.reason, f"{failure.message}; this was attempt {counted} of {retries + 1}", before=trial.status
         )
 
-    async def _finish_killed_phase(self, death: decisions.PhaseDied) -> float | None:
+    async def _finish_killed_phase(self, death: decisions.PhaseDied) -> Result:
         """Finish a trial whose container a phase ended. The runner's records are lost, so the status is the source."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
         if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
@@ -47,7 +48,7 @@ class TrialEnding(TrialContext):
             lift(journal)
         return await self._finish(journal)
 
-    async def _finish(self, journal: Journal) -> float | None:
+    async def _finish(self, journal: Journal) -> Result:
         """Write the results, then the status: the results of a Complete trial exist."""
         await self._writer.require_current()
         known = self._trial.status.model_copy(update=self._container_fields())
@@ -62,16 +63,16 @@ class TrialEnding(TrialContext):
         else:
             new = status.complete(self._trial, journal, kept.uri, self._t.clock())
         await self._end(new.model_copy(update={"results_store": kept.store}))
-        return 0
+        return CONTINUE
 
-    async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> float:
+    async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> Result:
         new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
         if self._loaded is not None and new.attempt is not None:
             await self._writer.require_current()
             kept = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
             new = new.model_copy(update={"results": kept.uri, "results_store": kept.store})
         await self._end(new, before=before)
-        return 0
+        return CONTINUE
 
     async def _end(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         """Write the final status; first delete the pods' disruption budgets, as a retained pod must not block a drain."""
@@ -79,7 +80,7 @@ class TrialEnding(TrialContext):
         await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
         await self._write(new, before=before)
 
-    async def _clean_up(self, due: decisions.CleanUp) -> float | None:
+    async def _clean_up(self, due: decisions.CleanUp) -> Result:
         trial = self._trial
         self._t.loader.forget(trial.metadata.uid)
         self._forget_pod()
@@ -88,7 +89,7 @@ class TrialEnding(TrialContext):
         await self._t.finisher.clear(trial)
         if due.trial_in == 0:
             await self._t.cluster.delete(TRIALS, trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
-            return None
+            return AT_NEXT_EVENT
         if self._fully_parsed and trial.status.observed_generation != trial.metadata.generation:
             await self._write(status.observed(trial))  # kstatus waits for this generation
-        return due.next
+        return Requeue(due.next)

@@ -35,6 +35,7 @@ from multistep.reconcile.driver import (
 )
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
+from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Continue, Requeue, Result
 from multistep.reconcile.salvage import salvaged
 from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_creation import TrialCreation
@@ -49,10 +50,10 @@ POLL_JITTER = 0.1  # spreads the polls of trials that started together
 class TrialReconcile(TrialCreation, TrialEnding):
     """One reconcile of one trial; it writes the status after each change."""
 
-    async def run(self) -> float | None:
-        """Decide and act until the trial has to wait. Return the seconds until the next reconcile; None: at the next event."""
+    async def run(self) -> Requeue:
+        """Decide and act until the trial has to wait."""
         if self._object["metadata"].get("deletionTimestamp"):
-            return None  # garbage collection deletes the objects that it owns
+            return AT_NEXT_EVENT  # garbage collection deletes the objects that it owns
         try:
             self._writer = self._new_writer(parse_trial(self._object))
         except InvalidSpec as error:
@@ -63,14 +64,16 @@ class TrialReconcile(TrialCreation, TrialEnding):
             await self._report_store_failure(error)
             raise
 
-    async def _run_until_wait(self) -> float | None:
+    async def _run_until_wait(self) -> Requeue:
         while True:
-            seconds = await self._step()
-            if seconds != 0:
-                return seconds
+            match await self._step():
+                case Requeue() as requeue:
+                    return requeue
+                case Continue():
+                    continue
 
-    async def _step(self) -> float | None:
-        """Take one decision. Return 0 to continue at once, else as ``run`` does."""
+    async def _step(self) -> Result:
+        """Take one decision and act on it."""
         try:
             situation = await self._observe()
             if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
@@ -83,7 +86,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._wait_for_task(error)
             return await self._fail(error.reason, f"spec.task: {error}")
 
-    async def _wait_for_shard(self, pod: PodFacts) -> float | None:
+    async def _wait_for_shard(self, pod: PodFacts) -> Result:
         """Wait: another operator started the trial, and has the results collected so far; then its shard label was changed."""
         if (end := deadlines.cut_short(self._trial, self._t.clock())) is not None:
             return await self._act(end)
@@ -99,16 +102,16 @@ class TrialReconcile(TrialCreation, TrialEnding):
             return  # only the cleanup of the volume failed; the result stands
         await self._wait("ResultsNotWritable", str(error), seconds=None)
 
-    async def _wait_for_task(self, error: SourceError) -> float | None:
+    async def _wait_for_task(self, error: SourceError) -> Result:
         """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
         if (end := deadlines.cut_short(self._trial, now)) is not None:
             return await self._act(end)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
-            return SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age)
+            return Requeue(SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
         return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
 
-    async def _fail_unreadable(self, error: InvalidSpec) -> float | None:
+    async def _fail_unreadable(self, error: InvalidSpec) -> Requeue:
         """Fail a trial that cannot be parsed. A finished one is cleaned up by those fields that can be parsed."""
         self._writer, self._fully_parsed = self._new_writer(salvaged(self._object)), False
         if not is_finished(self._trial.status):
@@ -134,12 +137,12 @@ class TrialReconcile(TrialCreation, TrialEnding):
             violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
         )
 
-    async def _act(self, decision: decisions.Decision) -> float | None:
+    async def _act(self, decision: decisions.Decision) -> Result:
         match decision:
             case decisions.StartAttempt():
-                seconds = await self._start_attempt(decision.attempt, decision.pod_name, image_user=None)
+                result = await self._start_attempt(decision.attempt, decision.pod_name, image_user=None)
                 await self._writer.emit(task_warnings(self._loaded_now.task, self._trial.spec))
-                return seconds
+                return result
             case decisions.CreatePod():
                 return await self._create_pod()
             case decisions.Adopt():
@@ -152,7 +155,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._wait(decision.reason, decision.message, seconds=decision.seconds, gated=decision.gated)
             case decisions.Suspend():
                 await self._suspend()
-                return None
+                return AT_NEXT_EVENT
             case decisions.Resume():
                 return await self._resume()
             case decisions.FailAttempt():
@@ -172,12 +175,12 @@ class TrialReconcile(TrialCreation, TrialEnding):
         if self._trial.status.pod_uid is None:
             await self._t.pods.remove(self._trial, former(self._trial))
 
-    async def _resume(self) -> float:
+    async def _resume(self) -> Result:
         now = self._trial.status
         assert now.attempt is not None and now.pod_name is not None
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
-    async def _drive(self) -> float | None:
+    async def _drive(self) -> Result:
         """Continue in exec sessions with the pods; open none while a phase runs and no result waits (both pods are ready)."""
         assert self._pod is not None
         hint = self._t.hints.of(self._key, self._pod.uid)
@@ -206,7 +209,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
         return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
 
-    async def _end_drive(self, left: PausedBetweenSteps | RootRequired | VerifierRequired) -> float:
+    async def _end_drive(self, left: PausedBetweenSteps | RootRequired | VerifierRequired) -> Result:
         """Do what the script needs before it continues, without an open session."""
         match left:
             case VerifierRequired():
@@ -217,7 +220,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._start_attempt(attempt, name, image_user=image_user)
             case PausedBetweenSteps(journal):
                 await self._write(status.paused(self._trial, journal, self._t.clock()))
-                return 0
+                return CONTINUE
 
     def _until_poll(self) -> float:
         """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""

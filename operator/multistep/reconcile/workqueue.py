@@ -16,8 +16,9 @@ from multistep.backoff import Backoff
 from multistep.errors import MultistepError, Unavailable
 from multistep.loglines import about
 from multistep.reconcile.concurrency_limit import FairQueue, Key
+from multistep.reconcile.requeue import Requeue
 
-Work = Callable[[Key], Awaitable[float | None]]
+Work = Callable[[Key], Awaitable[Requeue]]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class _Timer:
 
 
 class WorkQueue:
-    """Calls ``work`` for keys that were added; it returns the seconds after which to requeue the key, or None.
+    """Calls ``work`` for keys that were added, and again when it says so.
 
     kind: of the objects, for the log; waited: called with the seconds for which a key waited for a worker; failed: called with
     each exception of ``work``.
@@ -133,7 +134,7 @@ class WorkQueue:
 
     async def _once(self, key: Key) -> None:
         try:
-            again = await self._work(key)
+            requeue = await self._work(key)
         except MultistepError as error:
             self._failed(error)
             logger.warning("%s; retrying in %.1f s", error, self._back_off(key, error))
@@ -143,8 +144,8 @@ class WorkQueue:
             logger.exception("retrying in %.1f s", self._back_off(key))
             return
         self._failures.pop(key, None)
-        if again is not None:
-            self.add_within(key, again)
+        if requeue.after is not None:
+            self.add_within(key, requeue.after)
 
     def _back_off(self, key: Key, error: MultistepError | None = None) -> float:
         """Requeue the key with exponential back-off, or after the server's Retry-After if that is longer; return the seconds."""

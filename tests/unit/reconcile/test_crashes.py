@@ -19,6 +19,7 @@ from multistep.api.trial import KIND
 from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
 from multistep.kube.protocols import Cluster, ExecStream, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
+from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from tests.support import tally
 from tests.support.course import Course, Wrapped, assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
@@ -289,10 +290,10 @@ async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str,
             found = await asyncio.gather(*(each.reconcile(KEY) for each in operators), return_exceptions=True)
             unforeseen = [each for each in found if isinstance(each, BaseException) and not isinstance(each, StreamLost | NotFound)]
             assert not unforeseen, unforeseen
-            conflicts += found.count(0.5)
-            if found == [None, None]:
+            conflicts += found.count(Requeue(0.5))
+            if found == [AT_NEXT_EVENT, AT_NEXT_EVENT]:
                 break
-            world.now += 1.0 if 0.5 in found else 10.0
+            world.now += 1.0 if Requeue(0.5) in found else 10.0
             world.end_phases()
         assert end_of(world) == wanted, f"seed {seed}"
         assert_each_phase_once(world)

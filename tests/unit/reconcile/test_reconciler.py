@@ -17,6 +17,7 @@ from multistep.engine.status_size import to_json
 from multistep.errors import CollectionCut
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS, Resource
+from multistep.reconcile.requeue import Requeue
 from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
 from multistep.store.volume import TrialKey, Volume
@@ -556,7 +557,7 @@ async def test_a_write_by_another_client_is_requeued() -> None:
     world.now += 10
     world.end_phases()
     stale.cluster = cast(Cluster, Stale(world.cluster, old))
-    assert await stale.reconcile(KEY) == 0.5
+    assert await stale.reconcile(KEY) == Requeue(0.5)
     assert world.status.phase == "Running"
     await world.run()
     assert world.condition[0] == "Complete"

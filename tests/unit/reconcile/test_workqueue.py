@@ -10,6 +10,7 @@ from multistep.backoff import Backoff
 from multistep.errors import Unavailable
 from multistep.reconcile import workqueue
 from multistep.reconcile.concurrency_limit import Key
+from multistep.reconcile.requeue import Requeue
 from multistep.reconcile.workqueue import WorkQueue
 from tests.support.virtual_time import in_virtual_time
 
@@ -26,7 +27,7 @@ class Worker:
         self.busy = self.most_busy = 0
         self.answers = list(answers)
 
-    async def __call__(self, key: Key) -> float | None:
+    async def __call__(self, key: Key) -> Requeue:
         self.calls.append(key)
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
@@ -35,7 +36,7 @@ class Worker:
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Requeue(answer)
 
 
 async def settled(queue: WorkQueue, looks: int = 20) -> None:

@@ -1,0 +1,30 @@
+"""What a reconcile returns: when to reconcile the object again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Reconcile again after so many seconds, or at an earlier event; None: at the next event only."""
+
+    after: float | None
+
+
+@dataclass(frozen=True)
+class Continue:
+    """Decide again at once, in the same reconcile: what was observed has changed."""
+
+
+Result = Requeue | Continue
+
+AT_NEXT_EVENT: Final = Requeue(None)
+CONTINUE: Final = Continue()
+
+
+def earliest(seconds: Iterable[float | None]) -> Requeue:
+    """Requeue after the least of these seconds; None is no limit."""
+    return Requeue(min((each for each in seconds if each is not None), default=None))
