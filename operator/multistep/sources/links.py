@@ -8,26 +8,33 @@ from multistep.errors import InvalidTask
 from multistep.sources.bundle import Bundle, Entry
 
 _MAX_HOPS = 40  # as Linux
+_MAX_CHARACTERS = 4096  # of a path, as Linux
 _MAX_VISITS = 200_000  # links can make the walk of a small tree exponential
 
 
 def resolve(bundle: Bundle, path: str) -> str:
-    """Return the path with links resolved; it may not exist. Raises InvalidTask if a link leads out of the task or is cyclic."""
-    real: list[str] = []
+    """Return the path with links resolved; it may not exist.
+
+    Raises InvalidTask if a link leads out of the task or is cyclic, and if a path is too long.
+    """
+    real = ""
     ahead = path.split("/")[::-1]
     hops = 0
     while ahead:
+        if len(real) > _MAX_CHARACTERS:
+            raise InvalidTask(f"leads to a path of more than {_MAX_CHARACTERS} characters", kind="ValueError", field=path[:100])
         part = ahead.pop()
         if part in ("", "."):
             continue
         if part == "..":
             if not real:
                 raise _out_of_task(path)
-            real.pop()
+            real = real.rpartition("/")[0]
             continue
-        entry = bundle.entries.get("/".join([*real, part]))
+        below = f"{real}/{part}" if real else part
+        entry = bundle.entries.get(below)
         if entry is None or entry.kind != "link":
-            real.append(part)
+            real = below
             continue
         hops += 1
         if hops > _MAX_HOPS:
@@ -35,7 +42,7 @@ def resolve(bundle: Bundle, path: str) -> str:
         if entry.target.startswith("/"):
             raise _out_of_task(path)
         ahead.extend(entry.target.split("/")[::-1])
-    return "/".join(real)
+    return real
 
 
 def lookup(bundle: Bundle, path: str) -> Entry | None:

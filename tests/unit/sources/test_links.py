@@ -64,3 +64,9 @@ def test_links_cannot_make_the_walk_endless() -> None:
 
 def test_what_is_excluded_may_lead_anywhere() -> None:
     links.check_tree(tree({"tests/l": "-> /etc/passwd"}), "tests", lambda path: path == "tests/l")
+
+
+def test_a_path_longer_than_linux_allows_is_refused() -> None:
+    bundle = tree({"tests/a": "-> " + "b/" * 3000})
+    with pytest.raises(InvalidTask, match="more than 4096 characters"):
+        links.resolve(bundle, "tests/a")

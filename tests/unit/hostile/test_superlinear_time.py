@@ -1,0 +1,147 @@
+"""A search for inputs that take more than linear time: random tokens of each grammar, repeated n and 4n times.
+
+Ignore patterns and keys of TOML can take more: they are read in a child process of limited CPU time (test_reading.py).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from multistep import loglines
+from multistep.api.records import Hello
+from multistep.api.trial import parse_trial
+from multistep.engine import templates
+from multistep.engine.rewards import RewardError, parse_reward_files
+from multistep.errors import MultistepError
+from multistep.runner_client.frames import HEADER, FrameReader
+from multistep.sources import links
+from multistep.sources.bundle import Bundle, Entry
+from multistep.sources.fetch.reference import Reference
+from multistep.sources.task import strip_canary
+from multistep.store.redact import Redactor
+from multistep.store.tar import members
+
+FEW, MANY = 2_000, 8_000  # repetitions
+WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # linear time is a factor of 4
+SHAPES = 40  # random inputs per parser
+FOUND = (MultistepError, RewardError, ValueError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An input: a prefix, a piece that is repeated, and a suffix."""
+
+    prefix: str
+    piece: str
+    suffix: str
+
+    def repeated(self, number: int) -> str:
+        return self.prefix + self.piece * number + self.suffix
+
+
+def shapes(tokens: list[str], seed: int) -> Iterator[Shape]:
+    chance = random.Random(seed)
+
+    def some(least: int, most: int) -> str:
+        return "".join(chance.choice(tokens) for _ in range(chance.randint(least, most)))
+
+    for _ in range(SHAPES):
+        yield Shape(some(0, 2), some(1, 3), some(0, 2))
+
+
+def read_reward(text: str) -> object:
+    return parse_reward_files(text.encode(), None)
+
+
+def read_frames(text: str) -> None:
+    data, reader = text.encode(), FrameReader()
+    reader.feed(HEADER.pack(b"J", len(data)) + data)
+    for frame in reader:
+        Hello.from_json(frame.json())
+
+
+def read_spec(text: str) -> object:
+    value = json.loads(text)
+    return parse_trial({"metadata": {"name": "t", "namespace": "n", "uid": "u"}, "spec": value})
+
+
+def read_tar(text: str) -> None:
+    """Read a tar whose first member has the text as its extended headers."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        extended = tarfile.TarInfo("x")
+        extended.type, extended.size = tarfile.XHDTYPE, len(text)
+        tar.addfile(extended, io.BytesIO(text.encode()))
+        tar.addfile(tarfile.TarInfo("y"))
+    with tempfile.TemporaryFile() as file:
+        file.write(out.getvalue())
+        file.flush()
+        for _ in members(file.fileno()):
+            pass
+
+
+def read_links(text: str) -> object:
+    bundle = Bundle.of({"a": Entry("link", target=text), "b": Entry("dir"), "b/a": Entry("link", target="..")})
+    return links.resolve(bundle, f"a/{text}")
+
+
+def redact(text: str) -> bytes:
+    return b"".join(Redactor(["aaab", "12"]).text([text.encode()], is_json=True))
+
+
+JSON = ["[", "]", "{", "}", '"', '"a":', ",", "1", "1e9", "-", "\\", "\\u00", "null", " ", '"reward": 1', "[]", '{"a":[]},']
+PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
+    "rewards": (JSON, read_reward),
+    "records of a runner": (JSON, read_frames),
+    "spec": (JSON, read_spec),
+    "instructions": (["\n", "\r", "<!--", "-->", "#", "canary", " ", "a", "\t"], strip_canary),
+    "templates": (["${", "}", ":-", "A", ":", "$", "{"], lambda text: templates.resolve({"A": text}, {"A": "b"})),
+    "tar": (["11 path=a\n", "size=", "1", "9", " ", "\n", "=", "a/", "../", "30 mtime=1e9\n"], read_tar),
+    "links": (["a/", "../", "./", "b/", "/", "c", "b/a/"], read_links),
+    "references": (["a", "/", ".", "_", "-", ":", "@", "sha256:", "0", "__", "--"], Reference.parse),
+    "redaction": (["a", "b", '"', "\\", "\n", "1", "2", "aaab", "\\u0061"], redact),
+    "log lines": (["://", "@", "a", "&", "token=", "?", "bearer", " ", "=", "-", "/results/a/b/"], loglines.escaped),
+}
+
+
+def cpu_seconds(work: Callable[[str], object], text: str, tries: int) -> float:
+    """Return the least CPU time of some tries; errors of the parser are results like others."""
+    taken = []
+    for _ in range(tries):
+        start = time.process_time()
+        with suppress(*FOUND):
+            work(text)
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def slow_shape(tokens: list[str], work: Callable[[str], object], seed: int) -> str:
+    """Return an input that takes more than linear time, with its times; "" if none was found."""
+    for shape in shapes(tokens, seed):
+        for tries in (1, 5):  # a second look, as another process may have disturbed the first
+            few, many = (cpu_seconds(work, shape.repeated(number), tries) for number in (FEW, MANY))
+            if many <= WIDE_FACTOR * few + NOISE_SECONDS:
+                break
+        else:
+            return f"{shape}: {few:.3f} s of CPU for {FEW}, {many:.3f} s for {MANY}"
+    return ""
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_repetition_takes_more_than_linear_time(name: str) -> None:
+    tokens, work = PARSERS[name]
+    assert slow_shape(tokens, work, seed=len(name)) == ""
+
+
+def test_the_search_finds_cubic_time() -> None:
+    assert "s of CPU" in slow_shape(["a"], lambda text: sum(1 for _ in range(len(text) ** 3 // 500_000)), seed=1)
