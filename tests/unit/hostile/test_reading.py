@@ -80,9 +80,16 @@ async def test_a_slow_ignore_pattern_fails_its_trial_only(tmp_path: Path) -> Non
         slow = asyncio.create_task(TaskReader(tmp_path).inline(source, verification=True, oracle=False))
         other = await TaskReader(tmp_path).inline(source.model_copy(update={"files": files}), verification=True, oracle=False)
         assert other.layout.steps["a"].test_script and not slow.done()
-        with pytest.raises(InvalidSpec, match=r"CPU time: make its patterns in \.harborignore simpler"):
+        with pytest.raises(InvalidSpec, match=r"CPU time: make patterns in \.harborignore simpler"):
             await slow
     assert loop.stall < STALL_SECONDS
+
+
+async def test_a_key_of_task_toml_with_very_many_parts_fails_its_trial_only(tmp_path: Path) -> None:
+    async with Loop().measured() as loop:
+        with pytest.raises(SourceError, match="more memory to read") as caught:
+            await read(tmp_path, packed({"task.toml": b"a." * 120_000 + b"b = 1\n"}))
+    assert caught.value.reason == "TaskTooLarge" and loop.stall < STALL_SECONDS
 
 
 async def test_many_entries_do_not_stall_the_loop(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ class ForkServer:
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
                 output, code = await self._exchange(order.to_json())
         if code == -signal.SIGXCPU:
-            text = f"reading the task took more than {CPU_SECONDS} s of CPU time"
-            raise InvalidSpec(f"spec.task: {text}: make its patterns in .harborignore simpler, or its files and links fewer")
+            advice = "make patterns in .harborignore simpler, keys in task.toml shorter, or files and links fewer"
+            raise InvalidSpec(f"spec.task: reading the task took more than {CPU_SECONDS} s of CPU time: {advice}")
         if code != 0:
             raise ReadFailed(f"the process that read the task {_how(code)}")
         try:
