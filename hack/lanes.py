@@ -55,6 +55,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
         **variables,
         "PATH": peers.path(variables),
         "PYTHONUNBUFFERED": "1",
+        "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false",  # kubectl 1.32 discards output that comes before its streams exist
         "MULTISTEP_TEST_IMAGE": f"{image.repository()}:{image.tag()}",
         "MULTISTEP_TEST_NAMESPACE": deployment.NAMESPACE,
     }
