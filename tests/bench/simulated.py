@@ -205,6 +205,14 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
     return status_bytes(found)
 
 
+async def _release_all(simulation: Simulation) -> None:
+    """Let all agents end as fast as the operator reconciles them: the lag is that of a busy operator."""
+    for pod in simulation.working:
+        while simulation.released_and_waiting >= AT_ONCE:
+            await asyncio.sleep(0.01)
+        simulation.release(pod)
+
+
 async def _round(client: Client, namespace: str, trial: Object, names: Sequence[str], simulation: Simulation) -> Round:
     simulation.lags.clear()
     before, started = await scrape(client), time.monotonic()
@@ -218,10 +226,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     open_execs = await _open_execs(client)
     released = time.monotonic()
     _print(f"all agents work after {working - started:.0f} s; now each ends")
-    for pod in simulation.working:  # as fast as the operator reconciles them: the lag is that of a busy operator
-        while simulation.released_and_waiting >= AT_ONCE:
-            await asyncio.sleep(0.01)
-        simulation.release(pod)
+    await _release_all(simulation)
     await _until_finished(client, len(names) + before.get("multistep_trials_finished_total", 0.0))
     finished, after = time.monotonic(), await scrape(client)
     _print(f"all finished after {finished - started:.0f} s")

@@ -43,7 +43,8 @@ def results(directory: Path, result: object, files: dict[str, bytes] | None = No
     return directory
 
 
-def test_a_trial_in_steps_has_the_shape_of_an_expectation(tmp_path: Path) -> None:
+def results_of_two_steps(tmp_path: Path) -> Path:
+    """Return the directory of a trial with files and links as artifacts of its first step."""
     directory = results(
         tmp_path,
         {
@@ -61,6 +62,11 @@ def test_a_trial_in_steps_has_the_shape_of_an_expectation(tmp_path: Path) -> Non
     (directory / "steps/a b/artifacts/run.sh").chmod(0o654)
     (directory / "steps/a b/artifacts/link").symlink_to("/etc/passwd")
     (directory / "steps/a b/artifacts/linked").symlink_to("deep")
+    return directory
+
+
+def test_a_trial_in_steps_has_the_shape_of_an_expectation(tmp_path: Path) -> None:
+    directory = results_of_two_steps(tmp_path)
     reported = status(
         rewards={"reward": 0.5},
         steps=[{"name": "a b", "rewards": {"reward": 0.5}}, {"name": "c", "exception": {"type": "RuntimeError"}}],

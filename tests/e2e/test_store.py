@@ -87,6 +87,16 @@ async def on_volume(given: Given, found: Object) -> bool:
     return (await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True)).returncode == 0
 
 
+def assert_same_artifacts(artifacts: Path, stored: Path) -> None:
+    """Compare fetched artifacts of AWKWARD with what it wrote, and with the object store."""
+    assert (artifacts / "binary").read_bytes() == (stored / "binary").read_bytes()
+    assert (artifacts / "binary").stat().st_size == 3_000_000 and os.access(artifacts / "binary", os.X_OK)
+    assert (artifacts / "empty").read_bytes() == b"" and (artifacts / "nothing").is_dir()
+    assert (artifacts / "größe 大.txt").read_text() == "grüße"
+    assert (artifacts / os.fsdecode(b"not-\xff-utf-8")).read_text() == (artifacts / "line\nbreak").read_text() == "x"
+    assert str((artifacts / "deep/link").readlink()) == "../binary"
+
+
 async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_was_away(
     given: Given, store: Store, tmp_path: Path
 ) -> None:
@@ -117,14 +127,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
     assert (code, out) == (0, "said\n"), err
     code, _, err = await multistep("results", name, str(tmp_path / "out"), "-n", given.namespace)
     assert code == 0, err
-    artifacts = tmp_path / "out/steps/a/artifacts"
-    stored = store.of(done) / "files"
-    assert (artifacts / "binary").read_bytes() == (stored / "steps/a/artifacts/binary").read_bytes()
-    assert (artifacts / "binary").stat().st_size == 3_000_000 and os.access(artifacts / "binary", os.X_OK)
-    assert (artifacts / "empty").read_bytes() == b"" and (artifacts / "nothing").is_dir()
-    assert (artifacts / "größe 大.txt").read_text() == "grüße"
-    assert (artifacts / os.fsdecode(b"not-\xff-utf-8")).read_text() == (artifacts / "line\nbreak").read_text() == "x"
-    assert str((artifacts / "deep/link").readlink()) == "../binary"
+    assert_same_artifacts(tmp_path / "out/steps/a/artifacts", store.of(done) / "files/steps/a/artifacts")
 
     await given.deleted(name)
 

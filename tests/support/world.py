@@ -62,8 +62,52 @@ def manifest(spec: Mapping[str, Any] | None = None, config: Json | None = None, 
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {"task": task, **(spec or {})}}
 
 
+class Observed:
+    """What is seen from outside of a trial: its object, its pods, its results."""
+
+    cluster: FakeCluster
+    volume: FakeVolume | Volume | None
+
+    @property
+    def object(self) -> Object:
+        return copy.deepcopy(self.cluster.objects[KIND, *KEY])
+
+    @property
+    def status(self) -> TrialStatus:
+        return parse_status(self.object)
+
+    @property
+    def kept(self) -> Results:
+        assert isinstance(self.volume, FakeVolume)
+        shipped = self.volume.results.get("shipped trial-uid")
+        return shipped or self.volume.results["trial-uid"]
+
+    @property
+    def pods(self) -> list[str]:
+        return [name for kind, _, name in self.cluster.objects if kind == "Pod"]
+
+    @property
+    def condition(self) -> tuple[str, str, str]:
+        """Return type, reason and message of the first True condition that is not Ready."""
+        held = next(each for each in self.status.conditions if each.status == "True" and each.type != "Ready")
+        return held.type, held.reason, held.message
+
+    @property
+    def runner(self) -> FakeRunner:
+        """Return the latest runner."""
+        return list(self.cluster.runners.values())[-1]
+
+    @property
+    def execs(self) -> int:
+        return sum(len(each.streams) for each in self.cluster.runners.values())
+
+    @property
+    def status_writes(self) -> int:
+        return sum(each.startswith("apply_status") for each in self.cluster.writes)
+
+
 @dataclass
-class World:
+class World(Observed):
     """One trial and everything around it.
 
     durations: seconds each phase takes, by "STEP/OPERATION" (default: it finishes when a client waits for it).
@@ -224,44 +268,7 @@ class World:
             self.cluster.runners[uid] = runner
         return self
 
-    # -- state
-
-    @property
-    def object(self) -> Object:
-        return copy.deepcopy(self.cluster.objects[KIND, *KEY])
-
-    @property
-    def status(self) -> TrialStatus:
-        return parse_status(self.object)
-
-    @property
-    def kept(self) -> Results:
-        assert isinstance(self.volume, FakeVolume)
-        shipped = self.volume.results.get("shipped trial-uid")
-        return shipped or self.volume.results["trial-uid"]
-
-    @property
-    def pods(self) -> list[str]:
-        return [name for kind, _, name in self.cluster.objects if kind == "Pod"]
-
-    @property
-    def condition(self) -> tuple[str, str, str]:
-        """Return type, reason and message of the first True condition that is not Ready."""
-        held = next(each for each in self.status.conditions if each.status == "True" and each.type != "Ready")
-        return held.type, held.reason, held.message
-
-    @property
-    def runner(self) -> FakeRunner:
-        """Return the latest runner."""
-        return list(self.cluster.runners.values())[-1]
-
-    @property
-    def execs(self) -> int:
-        return sum(len(each.streams) for each in self.cluster.runners.values())
-
-    @property
-    def status_writes(self) -> int:
-        return sum(each.startswith("apply_status") for each in self.cluster.writes)
+    # -- changes by others
 
     def pod_status(self, **status: Any) -> None:
         """Change the status of the only pod."""

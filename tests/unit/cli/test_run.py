@@ -8,20 +8,17 @@ import os
 import re
 import signal
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multistep.api.trial import parse_trial
-from multistep.cli.trial import fetch
-from multistep.cli.trial.fetch import ServicePath, WebAddress, locate
-from multistep.errors import ClusterError, StoreError, Unavailable
+from multistep.errors import ClusterError
 from multistep.kube.watch import WatchEvent
 
 from .conftest import TASK_TOML, Invoke
-from .fakes import FAILED, GATE, GOOD, RAISED, RESULTS, RESULTS_PATH, CliCluster, status, step
+from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step
 
 
 @pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (GATE, 1), (RAISED, 1), (FAILED, 3)])
@@ -206,125 +203,6 @@ def test_without_verification_tests_may_be_missing(task: Path, invoke: Invoke, c
     assert invoke("run", task, "--no-verify").exit_code == 2, "the oracle loads the task with all checks"
 
 
-def test_a_name_that_is_taken(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.put("MultiStepTrial", "t")
-    result = invoke("run", task, "--name", "t")
-    assert (result.exit_code, result.stderr) == (2, "error: trial 't' already exists: delete it, or choose another --name\n")
-
-
-@pytest.mark.parametrize("command", [("run",), ("sweep", "run")])
-@pytest.mark.parametrize(
-    ("trouble", "reported"),
-    [
-        (
-            {"missing_namespaces": ("evals",)},
-            "error: namespace 'evals' does not exist: create it with `kubectl create namespace evals`",
-        ),
-        ({"denied": ("MultiStepTrial", "TrialSweep")}, "is forbidden"),
-        ({"denied": ("ConfigMap",)}, "error: ConfigMap is forbidden"),
-        ({"denied": ("Secret",)}, "error: Secret is forbidden"),
-        ({"installed": False}, "install Multistep"),
-    ],
-)
-def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
-    task: Path,
-    invoke: Invoke,
-    cluster: CliCluster,
-    monkeypatch: pytest.MonkeyPatch,
-    command: tuple[str, ...],
-    trouble: Mapping[str, Any],
-    reported: str,
-) -> None:
-    def build(*_: object, **__: object) -> None:
-        raise AssertionError("built before the cluster was checked")
-
-    monkeypatch.setattr("multistep.cli.trial.run_trial.build_image", build)
-    (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
-    (task / "environment").mkdir()
-    (task / "environment/Dockerfile").write_text("FROM scratch\n")
-    for name, value in trouble.items():
-        setattr(cluster, name, value)
-    result = invoke(*command, task, "-n", "evals", "--agent-env", "A=b")
-    assert result.exit_code == 2 and reported in result.stderr, result.stderr
-    assert cluster.objects == {}
-
-
-def test_no_cluster(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.reachable = False
-    assert invoke("run", task).exit_code == 4
-
-
-def test_no_kubeconfig(task: Path, invoke: Invoke) -> None:
-    result = invoke("run", task)
-    assert result.exit_code == 4
-    assert result.stderr.endswith("error: no kubeconfig names a cluster: set $KUBECONFIG, or use --kubeconfig and --context\n")
-
-
-def test_a_cluster_without_multistep(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.installed = False
-    result = invoke("run", task)
-    assert result.exit_code == 2 and "install Multistep" in result.stderr
-
-
-def test_a_refused_trial_leaves_nothing_behind(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.create_fails = ClusterError("spec is invalid", status=422)
-    result = invoke("run", task, "--agent-env", "A=b")
-    assert (result.exit_code, result.stderr) == (2, "error: spec is invalid\n")
-    assert cluster.objects == {}
-
-
-def test_a_trial_that_cannot_have_what_it_needs_is_withdrawn(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.apply_fails = ClusterError("exceeded quota: objects", status=403)
-    result = invoke("run", task, "--agent-env", "A=b")
-    assert (result.exit_code, result.stderr) == (2, "error: exceeded quota: objects\n")
-    assert cluster.objects == {}
-
-
-def test_control_c_while_it_is_submitted_leaves_nothing_behind(
-    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def interrupted(manifest: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        if not dry_run:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(60)
-        return manifest
-
-    monkeypatch.setattr(cluster, "apply", interrupted)
-    assert invoke("run", task).exit_code == 130
-    assert cluster.objects == {}
-
-
-def test_nothing_is_ever_there_that_no_trial_owns(
-    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every ConfigMap and Secret has an owner from its creation, because the command may be killed at any moment."""
-    store = cluster._store
-
-    def checked(manifest: Mapping[str, Any]) -> Any:
-        stored = store(manifest)
-        trials = {each["metadata"]["uid"] for each in cluster.of("MultiStepTrial")}
-        for each in (*cluster.of("ConfigMap"), *cluster.of("Secret")):
-            assert {owner["uid"] for owner in each["metadata"]["ownerReferences"]} == trials
-        return stored
-
-    monkeypatch.setattr(cluster, "_store", checked)
-    assert invoke("run", task, "--var", "A=b").exit_code == 0
-    assert len(cluster.of("ConfigMap")) == len(cluster.of("Secret")) == 1
-
-
-def test_a_lost_answer_is_found(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    create = cluster.create
-
-    async def lose(manifest: Mapping[str, Any], *, dry_run: bool = False, **options: Any) -> Any:
-        created = await create(manifest, dry_run=dry_run, **options)
-        if dry_run:
-            return created
-        raise Unavailable("connection reset")
-
-    monkeypatch.setattr(cluster, "create", lose)
-    assert invoke("run", task).exit_code == 0
-
-
 def test_a_deleted_trial_has_failed(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [{"phase": "Deleted"}]
     result = invoke("run", task)
@@ -362,127 +240,3 @@ def test_detached(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert result.exit_code == 0
     assert re.fullmatch(r"my-task-oracle-\w{5}\n", result.stdout)
     assert len(cluster.of("MultiStepTrial")) == 1
-
-
-def test_results_are_fetched(task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
-    assert invoke("run", task, "--results", tmp_path / "out").exit_code == 0
-    assert (tmp_path / "out/result.json").read_text() == "{}"
-
-
-@pytest.mark.parametrize(("end", "code"), [(GOOD, 4), (GATE, 1)])
-def test_lost_results_do_not_hide_the_outcome(
-    task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path, end: Mapping[str, Any], code: int
-) -> None:
-    cluster.story, cluster.served = [end], {}
-    result = invoke("run", task, "--results", tmp_path / "out")
-    assert result.exit_code == code and "Complete" in result.stdout
-    assert "error: results were not fetched: no results exist at service://multistep/..." in result.stderr
-
-
-def test_show(invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
-    assert invoke("show", "t").stdout.endswith("t Complete, reward 1: ran 1 steps\n")
-    assert json.loads(invoke("show", "t", "-o", "json").stdout)["outcome"] == "Complete"
-    assert invoke("show", "other").exit_code == 2
-
-
-def test_the_place_of_the_results_in_an_object_store_is_reported(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
-    cluster.put("MultiStepTrial", "t", status={**GOOD, "resultsStore": "s3://b/p/evals/t/1"})
-    reported = "its results are in the object store: s3://b/p/evals/t/1\n"
-    assert invoke("show", "t").stdout.endswith(reported)
-    assert invoke("results", "t", tmp_path / "out").stderr.endswith(reported)
-
-
-def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
-    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
-    result = invoke("results", "t", tmp_path / "out")
-    assert result.exit_code == 0 and result.stderr.endswith(f"1 files (2 B) are in {tmp_path / 'out'}\n")
-    again = invoke("results", "t", tmp_path / "out")
-    assert again.exit_code == 2 and "is not empty" in again.stderr
-    assert invoke("results", "t", tmp_path / "out", "--force").exit_code == 0
-
-
-@pytest.mark.parametrize(("document", "code", "reported"), [(status("Running"), 2, "is Running"), (FAILED, 4, "has no results")])
-def test_there_are_no_results(
-    invoke: Invoke, cluster: CliCluster, tmp_path: Path, document: dict[str, Any], code: int, reported: str
-) -> None:
-    cluster.put("MultiStepTrial", "t", status=document)
-    result = invoke("results", "t", tmp_path / "out")
-    assert result.exit_code == code and reported in result.stderr
-
-
-def test_results_of_a_deleted_trial_are_elsewhere(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
-    result = invoke("results", "t", tmp_path / "out", "-n", "evals")
-    assert result.exit_code == 2
-    assert "trial 't' does not exist in namespace 'evals'" in result.stderr
-    assert "may still be on the operator's volume, in evals/t/" in result.stderr and "docs/operations.md" in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_results_that_are_no_tar(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
-    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
-    cluster.served[RESULTS_PATH] = b"<html>"
-    assert invoke("results", "t", tmp_path / "out").exit_code == 4
-
-
-@pytest.mark.parametrize(
-    ("uri", "place"),
-    [
-        (RESULTS, ServicePath(RESULTS_PATH)),
-        ("http://127.0.0.1:8080/results/x", WebAddress("http://127.0.0.1:8080/results/x")),
-        ("service://a/b:80/x/%2e", ServicePath("/api/v1/namespaces/a/services/b:80/proxy/x/%2e")),
-    ],
-)
-def test_where_results_are(uri: str, place: object) -> None:
-    assert locate(uri) == place
-
-
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "service://ns", "service://ns/svc", "file:///etc/passwd", "http:///x", ""])
-def test_where_results_cannot_be(uri: str) -> None:
-    with pytest.raises(StoreError, match="does not support"):
-        locate(uri)
-
-
-class Replaced(CliCluster):
-    """A cluster whose operator is unreachable for the first few requests."""
-
-    def __init__(self, *codes: int) -> None:
-        super().__init__()
-        self.codes = list(codes)
-        self.served = {"/api/v1/namespaces/m/services/s:http/proxy/results/t": b"body"}
-
-    async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
-        if self.codes:
-            raise Unavailable("no endpoints available", status=self.codes.pop(0))
-        async for chunk in super().raw_stream(path):
-            yield chunk
-
-
-@pytest.mark.parametrize(("codes", "patience", "comes"), [([503, 503], 20.0, True), ([503], -1.0, False), ([500], 20.0, False)])
-async def test_an_operator_that_is_being_replaced_is_waited_for(
-    codes: list[int], patience: float, comes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(fetch, "_PATIENCE_SECONDS", patience)
-    with nullcontext() if comes else pytest.raises(Unavailable, match="no endpoints"):
-        found = [chunk async for chunk in fetch._read(Replaced(*codes), "service://m/s:http/results/t")]
-        assert found == [b"body"]
-
-
-@pytest.mark.parametrize(("status_code", "reported"), [(200, ""), (404, "no results exist at")])
-async def test_results_over_http(status_code: int, reported: str) -> None:
-    from aiohttp import web
-    from aiohttp.test_utils import TestServer
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(status=status_code, body=b"body")
-
-    app = web.Application()
-    app.router.add_get("/results/t", answer)
-    async with TestServer(app) as server:
-        url = str(server.make_url("/results/t"))
-        if reported:
-            with pytest.raises(StoreError, match=reported):
-                [chunk async for chunk in fetch._read(CliCluster(), url)]
-        else:
-            assert b"".join([chunk async for chunk in fetch._read(CliCluster(), url)]) == b"body"

@@ -1,6 +1,7 @@
+"""What the status of a trial shows."""
+
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,33 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import MultiStepTrial, parse_status, parse_trial
+from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import status
-from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.journal import AGENT, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
 from multistep.engine.status_size import (
-    MAX_REWARD_KEYS,
-    MAX_STATUS_BYTES,
-    bounded,
-    bounded_rewards,
-    reward_text,
-    status_bytes,
     to_json,
 )
+from tests.unit.engine.status_cases import NOW, run, trial
 
-NOW = 1_700_000_000.7
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-
-
-def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
-    """Return a trial of generation 3, read back from the API server with this status."""
-    made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
-    return parse_trial({**made, "status": to_json(former) if former else {}})
-
-
-def run(name: str = "a", **fields: Any) -> StepRun:
-    return StepRun(name, **{"started_at": 10.0, "completed_at": 20.0, "phase": "artifacts", **fields})
 
 
 def holding(made: TrialStatus) -> dict[str, str]:
@@ -243,147 +228,6 @@ def test_a_whole_and_a_bare_step_can_be_read_back() -> None:
     whole = run(rewards={"a": 1}, exception=exception, collected=Collected((), 2, 7), gate_passed=False, phase="failed")
     for made in (whole, StepRun("b", phase="setup")):
         assert status.step_run(status.step_status(made)) == made
-
-
-# size limits
-
-
-@pytest.mark.parametrize(
-    ("message", "wanted"),
-    [
-        ("short", "short"),
-        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
-        ("Grüße 🎉", "Grüße 🎉"),
-        ("\x1b[31mred\x00\x7f\x85\ufffe", "?[31mred????"),
-        ("\ud800 alone", "? alone"),
-        ("x" * 1024, "x" * 1024),
-        ("a" * 2000 + "b" * 2000, "a" * 509 + " ... " + "b" * 509),
-    ],
-)
-def test_messages_are_bounded_and_shown_safely(message: str, wanted: str) -> None:
-    assert bounded(message) == wanted
-
-
-@given(st.text())
-def test_any_message_fits(message: str) -> None:
-    shown = bounded(message * 50)
-    assert len(shown) <= 1024
-    shown.encode()
-    assert bounded(shown) == shown
-
-
-@pytest.mark.parametrize(
-    ("rewards", "wanted"),
-    [
-        (None, None),
-        ({}, {}),
-        ({"a": 1, "b": 0.5}, {"a": 1, "b": 0.5}),
-        ({"a": 2**53 - 1, "b": -(2**53) + 1}, {"a": 2**53 - 1, "b": -(2**53) + 1}),
-        ({"a": 2**60 + 1}, {"a": float(2**60)}),
-        ({"a": 10**400, "b": 1}, {"b": 1}),
-        ({"a" * 128: 1, "b" * 129: 2}, {"a" * 128: 1}),
-        ({"": 1, "🎉": 2, "new\nline": 3, "\x00": 4, "\ud800": 5}, {"": 1, "🎉": 2}),
-    ],
-)
-def test_rewards_in_a_status_are_bounded(rewards: dict[str, float | int] | None, wanted: object) -> None:
-    assert bounded_rewards(rewards) == wanted
-
-
-def test_the_key_reward_is_kept_whatever_stands_before_it() -> None:
-    rewards = {f"k{number}": number for number in range(100)} | {"reward": 0.5}
-    shown = bounded_rewards(rewards)
-    assert shown and len(shown) == MAX_REWARD_KEYS
-    assert shown["reward"] == 0.5
-    assert list(shown)[:2] == ["k0", "k1"]
-
-
-@given(st.dictionaries(st.text(max_size=200), st.floats(allow_nan=False, allow_infinity=False) | st.integers(), max_size=80))
-def test_any_rewards_can_be_written(rewards: dict[str, float | int]) -> None:
-    shown = bounded_rewards(rewards)
-    assert shown is not None and len(shown) <= MAX_REWARD_KEYS
-    text = json.dumps(shown, allow_nan=False).encode()
-    assert json.loads(text) == shown
-    assert all(isinstance(value, float) or abs(value) < 2**53 for value in shown.values())
-
-
-@pytest.mark.parametrize(
-    ("rewards", "text"),
-    [
-        (None, None),
-        ({}, None),
-        ({"reward": 1}, "1"),
-        ({"reward": 0.123456, "other": 2}, "0.1235"),
-        ({"b": 1, "a": 0.5}, "a=0.5, b=1"),
-        ({"x" * 100: 1}, "x" * 60),
-    ],
-)
-def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: str | None) -> None:
-    assert reward_text(rewards) == text
-
-
-def hostile(number: int) -> StepRun:
-    """Return a step of the largest size that a verifier and an agent can cause."""
-    rewards = {f"{number}-{key}-{'🎉' * 30}": 1e-300 for key in range(80)}
-    return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
-
-
-def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
-    journal = Journal(steps=[hostile(number) for number in range(100)], rewards=hostile(0).rewards)
-    made = trial()
-    for attempt in (1, 2):
-        was_started = status.attempt_started(made, attempt, f"t-{attempt}", "task", None, NOW)
-        running = status.running(trial(was_started), journal, NOW)
-        made = trial(status.attempt_failed(trial(running), "Evicted", "🎉" * 5000, NOW))
-    for last in (status.complete(made, journal, "uri", NOW), status.running(made, journal, NOW)):
-        content = to_json(last)
-        assert status_bytes(content) <= MAX_STATUS_BYTES
-        assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
-        assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
-        assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
-        assert to_json(parse_status({"status": content})) == content  # a status that was read causes no new write
-
-
-def long_step(number: int, message: str = "") -> StepRun:
-    """Return a step with a long name, several rewards, timings of all phases, files and a gate."""
-    rewards = {"reward": 0.8333333333, **{f"rubric-{key}-of-the-judge": 0.123456789 for key in range(4)}}
-    timings = dict.fromkeys((SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS), (1000.0, 2234.567))
-    return run(
-        f"step-{number:03}-reproduce-the-reported-failure-and-fix-it-without-a-regression",
-        rewards=rewards, timings=timings, collected=Collected(count=12, bytes=123456), gate_passed=True,
-        exception=StepException("AgentTimeoutError", message, "agent") if message else None,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("message", ["", "x" * 5000])
-@pytest.mark.parametrize("lost", [0, 3])
-def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) -> None:
-    journal = Journal(steps=[long_step(number, message) for number in range(100)], rewards={"reward": 0.5})
-    made = trial()
-    for number in range(lost):
-        made = trial(
-            status.attempt_failed(trial(status.running(made, journal, NOW)), "Evicted", "the node is under pressure", NOW + number)
-        )
-    content = to_json(status.complete(made, journal, "https://results/" + "x" * 200, NOW))
-    assert status_bytes(content) <= MAX_STATUS_BYTES
-    assert [step["rewards"] for step in content["steps"]] == [each.rewards for each in journal.steps]
-    assert len(content["attempts"]) == lost
-
-
-def test_an_ordinary_trial_is_described_in_full() -> None:
-    steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
-    content = to_json(status.complete(trial(), Journal(steps=steps), "uri", NOW))
-    assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
-    assert content["steps"][99]["durations"] == {"agent": 1.0}
-    few = Journal(steps=steps[:20])
-    lost = status.attempt_failed(trial(status.running(trial(), few, NOW)), "Evicted", "x", NOW)
-    content = to_json(status.complete(trial(lost), few, "uri", NOW))
-    assert content["attempts"][0]["steps"] == content["steps"]
-
-
-@pytest.mark.parametrize(("seconds", "year"), [(-1e10, 1970), (0.0, 1970), (4e9, 2096), (2.0**53, 9999)])
-def test_any_time_a_runner_reports_can_be_shown(seconds: float, year: int) -> None:
-    shown = status.step_status(run(started_at=seconds, completed_at=seconds)).start_time
-    assert shown and shown.year == year
 
 
 # -- suspended

@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
-from multistep.kube.client import FIELD_MANAGER, Client
 from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Cluster
-from multistep.kube.requests import Http, pause_seconds
+from multistep.kube.requests import pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
-from tests.support.api_server import ApiServer, serve
+from tests.unit.kube.api_answers import POD, client_of, page, status
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("requests", "watch"):
-        monkeypatch.setattr(f"multistep.kube.{module}.pause_seconds", lambda *_: 0.0)
-    monkeypatch.setattr("multistep.kube.gate.MAX_PAUSE_SECONDS", 0.0)
-
-
-@asynccontextmanager
-async def client_of(
-    *answers: Answer | Any, field_manager: str = FIELD_MANAGER, **options: Any
-) -> AsyncIterator[tuple[Client, ApiServer]]:
-    """Run a client of a server that returns these responses in order, and then the last one repeatedly."""
-    left = list(answers)
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        if not callable(answer):
-            return web.json_response(answer)
-        response = await answer(request)
-        assert isinstance(response, web.StreamResponse)
-        return response
-
-    async with serve(handle) as server, Client(Http(server.connection(), **options), field_manager=field_manager) as client:
-        yield client, server
-
-
-def status(code: int, reason: str = "", message: str = "because", **headers: str) -> Answer:
-    async def answer(_request: web.Request) -> web.StreamResponse:
-        reported = {"kind": "Status", "reason": reason, "message": message}
-        return web.json_response(reported, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()})
-
-    return answer
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 async def test_the_client_is_a_cluster() -> None:
@@ -214,11 +174,6 @@ async def test_a_delete_names_the_uid_it_means() -> None:
     }
 
 
-def page(names: list[str], more: str = "") -> dict[str, Any]:
-    items = [{"metadata": {"name": name, "uid": name, "resourceVersion": "1"}} for name in names]
-    return {"metadata": {"resourceVersion": "9", "continue": more}, "items": items}
-
-
 async def test_a_list_is_read_page_by_page() -> None:
     async with client_of(page(["a"], "next"), page(["b"])) as (client, server):
         trials = await client.list_all(TRIALS, label_selector="x=y")
@@ -286,104 +241,6 @@ async def test_an_object_without_a_namespace_goes_to_the_clients() -> None:
     assert server.seen[1][1].startswith("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/c")
 
 
-def stream(*events: tuple[str, dict[str, Any]], cut: bool = False) -> Answer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for type, object in events:
-            await response.write(json.dumps({"type": type, "object": object}).encode() + b"\n")
-        if cut and request.transport is not None:
-            request.transport.abort()
-        return response
-
-    return answer
-
-
-def pod(name: str, version: str, **more: str) -> dict[str, Any]:
-    return {"kind": "Pod", "metadata": {"name": name, "uid": name, "resourceVersion": version}, **more}
-
-
-async def follow(client: Client, count: int) -> list[tuple[str, str, str]]:
-    seen: list[tuple[str, str, str]] = []
-    async for event in client.watch(PODS, "ns"):
-        metadata = event.object["metadata"]
-        seen.append((event.type, metadata["name"], metadata["resourceVersion"]))
-        if len(seen) == count:
-            return seen
-    raise AssertionError("a watch never ends by itself")
-
-
-async def test_a_watch_lists_then_follows_and_continues_where_it_was() -> None:
-    first = stream(("MODIFIED", pod("a", "10")), ("BOOKMARK", pod("", "15")))
-    second = stream(("ADDED", pod("b", "16")), ("DELETED", pod("a", "17")))
-    async with client_of(page(["a"]), first, second) as (client, server):
-        assert await follow(client, 4) == [
-            ("ADDED", "a", "1"),
-            ("MODIFIED", "a", "10"),
-            ("ADDED", "b", "16"),
-            ("DELETED", "a", "17"),
-        ]
-    assert "resourceVersion=9&" in server.seen[1][1]
-    assert "resourceVersion=15&" in server.seen[2][1]
-
-
-@pytest.mark.parametrize("gone", [stream(("ERROR", {"code": 410, "reason": "Expired"})), status(410, "Expired")])
-async def test_after_a_gap_only_differences_are_reported(gone: Answer) -> None:
-    later = {"metadata": {"resourceVersion": "20"}, "items": [pod("a", "1"), pod("c", "18"), pod("d", "19")]}
-    async with client_of(page(["a", "b", "c"]), gone, later, stream()) as (client, _):
-        seen = await follow(client, 6)
-    assert seen[3:] == [("DELETED", "b", "1"), ("MODIFIED", "c", "18"), ("ADDED", "d", "19")]
-
-
-async def test_a_watch_survives_cuts_and_large_objects() -> None:
-    large = stream(("ADDED", pod("a", "10", filler="x" * 2_000_000)), cut=True)
-    async with client_of(page([]), status(503), large, stream(("DELETED", pod("a", "11")))) as (client, _):
-        assert [type for type, *_ in await follow(client, 2)] == ["ADDED", "DELETED"]
-
-
-def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the attempts for which a watch asked for a back-off."""
-    pauses: list[int] = []
-
-    def pause(attempt: int) -> float:
-        pauses.append(attempt)
-        return 0.0
-
-    monkeypatch.setattr("multistep.kube.watch.pause_seconds", pause)
-    return pauses
-
-
-@pytest.mark.parametrize("answers", [[stream()], [stream(("ERROR", {"code": 410})), page([])]])
-async def test_watches_that_end_at_once_and_a_repeated_410_are_retried_with_back_off(
-    answers: list[Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses = recorded_pauses(monkeypatch)
-    async with client_of(page([]), *answers * 10, stream(("ADDED", pod("a", "10")))) as (client, _):
-        await follow(client, 1)
-    assert pauses == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
-
-
-async def test_after_a_watch_that_lasted_the_next_one_starts_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses = recorded_pauses(monkeypatch)
-    monkeypatch.setattr("multistep.kube.watch.SHORT_SECONDS", 0.0)
-    async with client_of(page([]), stream(), stream(), stream(("ADDED", pod("a", "10")))) as (client, _):
-        await follow(client, 1)
-    assert pauses == []
-
-
-async def test_a_watch_of_a_server_that_stays_away_ends() -> None:
-    async with client_of(page([]), status(503)) as (client, _):
-        with pytest.raises(Unavailable):
-            await follow(client, 1)
-
-
-async def test_a_forbidden_watch_ends_at_once() -> None:
-    async with client_of(page([]), status(403, "Forbidden")) as (client, server):
-        with pytest.raises(ClusterError, match="because"):
-            await follow(client, 1)
-    assert len(server.seen) == 2
-
-
 async def test_a_body_is_streamed_and_a_cut_one_is_no_whole_one() -> None:
     async def body(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "300000"})
@@ -400,88 +257,6 @@ async def test_a_body_is_streamed_and_a_cut_one_is_no_whole_one() -> None:
         with pytest.raises(Unavailable):
             async for _ in client.raw_stream("/api/v1/x:80/proxy/f"):
                 pass
-
-
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: k, user: u, namespace: team}}}}]
-clusters: [{{name: k, cluster: {{server: "{server}"}}}}]
-users: [{{name: u, user: {user}}}]
-"""
-
-
-@asynccontextmanager
-async def connected(tmp_path: Path, server: ApiServer, user: object) -> AsyncIterator[Client]:
-    path = tmp_path / "config"
-    path.write_text(KUBECONFIG.format(server=server.url, user=json.dumps(user)))
-    async with await Client.connect(kubeconfig=str(path)) as client:
-        yield client
-
-
-def only(token: str) -> Answer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Authorization") != f"Bearer {token}":
-            return web.json_response({"message": "who are you", "reason": "Unauthorized"}, status=401)
-        return web.json_response(POD)
-
-    return answer
-
-
-async def test_a_kubeconfig_reports_server_token_and_namespace(tmp_path: Path) -> None:
-    async with serve(only("t0")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
-        assert client.namespace == "team"
-        await client.create(POD)
-
-
-async def test_a_token_that_was_refused_is_asked_for_again(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("old")
-    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "sh",
-        "args": ["-c", f"printf '{credential}' \"$(cat {token})\""],
-        "interactiveMode": "Never",
-    }
-    async with serve(only("new")) as server, connected(tmp_path, server, {"exec": plugin}) as client:
-        token.write_text("new")
-        await asyncio.gather(*(client.create(POD) for _ in range(3)))
-        await client.create(POD)
-    asked = [authorization for _, _, authorization, _ in server.seen]
-    assert asked.count("Bearer old") == 3
-    assert asked[-1] == "Bearer new"
-
-
-async def test_a_token_that_stays_refused_is_an_error(tmp_path: Path) -> None:
-    async with serve(only("none")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
-        with pytest.raises(ClusterError, match="who are you") as caught:
-            await client.create(POD)
-    assert caught.value.status == 401
-
-
-@pytest.mark.parametrize("content", [None, "", "[]", "current-context: x", "{"])
-async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "config"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(Unavailable, match="no usable cluster configuration"):
-        await Client.connect(kubeconfig=str(path))
-
-
-@pytest.mark.parametrize(
-    ("no_proxy", "proxy"),
-    [("", "http://proxy:1"), ("10.0.0.0/8", None), ("10.1.2.3", None), ("example.org", "http://proxy:1")],
-)
-def test_the_environments_proxy_is_used_unless_it_is_excepted(
-    monkeypatch: pytest.MonkeyPatch, no_proxy: str, proxy: str | None
-) -> None:
-    from multistep.kube.connection import _proxy_of_environment
-
-    monkeypatch.setenv("https_proxy", "http://proxy:1")
-    monkeypatch.setenv("no_proxy", no_proxy)
-    assert _proxy_of_environment("https://10.1.2.3:6443") == proxy
 
 
 def test_pauses_grow_and_stay_bounded() -> None:

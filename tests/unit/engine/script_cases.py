@@ -1,0 +1,70 @@
+"""Tasks for tests of the script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from multistep.api.layout import StepLayout
+from tests.support.played import IMAGE, THREE, Played, plan, play, rewarded
+
+EVERYTHING = f"""
+artifacts = ["/app/shared"]
+{IMAGE}workdir = "/app"
+[environment.env]
+E = "environment"
+[environment.healthcheck]
+command = "up"
+[solution.env]
+S = "solution"
+[agent]
+user = "alice"
+[verifier]
+user = "judge"
+[verifier.env]
+V = "verifier"
+[[verifier.collect]]
+command = "hook-of-task"
+[[steps]]
+name = "a"
+min_reward = 0.5
+artifacts = [{{source = "/app/own", exclude = ["*.o"]}}]
+[steps.agent]
+timeout_sec = 60
+[steps.verifier]
+timeout_sec = 30
+[[steps.verifier.collect]]
+command = "hook-of-step"
+user = "bob"
+timeout_sec = 9
+[steps.healthcheck]
+command = "ready"
+retries = 2
+[[steps]]
+name = "b"
+"""
+FULL = StepLayout("do it", workdir=True, setup=True, tests=True, test_script=True, solution=True, solve_script=True)
+SHARED = StepLayout(tests=True, test_script=True)
+
+
+def everything(results: Mapping[str, Mapping[str, Any]] | None = None, **changes: Any) -> Played:
+    made = plan(EVERYTHING, steps={"a": FULL}, root=SHARED, environment_files=True)
+    return play(made, results, **changes)
+
+
+# -- errors: table (e)
+
+ALL = ["a", "b", "c"]
+ABORT, CONTINUE = {"onAgentError": "Abort"}, {"onAgentError": "Continue"}
+NO_REWARD = rewarded()
+STARTED_NOT = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user alice"}}
+
+
+# -- gates, early stop, the trial's reward
+
+GATED = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 0.5\n')
+
+
+# -- single-step tasks
+
+SINGLE = IMAGE + "[verifier]\ntimeout_sec = 7\n"

@@ -1,0 +1,21 @@
+"""Decisions about the pod of a separate verifier."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.engine.lifecycle_cases import GONE, after, judging, near, pod
+from tests.unit.engine.verifier_table import NO_POD, VERIFIERS
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
+    """Decide about a verifier's pod while the agent's pod runs."""
+    situation, facts, wanted = VERIFIERS[name]
+    agents = NO_POD if name == "complete" else pod()
+    decision = after(situation, agents, verifier=facts)
+    assert decision == near(decision, wanted)
+
+
+def test_the_agents_pod_matters_more_than_the_verifiers() -> None:
+    assert after(judging(), None, verifier=None) == GONE

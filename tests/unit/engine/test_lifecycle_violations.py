@@ -1,0 +1,99 @@
+"""Runners and containers that break the protocol, and pods that are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multistep.api.trial_status import (
+    VerifierStatus,
+)
+from multistep.engine import pod_start
+from multistep.engine.decisions import (
+    Drive,
+    Fail,
+    FailAttempt,
+    PhaseDied,
+    ProtocolViolation,
+    Situation,
+)
+from multistep.engine.lifecycle import decide
+from tests.unit.engine.lifecycle_cases import NOW, began, pod, starting
+
+
+def test_a_pod_that_is_lost_fails_its_attempt_whatever_its_runner_reports() -> None:
+    output = ProtocolViolation("gibberish", NOW - 1000, times=50)
+    decision = decide(Situation(began(), pod(disruption="EvictionByEvictionAPI"), "t-1", NOW, 60.0, violation=output))
+    assert isinstance(decision, FailAttempt)
+
+
+@pytest.mark.parametrize(
+    ("changes", "still"),
+    [
+        ({}, False),
+        ({"waiting_reason": "ContainerCreating"}, False),
+        ({"unschedulable": "0/1 nodes are available"}, True),
+        ({"waiting_reason": "ImagePullBackOff"}, True),
+    ],
+)
+def test_a_pod_stands_still_when_it_waits_for_more_than_its_node(changes: dict[str, str], still: bool) -> None:
+    assert pod_start.is_stuck(starting(**changes)) is still
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({}, True),
+        ({"waiting_reason": "PodInitializing"}, True),
+        ({"waiting_reason": "ImagePullBackOff"}, False),
+        ({"unschedulable": "0/1 nodes are available"}, False),
+        ({"gates": ("kueue.x-k8s.io/admission",)}, False),
+        ({"running": True}, False),
+        ({"terminated": True}, False),
+        ({"deleting": True}, False),
+        ({"phase": "Failed"}, False),
+    ],
+)
+def test_a_pod_is_on_its_way_while_there_is_nothing_to_decide_about_it(changes: dict[str, Any], waits: bool) -> None:
+    assert pod_start.is_starting(starting(**changes)) is waits
+
+
+@pytest.mark.parametrize(("times", "seconds", "ends"), [(4, 1000, False), (5, 89, False), (5, 90, True)])
+def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(times: int, seconds: float, ends: bool) -> None:
+    output = ProtocolViolation("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=output))
+    assert (decision != Drive()) is ends
+    if ends:
+        message = "a process in the container killed the exec session 5 times in a row; last: exit code 137"
+        assert decision == Fail("ExecSessionsKilled", message)
+
+
+def test_contradictory_records_end_the_trial_as_tampered() -> None:
+    output = ProtocolViolation("no records", NOW - 60, times=5, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="c"), "t-1", NOW, 60.0, violation=output))
+    assert decision == Fail("Tampered", "the runner's records contradicted the status 5 times in a row; last: no records")
+
+
+def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_reports() -> None:
+    output = ProtocolViolation("no records", NOW - 1000, times=50, reason="Tampered")
+    decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, violation=output))
+    assert decision == FailAttempt("ContainerRestarted", "pod t-1 runs container d, not c")
+
+
+@pytest.mark.parametrize(("known", "seen"), [(None, "d"), ("c", ""), ("c", "c")])
+def test_a_container_that_is_not_known_to_be_another_is_the_same(known: str | None, seen: str) -> None:
+    assert decide(Situation(began(container_id=known), pod(container_id=seen), "t-1", NOW, 60.0)) == Drive()
+
+
+@pytest.mark.parametrize(
+    ("agents", "verifiers", "charged"),
+    [({"terminated": True, "exit_code": 2}, {}, "agent"), ({}, {"terminated": True, "exit_code": 2}, None)],
+)
+def test_the_end_of_the_agents_container_while_another_pod_verifies_is_charged_to_the_agent(
+    agents: dict[str, Any], verifiers: dict[str, Any], charged: str | None
+) -> None:
+    verified = began(current_step="a", container_id="c", verifier=VerifierStatus(pod_name="t-1-v0", pod_uid="v"))
+    verifier = pod(name="t-1-v0", uid="v", container_id="d", **verifiers)
+    decision = decide(Situation(verified, pod(container_id="c", **agents), "t-1", NOW, 60.0, verifier=verifier))
+    assert isinstance(decision, PhaseDied) and decision.phase == charged

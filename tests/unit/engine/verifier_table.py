@@ -1,0 +1,60 @@
+"""The table of situations with the pod of a separate verifier, and what is decided in each."""
+
+from __future__ import annotations
+
+from multistep.api.trial_status import (
+    VerifierStatus,
+)
+from multistep.engine.decisions import (
+    AdoptVerifierPod,
+    CleanUp,
+    CreateVerifierPod,
+    Drive,
+    Fail,
+    FailAttempt,
+    PhaseDied,
+    PodFacts,
+    Wait,
+)
+from tests.unit.engine.lifecycle_cases import (
+    FULL_DISK,
+    LOW_NODE,
+    NOW,
+    TOO_SLOW,
+    finished,
+    judge,
+    judging,
+)
+from tests.unit.engine.lifecycle_table import Row
+
+OF_A = "the verifier of step a: "
+NO_POD: PodFacts | None = None
+VERIFIERS: dict[str, Row] = {
+    "named": (judging(None), NO_POD, CreateVerifierPod()),
+    "made": (judging(None), judge(), AdoptVerifierPod()),
+    "running": (judging(), judge(), Drive()),
+    "starting": (
+        judging(),
+        judge(running=False, scheduled_at=NOW - 10),
+        Wait("PodStarting", "attempt 1: waiting for pod t-1-v0", 30),
+    ),
+    "too slow": (
+        judging(),
+        judge(running=False, scheduled_at=NOW - 60),
+        Fail("EnvironmentStartTimeout", OF_A + TOO_SLOW.replace("t-1", "t-1-v0"), "EnvironmentStartTimeoutError"),
+    ),
+    "gone": (judging(), NO_POD, FailAttempt("PodDeleted", f"{OF_A}pod t-1-v0 was deleted by another client")),
+    "another's": (
+        judging(),
+        judge(owner_uid="x"),
+        Fail("PodNameTaken", f"{OF_A}a pod named t-1-v0 exists and belongs to another owner; delete or rename it"),
+    ),
+    "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), FailAttempt("Evicted", OF_A + LOW_NODE)),
+    "disk filled": (judging(), judge(reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", OF_A + FULL_DISK)),
+    "the runner could not be brought": (
+        judging(),
+        judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),
+        FailAttempt("RunnerInstallFailed", f"{OF_A}the init container of pod t-1-v0 ended with status 1 (Error)"),
+    ),
+    "complete": (finished(verifier=VerifierStatus(pod_name="t-1-v0")), judge(), CleanUp(0.0, None)),
+}

@@ -1,0 +1,48 @@
+"""An API server with prepared answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from multistep.kube.client import FIELD_MANAGER, Client
+from multistep.kube.requests import Http
+from tests.support.api_server import ApiServer, serve
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}}
+
+
+@asynccontextmanager
+async def client_of(
+    *answers: Answer | Any, field_manager: str = FIELD_MANAGER, **options: Any
+) -> AsyncIterator[tuple[Client, ApiServer]]:
+    """Run a client of a server that returns these responses in order, and then the last one repeatedly."""
+    left = list(answers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if not callable(answer):
+            return web.json_response(answer)
+        response = await answer(request)
+        assert isinstance(response, web.StreamResponse)
+        return response
+
+    async with serve(handle) as server, Client(Http(server.connection(), **options), field_manager=field_manager) as client:
+        yield client, server
+
+
+def status(code: int, reason: str = "", message: str = "because", **headers: str) -> Answer:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        reported = {"kind": "Status", "reason": reason, "message": message}
+        return web.json_response(reported, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+    return answer
+
+
+def page(names: list[str], more: str = "") -> dict[str, Any]:
+    items = [{"metadata": {"name": name, "uid": name, "resourceVersion": "1"}} for name in names]
+    return {"metadata": {"resourceVersion": "9", "continue": more}, "items": items}

@@ -1,0 +1,37 @@
+"""Fetch tasks from real servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.errors import SourceError
+from multistep.sources import child
+from multistep.sources.bundle import Bundle
+from multistep.sources.cache import Cache
+from multistep.sources.fetch.request import Fetched, Request, Rules
+
+
+async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:
+    """Fetch in the child process, put the task into the cache, and read it back."""
+    found = await child.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
+    if found.file:
+        cache.put(request.key(found.revision), found)
+    kept = cache.find(request.key(found.revision))
+    assert kept is not None
+    return found, Bundle.open(kept.path.read_bytes(), found.digest)
+
+
+async def refused(cache: Cache, request: Request, **rules: Any) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        await fetched(cache, request, **rules)
+    for secret in request.credentials.values():
+        assert secret not in str(caught.value)
+    assert list(cache.incoming.iterdir()) == [], "something was left behind"
+    return caught.value
+
+
+def same(bundle: Bundle, directory: Path) -> bool:
+    return bundle.entries == Bundle.from_directory(directory).entries
