@@ -104,7 +104,7 @@ def _keep_options(config: Config, added: Node, options: NodeOptions) -> None:
         options.write(file)
     elif options not in (NodeOptions(), NodeOptions.read(file)):
         raise LocalkubeError(
-            f"{added.name} is there with other options; remove it first: python3 -m localkube node-remove {added.name}"
+            f"{added.name} exists with other options; remove it first: python3 -m localkube node-remove {added.name}"
         )
 
 

@@ -35,7 +35,7 @@ _LARGE_AT_ONCE = 1
 
 
 class Shipping:
-    """Uploads results from the volume to the bucket. results: what is there; uploads: by pods, of large files."""
+    """Uploads results from the volume to the bucket. results: those in the bucket; uploads: by pods, of large files."""
 
     def __init__(self, bucket: Bucket, volume: Volume) -> None:
         self._bucket = bucket

@@ -88,7 +88,7 @@ class Volume:
         await self.disk.run(key, "marking", lambda to: to.mark_gone(now))
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the mark: the trial exists."""
+        """Delete the mark of a deleted trial: the trial exists again."""
         await self.disk.run(key, "unmarking", lambda to: to.unmark())
 
     async def exists(self, key: TrialKey) -> bool:

@@ -94,7 +94,7 @@ class Layers:
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to what is not in the task: {member.linkname!r}")
-            self._budget.take(target.size)  # becomes a separate file in the task
+            self._budget.take(target.size)  # a hard link becomes a file of its own in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
