@@ -66,6 +66,7 @@ type container struct {
 	process *exec.Cmd
 	relays  []*exec.Cmd
 	log     *os.File
+	socket  []string // arguments of `runner call` that name the socket
 }
 
 // setup holds the settings that a test changes.
@@ -78,6 +79,8 @@ type setup struct {
 	Dir   string
 
 	UsualCapabilities bool
+
+	beside *container // another container of the same pod
 }
 
 func startContainer(t *testing.T, with setup) *container {
@@ -91,13 +94,20 @@ func startContainer(t *testing.T, with setup) *container {
 		t.Fatal(err)
 	}
 	process := exec.Command(hostile, string(described))
+	namespaces := uintptr(syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET)
+	var socket []string
+	if with.beside != nil {
+		process = exec.Command("nsenter", "-t", strconv.Itoa(with.beside.pid), "-n", "--", hostile, string(described))
+		namespaces &^= syscall.CLONE_NEWNET
+		socket = with.Args[1:3]
+	}
 	process.Env = append(with.Env, helperVariable+"=init")
 	process.Stdout, process.Stderr = log, log
-	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &container{t: t, pid: process.Process.Pid, process: process, log: log}
+	c := &container{t: t, pid: process.Process.Pid, process: process, log: log, socket: socket}
 	t.Cleanup(c.end)
 	eventually(t, "the runner is PID 1", func() bool {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.pid))
@@ -194,9 +204,18 @@ func launch(t *testing.T, change ...func(*setup)) *container {
 	return startContainer(t, with)
 }
 
+// launchBeside starts another container of the same pod: it shares only the network, so it needs another socket and another port.
+func launchBeside(other *container) *container {
+	other.t.Helper()
+	return launch(other.t, func(with *setup) {
+		with.beside = other
+		with.Args = append(with.Args, "--socket", "multistep/host", "--port", "9877")
+	})
+}
+
 // call returns the command `runner call`, run as by an exec from outside: in the namespaces, with a parent outside of them.
 func (c *container) call(path string) *exec.Cmd {
-	return exec.Command("nsenter", "-t", strconv.Itoa(c.pid), "-p", "-n", "-m", "-r", "--", path, "call")
+	return exec.Command("nsenter", append([]string{"-t", strconv.Itoa(c.pid), "-p", "-n", "-m", "-r", "--", path, "call"}, c.socket...)...)
 }
 
 // session is one session with the runner.

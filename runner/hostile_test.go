@@ -76,7 +76,7 @@ func beHeadless() {
 
 // beIntruder connects to PID 1 from inside the container, as `runner call` does.
 func beIntruder() {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: peer.Address, Net: "unix"})
+	conn, err := net.DialUnix("unix", nil, peer.Address(peer.DefaultSocket))
 	check(err)
 	conn.SetDeadline(time.Now().Add(5 * time.Second))
 	io.WriteString(conn, "J\x00\x00\x00\x20"+`{"op":"hello","protocols":[1]  }`)

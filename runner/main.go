@@ -16,8 +16,8 @@ import (
 var version = "dev"
 
 const usage = `usage: runner install DIR            copy this program to DIR/runner
-       runner serve [--port N] [--default-user U]   be PID 1 of a trial's container
-       runner call                   relay stdin and stdout to PID 1
+       runner serve [--port N] [--socket NAME] [--default-user U]   be PID 1 of a trial's container
+       runner call [--socket NAME]   relay stdin and stdout to PID 1
        runner version                print version and protocols
 `
 
@@ -38,7 +38,7 @@ func run(args []string) error {
 		return serve.Main(version, args[1:])
 	case "call":
 		kernel.Undumpable()
-		return call.Main()
+		return call.Main(args[1:])
 	case "phase":
 		kernel.Undumpable()
 		return supervise.Main(args[1:])

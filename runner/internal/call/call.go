@@ -3,6 +3,7 @@ package call
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -21,8 +22,13 @@ const (
 )
 
 // Main runs the command `runner call`: it relays until PID 1 has responded to all requests.
-func Main() error {
-	conn, err := dial()
+func Main(args []string) error {
+	flags := flag.NewFlagSet("call", flag.ContinueOnError)
+	socket := flags.String("socket", peer.DefaultSocket, "abstract name on which PID 1 serves")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	conn, err := dial(peer.Address(*socket))
 	if err != nil {
 		return fmt.Errorf("PID 1 does not answer: %w", err)
 	}
@@ -37,8 +43,7 @@ func Main() error {
 	return relay(conn)
 }
 
-func dial() (*net.UnixConn, error) {
-	address := &net.UnixAddr{Name: peer.Address, Net: "unix"}
+func dial(address *net.UnixAddr) (*net.UnixConn, error) {
 	for started := time.Now(); ; time.Sleep(retryPause) {
 		conn, err := net.DialUnix("unix", nil, address)
 		busy := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN)

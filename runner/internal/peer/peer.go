@@ -20,8 +20,13 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// Address is the address of PID 1's socket. It is in the abstract namespace, so no process can replace a socket file.
-const Address = "@multistep/runner"
+// DefaultSocket is the name of PID 1's socket, unless a flag names another one: containers of a pod share the names.
+const DefaultSocket = "multistep/runner"
+
+// Address returns the address of a socket. It is in the abstract namespace, so no process can replace a socket file.
+func Address(socket string) *net.UnixAddr {
+	return &net.UnixAddr{Name: "@" + socket, Net: "unix"}
+}
 
 const (
 	challengeKind  = 'C'

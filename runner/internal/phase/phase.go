@@ -83,7 +83,7 @@ func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
 		return wire.Errorf(Output, "%v", err)
 	}
 	h.outputs.add(request.ID, output)
-	family, err := h.start(h.spec(request, user), writeEnd)
+	family, err := h.start(h.spec(request.Command, user), request.Stdin, writeEnd, writeEnd)
 	syscall.Close(writeEnd)
 	if err != nil {
 		return wire.Errorf(Internal, "cannot start a supervisor: %v", err)
@@ -97,12 +97,12 @@ func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
 	return failure
 }
 
-func (h *Host) spec(request wire.Start, user users.User) supervise.Spec {
-	cwd := request.Cwd
+func (h *Host) spec(command wire.Command, user users.User) supervise.Spec {
+	cwd := command.Cwd
 	if !filepath.IsAbs(cwd) {
 		cwd = filepath.Join(h.Workdir, cwd)
 	}
-	return supervise.Spec{Argv: request.Argv, Env: environment(h.Env, user, request.Env), Cwd: cwd, User: user}
+	return supervise.Spec{Argv: command.Argv, Env: environment(h.Env, user, command.Env), Cwd: cwd, User: user}
 }
 
 func (h *Host) output(request wire.Start, user users.User) (*output, int, error) {
@@ -135,8 +135,13 @@ func writeExitCode(path string, user users.User, result wire.PhaseResult) *wire.
 	return nil
 }
 
-// start starts the supervisor of a phase and sends it the command.
-func (h *Host) start(spec supervise.Spec, output int) (*family, error) {
+// start starts the supervisor of a phase and sends it the command and the text of the command's stdin.
+func (h *Host) start(spec supervise.Spec, stdin string, stdout, stderr int) (*family, error) {
+	input, err := h.newInput(stdin)
+	if err != nil {
+		return nil, err
+	}
+	defer input.feed()
 	toldRead, toldWrite, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -151,7 +156,7 @@ func (h *Host) start(spec supervise.Spec, output int) (*family, error) {
 	pid, gone, err := h.Reaper.Start(kernel.SelfExe, supervise.Arguments, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   []string{"GOMAXPROCS=1"},
-		Files: []uintptr{h.Null.Fd(), uintptr(output), uintptr(output), toldRead.Fd(), reportWrite.Fd()},
+		Files: []uintptr{h.Null.Fd(), uintptr(stdout), uintptr(stderr), toldRead.Fd(), reportWrite.Fd(), uintptr(input.read)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {

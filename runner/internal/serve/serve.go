@@ -41,6 +41,7 @@ const (
 func Main(version string, args []string) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	port := flags.Int("port", defaultPort, "of the readiness probe")
+	socket := flags.String("socket", peer.DefaultSocket, "abstract name on which sessions are served")
 	user := flags.String("default-user", os.Getenv("MULTISTEP_DEFAULT_USER"), "of phases that name none")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -58,7 +59,7 @@ func Main(version string, args []string) error {
 	if err != nil {
 		return err
 	}
-	callers, err := net.ListenUnix("unix", &net.UnixAddr{Name: peer.Address, Net: "unix"})
+	callers, err := net.ListenUnix("unix", peer.Address(*socket))
 	if err != nil {
 		return err
 	}

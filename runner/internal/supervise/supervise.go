@@ -32,10 +32,12 @@ type Report struct {
 	Status *int        `json:"status,omitempty"` // wait status
 }
 
-// Descriptors that PID 1 passes in addition to stdin (/dev/null), stdout and stderr (the output pipe).
+// Descriptors that PID 1 passes in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is the stdin of
+// the command.
 const (
 	SpecFD   = 3
 	ReportFD = 4
+	StdinFD  = 5
 )
 
 // Arguments is the command line with which PID 1 starts a supervisor.
@@ -49,8 +51,9 @@ func Main(args []string) error {
 		return become()
 	}
 	report := os.NewFile(ReportFD, "report")
-	syscall.CloseOnExec(SpecFD)
-	syscall.CloseOnExec(ReportFD)
+	for _, fd := range []int{SpecFD, ReportFD, StdinFD} {
+		syscall.CloseOnExec(fd)
+	}
 	if err := supervise(json.NewEncoder(report)); err != nil {
 		json.NewEncoder(report).Encode(Report{Error: wire.Errorf("Internal", "supervisor: %v", err)})
 	}
@@ -67,7 +70,7 @@ func supervise(report *json.Encoder) error {
 	}
 	pid, err := syscall.ForkExec(kernel.SelfExe, append(Arguments, becomeArgument), &syscall.ProcAttr{
 		Env:   os.Environ(),
-		Files: []uintptr{0, 1, 2, SpecFD, failed.Fd()},
+		Files: []uintptr{StdinFD, 1, 2, SpecFD, failed.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -82,10 +85,12 @@ func supervise(report *json.Encoder) error {
 	return nil
 }
 
-// letGo closes the descriptors that only the command may hold: PID 1 sees the output's EOF only after the supervisor closed it.
+// letGo closes the descriptors that only the command may hold: PID 1 sees the output's EOF only after the supervisor closed it, and
+// the end of the stdin's readers likewise.
 func letGo(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)
+	syscall.Close(StdinFD)
 	syscall.Dup3(0, 1, 0)
 	syscall.Dup3(0, 2, 0)
 }

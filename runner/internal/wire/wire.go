@@ -148,6 +148,7 @@ type File struct {
 type Start struct {
 	Op
 	Command
+	Stdin          string   `json:"stdin"` // a secret: no record and no error contains it
 	TimeoutSeconds *float64 `json:"timeoutSeconds"`
 	Remove         []string `json:"remove"`
 	MakeExecutable string   `json:"makeExecutable"`
@@ -158,8 +159,21 @@ type Start struct {
 	KillAtEnd      bool     `json:"killAtEnd"`
 }
 
+// maxStdin is the maximum number of bytes of a command's stdin.
+const maxStdin = 256 << 10
+
+func checkStdin(text string) error {
+	if len(text) > maxStdin {
+		return fmt.Errorf("stdin of %d bytes (at most %d)", len(text), maxStdin)
+	}
+	return nil
+}
+
 // Check rejects invalid fields.
 func (s Start) Check() error {
+	if err := checkStdin(s.Stdin); err != nil {
+		return err
+	}
 	paths := append([]string{s.ExitCodeFile, s.MakeExecutable}, s.Remove...)
 	if s.Output != nil {
 		paths = append(paths, s.Output.Path)
