@@ -15,6 +15,9 @@ MultistepError
 │   ├── NotFound
 │   ├── Conflict       the object changed since it was read: reconcile again
 │   └── Unavailable    no answer, 429 or 5xx: retry with back-off
+├── GatewayError       the model gateway rejected a request of the operator
+│   ├── StepUnknownToGateway  the gateway has no request of the step: its usage is unknown
+│   └── GatewayUnavailable    no answer or 5xx: retry with back-off
 ├── NotLeading         this replica does not hold the lease: nothing was sent
 └── UsageError         the command line is invalid
 """
@@ -117,6 +120,18 @@ class Unavailable(ClusterError):
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
         super().__init__(message, status=status, reason=reason)
         self.retry_after = retry_after
+
+
+class GatewayError(MultistepError):
+    """The model gateway rejected a request of the operator."""
+
+
+class StepUnknownToGateway(GatewayError):
+    """The model gateway has no request of the step: it sent none, or the ledger was lost. Its usage is unknown, not 0."""
+
+
+class GatewayUnavailable(GatewayError):
+    """The model gateway did not answer, or with 5xx. Retry with back-off."""
 
 
 class NotLeading(MultistepError):

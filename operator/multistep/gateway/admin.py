@@ -1,0 +1,82 @@
+"""The port that the operator calls: credentials, and the end of steps. Also metrics and probes, without the token."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Final, get_args
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from multistep.gateway.credentials import Credential
+from multistep.gateway.exchange import Services
+from multistep.gateway.prices import TABLE
+from multistep.gateway.tokens import Role, StepKey
+from multistep.gateway.usage import usage_of
+
+PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_OPEN_PATHS: Final = ("/healthz", "/metrics")
+_MARGIN_SECONDS: Final = 10.0
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Admin:
+    """The handlers of the admin port. token: the operator's bearer token."""
+
+    def __init__(self, services: Services, token: bytes) -> None:
+        self._services = services
+        self._token = token
+
+    def app(self) -> web.Application:
+        """Return the application with all routes."""
+        app = web.Application(middlewares=[self._authenticated])
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/credentials", self._list_credentials)
+        app.router.add_put("/credentials/{id}", self._register)
+        app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/close", self._close)
+        return app
+
+    @web.middleware
+    async def _authenticated(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if request.path not in _OPEN_PATHS and not hmac.compare_digest(given, b"Bearer " + self._token):
+            return web.json_response({"error": "the bearer token is missing or wrong"}, status=401)
+        return await handler(request)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._services.metrics.render(), headers={"Content-Type": PROMETHEUS})
+
+    async def _list_credentials(self, _: web.Request) -> web.Response:
+        credentials = self._services.credentials
+        return web.json_response({"registered": credentials.registered, "wanted": credentials.wanted})
+
+    async def _register(self, request: web.Request) -> web.Response:
+        try:
+            credential = Credential.model_validate_json(await request.read())
+        except ValidationError as error:
+            fields = sorted({".".join(map(str, each["loc"])) or "body" for each in error.errors(include_input=False)})
+            return web.json_response({"error": f"invalid credential: {', '.join(fields)}"}, status=400)
+        plain = credential.base_url is not None and not credential.base_url.startswith("https://")
+        if plain and not self._services.settings.plain_upstreams:
+            return web.json_response({"error": "invalid credential: baseURL must start with https://"}, status=400)
+        self._services.credentials.register(request.match_info["id"], credential)
+        return web.Response(status=204)
+
+    async def _close(self, request: web.Request) -> web.Response:
+        """Block the step's token, wait for its open requests, and return its usage. Idempotent."""
+        names = request.match_info
+        if names["role"] not in get_args(Role):
+            return web.json_response({"error": f"unknown role: {names['role']}"}, status=400)
+        step = StepKey(names["uid"], names["attempt"], names["step"], names["role"])
+        self._services.steps.close(step)
+        await self._services.ledger.close_step(step)
+        await self._services.steps.wait(step, self._services.settings.drain_seconds + _MARGIN_SECONDS)
+        rows = await self._services.ledger.rows_of(step)
+        if not rows:
+            return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
+        return web.json_response(usage_of(rows, TABLE).model_dump(mode="json", by_alias=True))

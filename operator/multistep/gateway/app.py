@@ -1,0 +1,105 @@
+"""The gateway's process: its two servers and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+
+from multistep.gateway.admin import Admin
+from multistep.gateway.budgets import Budgets
+from multistep.gateway.credentials import Credentials
+from multistep.gateway.exchange import Services
+from multistep.gateway.fair_queue import Lanes
+from multistep.gateway.keyring import Keyring
+from multistep.gateway.ledger import Ledger
+from multistep.gateway.metrics import GatewayMetrics
+from multistep.gateway.public import Public
+from multistep.gateway.settings import GatewaySettings
+from multistep.gateway.steps import Steps
+
+MIN_TOKEN_BYTES: Final = 32
+_CONNECT_SECONDS: Final = 10.0
+_KEEPALIVE_SECONDS: Final = 15.0  # less than a provider's own, so that a connection rarely ends under a request
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The ports on which the gateway listens."""
+
+    port: int
+    admin_port: int
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
+    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish."""
+    keyring = Keyring(settings.signing_keys_dir)
+    token = settings.admin_token_file.read_bytes().strip()
+    if len(token) < MIN_TOKEN_BYTES:
+        raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
+    async with AsyncExitStack() as stack:
+        services = await _services(settings, stack)
+        public = web.Application(client_max_size=settings.body_bytes)
+        public.router.add_route("*", "/{path:.*}", Public(services, keyring).handle)
+        admin_port = await _listen(stack, Admin(services, token).app(), settings, settings.admin_port)
+        stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
+        port = await _listen(stack, public, settings, settings.port)
+        yield Running(port, admin_port)
+
+
+async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Services:
+    ledger = await asyncio.to_thread(Ledger, settings.ledger_file)
+    stack.push_async_callback(asyncio.to_thread, ledger.stop)
+    lanes = Lanes(settings.lane_requests)
+    timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
+    http = await stack.enter_async_context(
+        ClientSession(
+            connector=TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
+            timeout=timeout,
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=True,  # a company's HTTPS_PROXY
+        )
+    )
+    return Services(
+        settings=settings,
+        ledger=ledger,
+        budgets=Budgets(ledger.spent),
+        lanes=lanes,
+        credentials=Credentials(),
+        steps=Steps(await ledger.closed_steps()),
+        metrics=GatewayMetrics(lanes, settings.metrics_label_sets),
+        http=http,
+    )
+
+
+async def _listen(stack: AsyncExitStack, app: web.Application, settings: GatewaySettings, port: int) -> int:
+    """Start a server; return its port. Bodies stay as sent, and a handler is cancelled when its client leaves."""
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=settings.stop_seconds
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, settings.listen_host, port)
+    await site.start()
+    return int(runner.addresses[0][1])
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Run the gateway until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stopping.set)
+    async with running(settings) as ports:
+        _log.info("listening on ports %d (agents) and %d (operator)", ports.port, ports.admin_port)
+        await stopping.wait()
+        _log.info("stopping: open requests have %g s to finish", settings.stop_seconds)

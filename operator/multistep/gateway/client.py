@@ -1,0 +1,70 @@
+"""The operator's side of the gateway: it signs step tokens, registers providers' keys, and closes steps."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
+
+from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGateway
+from multistep.gateway.credentials import Credential
+from multistep.gateway.tokens import SigningKey, StepClaims, StepKey, sign
+from multistep.gateway.usage import StepUsage
+
+CLOSE_TIMEOUT_SECONDS = 100.0
+"""Longer than the gateway drains a step's open requests."""
+_TIMEOUT_SECONDS = 15.0
+
+
+def step_token(claims: StepClaims, key: SigningKey) -> str:
+    """Return the token that a step's programs use as the provider's API key."""
+    return sign(claims, key)
+
+
+class GatewayAdmin:
+    """The gateway's admin port. url: ``http://HOST:PORT``; token: the operator's bearer token."""
+
+    def __init__(self, http: ClientSession, url: str, token: str) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    async def register(self, id_: str, credential: Credential) -> None:
+        """Register or replace a provider's key. Idempotent. Raises GatewayError, GatewayUnavailable."""
+        await self._call("PUT", f"/credentials/{quote(id_, safe='')}", _TIMEOUT_SECONDS, json=credential.wire())
+
+    async def wanted(self) -> list[str]:
+        """Return the ids of credentials for which requests wait, e.g. after the gateway restarted."""
+        found = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
+        return list(found["wanted"])
+
+    async def close(self, step: StepKey) -> StepUsage:
+        """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.
+
+        Raises StepUnknownToGateway if the gateway knows no request of it (so its usage is unknown, not 0), GatewayUnavailable.
+        """
+        path = "/".join(quote(each, safe="") for each in step)
+        return StepUsage.model_validate(await self._call("PUT", f"/steps/{path}/close", CLOSE_TIMEOUT_SECONDS))
+
+    async def _call(self, method: str, path: str, seconds: float, *, json: Any = None) -> Any:
+        limit = ClientTimeout(total=seconds)
+        try:
+            async with self._http.request(method, self._url + path, json=json, headers=self._headers, timeout=limit) as answer:
+                return await _result(answer, path)
+        except (ClientError, TimeoutError, OSError) as error:
+            raise GatewayUnavailable(f"the model gateway at {self._url} did not answer: {type(error).__name__}") from error
+
+
+async def _result(answer: ClientResponse, path: str) -> Any:
+    if answer.status == 204:
+        return None
+    body = await answer.read()
+    if answer.status == 200:
+        return await answer.json()
+    message = f"the model gateway answered {answer.status} to {path}: {body[:300].decode(errors='replace')}"
+    if answer.status == 404:
+        raise StepUnknownToGateway(message)
+    if answer.status >= 500:
+        raise GatewayUnavailable(message)
+    raise GatewayError(message)

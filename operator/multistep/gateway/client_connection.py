@@ -1,0 +1,52 @@
+"""The agent's connection. Once the agent has left, writing to it does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+_STALLED_SECONDS = 60.0
+
+
+class ClientConnection:
+    """The connection of one request. sent: the request is at the provider, so its usage is worth waiting for."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.request = request
+        self.gone = False
+        self.sent = False
+
+    async def start(self, response: web.StreamResponse) -> None:
+        """Send the head of the answer."""
+        if self.gone:
+            return
+        try:
+            await response.prepare(self.request)
+        except ConnectionError:
+            self.gone = True
+
+    async def write(self, response: web.StreamResponse, data: bytes) -> None:
+        """Send a piece. An agent that does not read for a minute counts as gone."""
+        if self.gone or not data:
+            return
+        try:
+            async with asyncio.timeout(_STALLED_SECONDS):
+                await response.write(data)
+        except (ConnectionError, TimeoutError):
+            self.gone = True
+            self.abort()
+
+    async def end(self, response: web.StreamResponse) -> None:
+        """Send the end of the answer."""
+        if self.gone:
+            return
+        try:
+            await response.write_eof()
+        except ConnectionError:
+            self.gone = True
+
+    def abort(self) -> None:
+        """Break the connection, so that the agent does not take a cut answer for a complete one."""
+        if self.request.transport is not None:
+            self.request.transport.abort()

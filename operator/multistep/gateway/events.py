@@ -1,0 +1,47 @@
+"""Server-sent events, byte for byte: the pieces of a stream are regrouped to whole events, and no byte is changed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r){2}")
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_LONGEST_BLANK_LINE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. raw: its bytes, with the blank line that ends it; data: the text of its ``data:`` lines."""
+
+    raw: bytes
+    data: bytes
+
+
+class EventReader:
+    """Regroups the pieces of a stream to events. The ``raw`` of all events and ``rest`` together are the stream."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """Return the events that this piece completes."""
+        start = max(0, len(self._pending) - _LONGEST_BLANK_LINE)
+        self._pending += piece
+        found, taken = [], 0
+        for blank in _BLANK_LINE.finditer(self._pending, start):
+            found.append(_event(bytes(self._pending[taken : blank.end()])))
+            taken = blank.end()
+        del self._pending[:taken]
+        return found
+
+    def rest(self) -> Event | None:
+        """Return what follows the last complete event; None if nothing does."""
+        left, self._pending = bytes(self._pending), bytearray()
+        return _event(left) if left else None
+
+
+def _event(raw: bytes) -> Event:
+    lines = (line for line in _LINE_END.split(raw) if line.startswith(b"data:"))
+    return Event(raw, b"\n".join(line[5:].removeprefix(b" ") for line in lines))

@@ -1,0 +1,281 @@
+"""One request, from its admission to its row in the ledger.
+
+It waits for its place, is sent, and waits again if the provider refuses it (429, 503, 529), which no provider charges. It is sent
+again only after such a refusal or if no connection could be made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ConnectionTimeoutError, web
+from multidict import CIMultiDict
+from yarl import URL
+
+from multistep.gateway.bodies import Asked
+from multistep.gateway.budgets import Budgets, BudgetSpent, Reservation
+from multistep.gateway.client_connection import ClientConnection
+from multistep.gateway.credentials import Credential, Credentials
+from multistep.gateway.dialects import Usage
+from multistep.gateway.fair_queue import HoldExpired, Lanes, stopwatch
+from multistep.gateway.headers import upstream_headers, upstream_query
+from multistep.gateway.ledger import Kind, Ledger, Row, Spent, State, settled
+from multistep.gateway.metrics import GatewayMetrics
+from multistep.gateway.prices import cost_usd, has_price
+from multistep.gateway.refusal import HELD_TOO_LONG, Refused
+from multistep.gateway.relay import Relay, message_of
+from multistep.gateway.routes import Route
+from multistep.gateway.settings import GatewaySettings
+from multistep.gateway.steps import Steps
+from multistep.gateway.tokens import StepClaims
+
+_REFUSALS: Final = frozenset((429, 503, 529))
+_NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
+_SHORTEST_PAUSE: Final = 0.2  # against a provider that always answers Retry-After: 0
+_LONGEST_PAUSE: Final = 30.0  # without Retry-After
+_ERROR_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all requests share."""
+
+    settings: GatewaySettings
+    ledger: Ledger
+    budgets: Budgets
+    lanes: Lanes
+    credentials: Credentials
+    steps: Steps
+    metrics: GatewayMetrics
+    http: ClientSession
+
+
+@dataclass(frozen=True)
+class Call:
+    """An allowed request."""
+
+    claims: StepClaims
+    route: Route
+    asked: Asked
+    credential_id: str
+    credential: Credential
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """The provider did not take the request. status: 0 if it could not be reached."""
+
+    status: int
+    pause: float
+    message: str
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, services: Services, client: ClientConnection, call: Call) -> None:
+        self._services = services
+        self._client = client
+        self._call = call
+        self._lane = services.lanes.of(call.credential_id, call.asked.model)
+        self._row = _open_row(call)
+        self._refusal: _Refusal | None = None
+
+    async def run(self) -> web.StreamResponse:
+        """Send the request and pass the answer on. Raises Refused."""
+        reservation = await self._reserve()
+        try:
+            await self._write()
+            return await self._send()
+        except HoldExpired:
+            raise await self._held_too_long() from None
+        except asyncio.CancelledError:
+            if self._row.state == "open":
+                await self.finish("gone", 0, None if self._client.sent else Usage())
+            raise
+        finally:
+            if self._row.state == "open":
+                await self.finish("cut", 0, None, "Provider", "the gateway failed")
+            reservation.settle(_used(self._row))
+            if self._call.route.counted:
+                self._services.metrics.count(self._row)
+
+    async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
+        """Record the end of the request; see relay.Finish."""
+        self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
+        if usage is not None:
+            self._row = replace(
+                self._row,
+                input_tokens=usage.input,
+                cached_tokens=usage.cached,
+                output_tokens=usage.output,
+                cost_usd=cost_usd(self._call.route.provider, self._call.asked.model, usage) if usage != Usage() else 0.0,
+            )
+        await self._write()
+
+    async def _write(self) -> None:
+        if self._call.route.counted:
+            await self._services.ledger.write(self._row)
+
+    async def _reserve(self) -> Reservation:
+        claims, route, model = self._call.claims, self._call.route, self._call.asked.model
+        if not route.counted:
+            return Reservation((), Spent())
+        try:
+            if _limits_cost(claims) and not has_price(route.provider, model):
+                raise BudgetSpent(f"the price of {model} is unknown, so a budget in US dollars cannot be kept")
+            with stopwatch(self._add_held):
+                return await self._services.budgets.reserve(claims, _estimate(self._row), self._hold_left())
+        except BudgetSpent as error:
+            await self.finish("failed", 400, Usage(), "Budget", str(error))
+            raise Refused(400, str(error)) from error
+        except HoldExpired:
+            raise await self._held_too_long() from None
+
+    async def _held_too_long(self) -> Refused:
+        refusal = self._refusal
+        why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
+        message = f"held for {self._row.held_seconds:.0f} s; {why}"
+        status = refusal.status if refusal else HELD_TOO_LONG
+        await self.finish("failed", status, Usage(), "Provider", message)
+        return Refused(HELD_TOO_LONG, message)
+
+    async def _send(self) -> web.StreamResponse:
+        while True:
+            with stopwatch(self._add_held):
+                await self._lane.enter(self._call.claims.turn, self._hold_left(), again=self._refusal is not None)
+            if (response := await self._attempt()) is not None:
+                return response
+            await self._pause()
+
+    async def _attempt(self) -> web.StreamResponse | None:
+        """Send the request once; return None if it may be sent again."""
+        refusal: _Refusal | None = None
+        try:
+            answer = await self._answer()
+            if isinstance(answer, _Refusal):
+                self._refusal = refusal = answer
+                return None
+            async with answer:
+                call = self._call
+                key = call.credential.key.get_secret_value()
+                return await Relay(self._client, answer, call.route.dialect, key, call.asked.strips_usage, self.finish).run()
+        finally:
+            if refusal is None:
+                self._lane.leave()
+            else:
+                self._lane.leave_refused(refusal.pause)
+
+    async def _answer(self) -> ClientResponse | _Refusal:
+        self._client.sent = True
+        try:
+            answer = await self._request()
+        except _NOT_SENT as error:
+            self._client.sent = False
+            return _Refusal(0, self._pause_without_advice(), f"no connection: {type(error).__name__}")
+        except (ClientError, TimeoutError, OSError) as error:
+            message = f"the provider gave no answer: {type(error).__name__}"
+            await self.finish("cut", 0, None, "Provider", message)
+            raise Refused(HELD_TOO_LONG, message) from error
+        if answer.status not in _REFUSALS:
+            return answer
+        async with answer:
+            self._client.sent = False
+            return await self._refusal_of(answer)
+
+    async def _request(self) -> ClientResponse:
+        call, request = self._call, self._client.request
+        base = call.credential.base_url or self._services.settings.base_urls[call.route.provider]
+        query = upstream_query(request.rel_url.raw_query_string)
+        url = URL(f"{base.rstrip('/')}{call.route.path}{'?' + query if query else ''}", encoded=True)
+        headers = upstream_headers(request.headers.items(), call.credential.header())
+        return await self._services.http.request(
+            request.method,
+            url,
+            headers=CIMultiDict(headers),
+            data=call.asked.body or None,
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            allow_redirects=False,
+        )
+
+    async def _refusal_of(self, answer: ClientResponse) -> _Refusal:
+        field = f"refused_{answer.status}"
+        self._row = replace(self._row, **{field: getattr(self._row, field) + 1})
+        try:
+            body = await answer.content.read(_ERROR_BYTES)
+        except (ClientError, TimeoutError, OSError):
+            body = b""
+        pause = _advised_pause(answer)
+        message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
+        return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
+
+    def _pause_without_advice(self) -> float:
+        """Return a pause that doubles with each refusal of this request."""
+        row = self._row
+        times = row.refused_429 + row.refused_503 + row.refused_529
+        return float(min(_LONGEST_PAUSE, 2 ** min(times, 5)) * random.uniform(0.5, 1))
+
+    async def _pause(self) -> None:
+        """Wait as long as the provider asks. Raises HoldExpired at once if that exceeds the rest of the hold."""
+        assert self._refusal is not None
+        pause = max(_SHORTEST_PAUSE, self._refusal.pause)
+        if pause > self._hold_left():
+            raise HoldExpired
+        with stopwatch(self._add_held):
+            await asyncio.sleep(pause)
+
+    def _hold_left(self) -> float:
+        return max(0.0, self._services.settings.hold_seconds - self._row.held_seconds)
+
+    def _add_held(self, seconds: float) -> None:
+        self._row = replace(self._row, held_seconds=self._row.held_seconds + seconds)
+
+
+def _open_row(call: Call) -> Row:
+    asked, claims = call.asked, call.claims
+    most = Usage(input=asked.input_tokens, output=asked.output_tokens)
+    return Row(
+        id=uuid.uuid4().hex,
+        step=str(claims.key),
+        sweep=claims.sweep,
+        agent=claims.agent or claims.role,
+        provider=call.route.provider,
+        model=asked.model,
+        reserved_input=most.input,
+        reserved_output=most.output,
+        reserved_usd=cost_usd(call.route.provider, asked.model, most) or 0.0,
+    )
+
+
+def _limits_cost(claims: StepClaims) -> bool:
+    return claims.limits.cost_usd is not None or (bool(claims.sweep) and claims.sweep_limits.cost_usd is not None)
+
+
+def _estimate(row: Row) -> Spent:
+    return Spent(row.reserved_input, row.reserved_output, row.reserved_usd)
+
+
+def _used(row: Row) -> Spent:
+    """Return what budgets count for a finished request, as Ledger.spent does."""
+    if row.input_tokens is None:
+        return _estimate(row)
+    return Spent(row.input_tokens, row.output_tokens or 0, row.cost_usd or 0.0)
+
+
+def _advised_pause(answer: ClientResponse) -> float | None:
+    """Return the seconds of Retry-After, which may be a date; None without it."""
+    text = answer.headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
+        return float(text)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

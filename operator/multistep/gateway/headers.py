@@ -1,0 +1,53 @@
+"""Headers: which pass unchanged, where a step token may be, and where a provider's key goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from aiohttp import web
+
+from multistep.gateway.routes import Provider
+
+Headers = list[tuple[str, str]]
+
+_HOP_BY_HOP: Final = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
+_OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "content-length", "host", "expect"}
+_CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
+_ORDER: Final[dict[Provider, Sequence[str]]] = {
+    "openai": ("authorization", "api-key", "x-api-key"),
+    "anthropic": ("x-api-key", "authorization"),
+    "gemini": ("x-goog-api-key", "authorization", "x-api-key"),
+}
+_KEY_IN_QUERY: Final = re.compile(r"(?i)^key=")
+
+
+def token_of(request: web.Request, provider: Provider) -> str:
+    """Return the step token of a request, from the first header that has one or from Gemini's query; "" if there is none."""
+    for name in _ORDER[provider]:
+        if value := request.headers.get(name, ""):
+            return re.sub(r"(?i)^bearer\s+", "", value).strip()
+    return request.query.get("key", "") if provider == "gemini" else ""
+
+
+def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, str]) -> Headers:
+    """Return the headers to send: all but hop-by-hop headers and credentials; the answer may not be compressed."""
+    left_out = _OF_ONE_CONNECTION | _CREDENTIALS | {"accept-encoding"}
+    return [*_others(given, left_out), ("Accept-Encoding", "identity"), credential]
+
+
+def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) -> Headers:
+    """Return the headers of the answer: all but hop-by-hop headers."""
+    return [(name, value.replace(key, redacted)) for name, value in _others(given, _OF_ONE_CONNECTION)]
+
+
+def upstream_query(raw: str) -> str:
+    """Return the raw query without the step token."""
+    return "&".join(part for part in raw.split("&") if not _KEY_IN_QUERY.match(part))
+
+
+def _others(given: Iterable[tuple[str, str]], left_out: set[str]) -> Headers:
+    headers = list(given)
+    listed = {each.strip().lower() for name, value in headers if name.lower() == "connection" for each in value.split(",")}
+    return [(name, value) for name, value in headers if name.lower() not in left_out | listed]

@@ -1,0 +1,29 @@
+"""The signing keys, read again when the mounted Secret changes, so that keys rotate without a restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from multistep.gateway.tokens import read_signing_keys
+
+_REREAD_SECONDS: Final = 10.0
+
+
+class Keyring:
+    """The secrets of a directory, by key id. Raises ValueError if a secret is too short, OSError without the directory."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._secrets = read_signing_keys(directory)
+        self._read_at = clock()
+
+    def secrets(self) -> Mapping[str, bytes]:
+        """Return the secrets; at most 10 seconds old. The directory is small and in memory (tmpfs), so reading does not block."""
+        if self._clock() - self._read_at > _REREAD_SECONDS:
+            self._secrets = read_signing_keys(self._directory)
+            self._read_at = self._clock()
+        return self._secrets

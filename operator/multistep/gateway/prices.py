@@ -1,0 +1,44 @@
+"""What tokens cost in US dollars, from the table of genai-prices that is installed: it is never updated at run time."""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+import genai_prices
+
+from multistep.gateway.dialects import Usage
+from multistep.gateway.routes import Provider
+
+TABLE: Final = f"genai-prices {genai_prices.__version__}"
+_PROVIDERS: Final[dict[Provider, str]] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google"}
+
+
+def cost_usd(provider: Provider, model: str, usage: Usage) -> float | None:
+    """Return the price of this usage; None if the table does not have the model."""
+    if not has_price(provider, model):
+        return None
+    return _cost(provider, model, usage)
+
+
+@functools.lru_cache(maxsize=1024)
+def has_price(provider: Provider, model: str) -> bool:
+    """Return whether the table has this model."""
+    try:
+        _cost(provider, model, Usage(input=1, output=1))
+    except LookupError:
+        return False
+    return True
+
+
+def _cost(provider: Provider, model: str, usage: Usage) -> float:
+    cached = min(usage.cached, usage.input)  # genai-prices rejects parts that exceed the whole, which a provider may report
+    written = min(usage.written, usage.input - cached)
+    counted = genai_prices.Usage(
+        input_tokens=usage.input,
+        cache_read_tokens=cached,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=min(usage.written_1h, written) or None,
+        output_tokens=usage.output,
+    )
+    return float(genai_prices.calc_price(counted, model, provider_id=_PROVIDERS[provider]).total_price)

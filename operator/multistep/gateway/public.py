@@ -1,0 +1,104 @@
+"""The port that agents call: checks a request's path, token, credential and model, then sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from aiohttp import web
+
+from multistep.gateway.bodies import Asked, InvalidBody, read_body
+from multistep.gateway.client_connection import ClientConnection
+from multistep.gateway.credentials import Credential
+from multistep.gateway.exchange import Call, Exchange, Services
+from multistep.gateway.headers import token_of
+from multistep.gateway.keyring import Keyring
+from multistep.gateway.refusal import Refused
+from multistep.gateway.routes import Route, find_route, provider_of
+from multistep.gateway.tokens import InvalidToken, StepClaims, verify
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Public:
+    """The handler of all requests of agents."""
+
+    def __init__(self, services: Services, keyring: Keyring) -> None:
+        self._services = services
+        self._keyring = keyring
+        self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request. If the agent leaves, one that is at the provider is read on for its usage."""
+        client = ClientConnection(request)
+        task = asyncio.create_task(self._answered(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            client.gone = True
+            if client.sent:
+                asyncio.get_running_loop().call_later(self._services.settings.drain_seconds, task.cancel)
+            else:
+                task.cancel()
+            raise
+
+    def _done(self, task: asyncio.Task[web.StreamResponse]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a request failed", exc_info=error)
+
+    async def _answered(self, client: ClientConnection) -> web.StreamResponse:
+        try:
+            return await self._allowed(client)
+        except Refused as refused:
+            return refused.response(provider_of(client.request.path))
+        except web.HTTPException:
+            raise
+        except ConnectionError:  # the agent left while it sent the body
+            client.gone = True
+            return web.Response(status=400)
+
+    async def _allowed(self, client: ClientConnection) -> web.StreamResponse:
+        request = client.request
+        if "upgrade" in request.headers.get("Connection", "").lower() or "Upgrade" in request.headers:
+            raise Refused(426, "websockets are not supported; use HTTP")
+        route = find_route(request.method, request.path)
+        if route is None:
+            raise Refused(404, f"{request.method} {request.path[:200]} is not a path of a supported API")
+        claims = self._claims(request, route)
+        with self._services.steps.working(claims.key):
+            asked = await self._asked(request, route)
+            if claims.models and asked.model not in claims.models and (asked.model or route.counted):
+                raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
+            credential = await self._credential(claims, route)
+            return await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
+
+    def _claims(self, request: web.Request, route: Route) -> StepClaims:
+        try:
+            claims = verify(token_of(request, route.provider), self._keyring.secrets())
+        except InvalidToken as error:
+            raise Refused(401, f"the step token is invalid: {error}") from error
+        if self._services.steps.is_closed(claims.key):
+            raise Refused(401, "the step of this token has ended")
+        return claims
+
+    async def _asked(self, request: web.Request, route: Route) -> Asked:
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise Refused(415, "a compressed body is not supported")
+        try:
+            return read_body(await request.read(), route)
+        except InvalidBody as error:
+            raise Refused(400, str(error)) from error
+        except web.HTTPRequestEntityTooLarge as error:
+            raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes") from error
+
+    async def _credential(self, claims: StepClaims, route: Route) -> Credential:
+        credential = await self._services.credentials.get(claims.credential, self._services.settings.hold_seconds)
+        if credential is None:
+            raise Refused(425, "the step's credential is not registered yet; retry")
+        if credential.provider != route.provider:
+            raise Refused(403, f"the step's credential is for {credential.provider}, not for {route.provider}")
+        return credential

@@ -1,0 +1,52 @@
+"""The gateway's own errors, in the form of each API: programs show the message and decide by the status whether to retry."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from aiohttp import web
+
+from multistep.gateway.routes import Provider
+
+HELD_TOO_LONG: Final = 529
+"""Not 429: codex ends at the first one."""
+RETRY_SECONDS: Final = 5
+
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    425: "credential_unknown",
+    426: "upgrade_refused",
+    500: "api_error",
+    529: "overloaded_error",
+}
+_GEMINI: Final = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 529: "UNAVAILABLE"}
+
+
+class Refused(Exception):
+    """The gateway answers a request with an error of its own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def response(self, provider: Provider | None) -> web.Response:
+        """Return the answer in the provider's form."""
+        headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (425, HELD_TOO_LONG) else {}
+        body = json.dumps(_body(provider, self.status, f"Multistep's model gateway: {self}"))
+        reason = "Overloaded" if self.status == HELD_TOO_LONG else None  # aiohttp knows no reason for 529
+        return web.Response(status=self.status, reason=reason, text=body, content_type="application/json", headers=headers)
+
+
+def _body(provider: Provider | None, status: int, message: str) -> dict[str, Any]:
+    kind = _TYPES[status]
+    if provider == "gemini":
+        return {"error": {"code": status, "message": message, "status": _GEMINI.get(status, "FAILED_PRECONDITION")}}
+    if provider == "anthropic":
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": kind}}

@@ -1,0 +1,151 @@
+"""Pass an answer on to the agent, byte for byte, and record its end before the agent can see it.
+
+After a status other than a refusal nothing is ever sent again. What the answer says about usage goes to the ledger before its last
+event, so an agent that leaves at that moment is counted. An answer without its end breaks the agent's connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from aiohttp import ClientError, ClientResponse, web
+from multidict import CIMultiDict
+
+from multistep.gateway.client_connection import ClientConnection
+from multistep.gateway.dialects import Dialect, Reading, Usage
+from multistep.gateway.events import Event, EventReader
+from multistep.gateway.headers import answer_headers
+from multistep.gateway.ledger import Kind, State
+
+REDACTED: Final = "[REDACTED]"
+_CONFIGURATION: Final = frozenset((401, 402, 403, 404))
+_MESSAGE_CHARACTERS: Final = 300
+_BROKEN: Final = (ClientError, TimeoutError, OSError)
+
+
+class Finish(Protocol):
+    """Records the end of the request. May be called again with a newer usage. usage None: unknown."""
+
+    async def __call__(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None: ...
+
+
+class Relay:
+    """One answer. key: the provider's key, which must not reach the agent; strips_usage: the usage event is ours."""
+
+    def __init__(
+        self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, strips_usage: bool, finish: Finish
+    ) -> None:
+        self._client = client
+        self._answer = answer
+        self._reading = Reading(dialect)
+        self._key = key
+        self._strips_usage = strips_usage
+        self._finish = finish
+        self._recorded: Usage | None = None
+        self._ended = False
+
+    async def run(self) -> web.StreamResponse:
+        """Pass the answer on. Returns the response that the agent got."""
+        headers = answer_headers(self._answer.headers.items(), self._key, REDACTED)
+        if self._answer.content_type == "text/event-stream" and self._answer.status < 400:
+            return await self._stream(headers)
+        return await self._whole(headers)
+
+    async def _whole(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
+        try:
+            body = await self._answer.read()
+        except _BROKEN as error:
+            return await self._cut(web.Response(status=502), error)
+        response = web.Response(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
+        response.body = self._redacted(body)
+        if self._answer.status >= 400:
+            await self._record_error(body)
+            return response
+        self._reading.document(body)
+        if not self._reading.ended and not self._encoded:
+            return await self._cut(response, None)
+        await self._finish("done", self._answer.status, self._reading.usage)
+        return response
+
+    async def _stream(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
+        response = web.StreamResponse(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
+        await self._client.start(response)
+        events = EventReader()
+        broken: Exception | None = None
+        try:
+            async for piece in self._answer.content.iter_any():
+                await self._pass_on(response, events.feed(piece))
+        except _BROKEN as error:
+            broken = error
+        if (rest := events.rest()) is not None:
+            await self._pass_on(response, [rest])
+        if not self._ended and self._reading.failed:
+            await self._finish("failed", self._answer.status, None, "Provider", "the provider reported an error in a stream")
+        elif not self._ended:
+            return await self._cut(response, broken)
+        await self._client.end(response)
+        return response
+
+    async def _pass_on(self, response: web.StreamResponse, events: Sequence[Event]) -> None:
+        kept = [event.raw for event in events if self._read(event)]
+        await self._record_end()
+        await self._client.write(response, self._redacted(b"".join(kept)))
+
+    def _read(self, event: Event) -> bool:
+        """Read an event; return whether the agent gets it."""
+        self._reading.event(event.data)
+        return not (self._strips_usage and _only_usage(event.data))
+
+    async def _record_end(self) -> None:
+        """Record the usage as soon as the answer's end is read, and again if a later event corrects it."""
+        if not self._reading.ended or (self._ended and self._reading.usage == self._recorded):
+            return
+        self._ended, self._recorded = True, self._reading.usage
+        if self._reading.failed:
+            await self._finish("failed", self._answer.status, self._recorded, "Provider", "the provider reported a failed answer")
+        else:
+            await self._finish("done", self._answer.status, self._recorded)
+
+    async def _record_error(self, body: bytes) -> None:
+        status = self._answer.status
+        kind: Kind = "Configuration" if status in _CONFIGURATION else "Provider" if status >= 500 or status == 408 else ""
+        await self._finish("failed", status, Usage(), kind, message_of(body, self._key))
+
+    async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
+        why = f": {type(error).__name__}" if error else ""
+        await self._finish("cut", self._answer.status, None, "Provider", f"the provider's answer has no end{why}")
+        self._client.abort()
+        return response
+
+    @property
+    def _encoded(self) -> bool:
+        return self._answer.headers.get("Content-Encoding", "identity") != "identity"
+
+    def _redacted(self, data: bytes) -> bytes:
+        key = self._key.encode()
+        return data.replace(key, REDACTED.encode()) if key in data else data
+
+
+def message_of(body: bytes, key: str) -> str:
+    """Return the message of a provider's error, without the key, for the trial's status."""
+    text = body.decode(errors="replace")
+    try:
+        error = json.loads(text)["error"]
+        text = str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError):
+        pass
+    shown = "".join(each if each.isprintable() else " " for each in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
+    return shown.encode(errors="replace").decode()
+
+
+def _only_usage(data: bytes) -> bool:
+    """Return whether this is the last chunk of a chat stream, which has usage and no choices."""
+    if b'"usage"' not in data:
+        return False
+    try:
+        chunk = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(chunk, dict) and chunk.get("choices") == [] and bool(chunk.get("usage"))

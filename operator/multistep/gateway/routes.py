@@ -1,0 +1,63 @@
+"""The paths that the gateway forwards; every other path is answered with 404."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from multistep.gateway.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect
+
+Provider = Literal["openai", "anthropic", "gemini"]
+
+BASE_PATHS: Final[dict[Provider, str]] = {"openai": "/openai/v1", "anthropic": "/anthropic", "gemini": "/gemini"}
+"""The path of the base URL that a program is configured with."""
+BASE_URLS: Final[dict[Provider, str]] = {
+    "openai": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+}
+"""The providers' own base URLs, to which the rest of the path is appended."""
+
+_MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]*)"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An allowed request. path: what follows the base URL; model: the model in the path, or ""; counted: it uses tokens."""
+
+    provider: Provider
+    dialect: Dialect
+    path: str
+    model: str
+    counted: bool
+
+
+_TABLE: Final[tuple[tuple[str, Provider, str, Dialect, bool], ...]] = (
+    ("POST", "openai", r"/chat/completions", CHAT, True),
+    ("POST", "openai", r"/responses(?:/compact)?", RESPONSES, True),
+    ("GET", "openai", rf"/models(?:/{_MODEL})?", CHAT, False),
+    ("POST", "anthropic", r"/v1/messages", MESSAGES, True),
+    ("POST", "anthropic", r"/v1/messages/count_tokens", MESSAGES, False),
+    ("GET", "anthropic", rf"/v1/models(?:/{_MODEL})?", MESSAGES, False),
+    ("POST", "gemini", rf"/v1(?:beta)?/models/{_MODEL}:(?:generateContent|streamGenerateContent)", GEMINI, True),
+    ("POST", "gemini", rf"/v1(?:beta)?/models/{_MODEL}:countTokens", GEMINI, False),
+    ("GET", "gemini", rf"/v1(?:beta)?/models(?:/{_MODEL})?", GEMINI, False),
+)
+_ROUTES: Final = tuple(
+    (method, provider, re.compile(BASE_PATHS[provider] + f"(?P<path>{path})"), dialect, counted)
+    for method, provider, path, dialect, counted in _TABLE
+)
+
+
+def find_route(method: str, path: str) -> Route | None:
+    """Return the route of a request; None if it is not allowed. path: decoded."""
+    for allowed, provider, pattern, dialect, counted in _ROUTES:
+        if method == allowed and (match := pattern.fullmatch(path)):
+            return Route(provider, dialect, match["path"], match.groupdict().get("model") or "", counted)
+    return None
+
+
+def provider_of(path: str) -> Provider | None:
+    """Return the provider whose base path this is, for an error in its form."""
+    return next((each for each in BASE_PATHS if path.startswith(f"/{each}/")), None)

@@ -1,0 +1,51 @@
+"""The gateway's settings: one typed object, read once at start from variables named MULTISTEP_GATEWAY_..."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from multistep.gateway.routes import BASE_URLS, Provider
+from multistep.loglines import Form
+
+
+class GatewaySettings(BaseSettings):
+    """The settings. Names contain units."""
+
+    model_config = SettingsConfigDict(env_prefix="MULTISTEP_GATEWAY_", frozen=True, use_attribute_docstrings=True)
+
+    signing_keys_dir: Path
+    """Mounted Secret with the keys of step tokens: one file a key, its name is the key's id. Read again when it changes."""
+    admin_token_file: Path
+    """File with the bearer token of the admin port, at least 32 bytes."""
+    ledger_file: Path = Path("/var/lib/multistep-gateway/ledger.sqlite")
+    """The ledger. Its directory must survive restarts of the container."""
+    listen_host: str = "0.0.0.0"
+    """Address on which both servers listen; "::" where pods have IPv6 addresses only."""
+    port: int = Field(default=8080, ge=0, le=65535)
+    """Port that agents call; 0: any free port."""
+    admin_port: int = Field(default=8081, ge=0, le=65535)
+    """Port of the operator's requests, /metrics and /healthz; 0: any free port."""
+    base_urls: dict[Provider, str] = BASE_URLS
+    """Base URL of each provider, for credentials without their own."""
+    plain_upstreams: bool = False
+    """Whether credentials may have base URLs without TLS. For tests only: keys are sent to them."""
+    hold_seconds: float = Field(default=240.0, gt=0)
+    """Longest time that a request waits for its turn and for the provider's Retry-After; then it is answered with 529."""
+    drain_seconds: float = Field(default=60.0, ge=0)
+    """How long the answer to an agent that has left is read on, for its usage."""
+    answer_timeout_seconds: float = Field(default=600.0, gt=0)
+    """Timeout of the provider's next byte."""
+    lane_requests: int = Field(default=64, ge=1)
+    """Most requests in flight per credential and model."""
+    body_bytes: int = Field(default=32 << 20, ge=1 << 16)
+    """Most bytes of a request's body."""
+    metrics_label_sets: int = Field(default=200, ge=1)
+    """Most different pairs of agent and model in the metrics; further ones are counted as "other"."""
+    stop_seconds: float = Field(default=25.0, ge=0)
+    """Time that open requests have to finish on shutdown; keep it below terminationGracePeriodSeconds."""
+    log_level: str = "INFO"
+    log_format: Form = "auto"
+    """json, text (for a terminal), or auto."""

@@ -1,0 +1,87 @@
+"""A step's usage, as the operator reads it when it closes the step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from multistep.gateway.ledger import Row, refusals
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class LastFailure(_Model):
+    """Why the step's last request failed. status: HTTP, 0 without an answer.
+
+    kind: Provider (infrastructure), Configuration (the key or the model is rejected), Budget (a budget is spent).
+    """
+
+    status: int
+    kind: Literal["Provider", "Configuration", "Budget"]
+    message: str
+
+
+class ModelUsage(_Model):
+    """Usage of one model. input_tokens includes cached_tokens; cost_usd: None if a price is unknown.
+
+    incomplete: requests whose usage is unknown (lost, cut, or left by the agent); the sums do not contain them.
+    """
+
+    requests: int = 0
+    input_tokens: int = Field(default=0, alias="inputTokens")
+    cached_tokens: int = Field(default=0, alias="cachedTokens")
+    output_tokens: int = Field(default=0, alias="outputTokens")
+    cost_usd: float | None = Field(default=0.0, alias="costUSD")
+    incomplete: int = 0
+
+
+class StepUsage(ModelUsage):
+    """Usage of a step and role. held_seconds: time that its requests waited; refusals: of the provider, by HTTP status."""
+
+    held_seconds: float = Field(default=0.0, alias="heldSeconds")
+    models: dict[str, ModelUsage] = {}
+    refusals: dict[str, int] = {}
+    last_failure: LastFailure | None = Field(default=None, alias="lastFailure")
+    price_table: str = Field(default="", alias="priceTable")
+
+
+def usage_of(rows: Sequence[Row], price_table: str) -> StepUsage:
+    """Add up a step's rows. Requests that a budget refused are no requests to the provider."""
+    sent = [row for row in rows if row.kind != "Budget"]
+    models = {model: _sum([row for row in sent if row.model == model]) for model in sorted({row.model for row in sent})}
+    refused: Counter[str] = Counter()
+    for row in sent:
+        refused.update({str(status): count for status, count in refusals(row).items() if count})
+    return StepUsage(
+        **_sum(sent).model_dump(),
+        held_seconds=round(sum(row.held_seconds for row in rows), 3),
+        models=models,
+        refusals=dict(refused),
+        last_failure=_last_failure(rows),
+        price_table=price_table,
+    )
+
+
+def _sum(rows: Sequence[Row]) -> ModelUsage:
+    known = [row for row in rows if not row.incomplete]
+    costs = [row.cost_usd for row in known]
+    return ModelUsage(
+        requests=len(rows),
+        input_tokens=sum(row.input_tokens or 0 for row in known),
+        cached_tokens=sum(row.cached_tokens or 0 for row in known),
+        output_tokens=sum(row.output_tokens or 0 for row in known),
+        cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        incomplete=len(rows) - len(known),
+    )
+
+
+def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
+    last = max((row for row in rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
+    if last is None or last.kind == "":
+        return None
+    return LastFailure(status=last.status, kind=last.kind, message=last.message)
