@@ -133,7 +133,7 @@ func (c *container) end() {
 
 // helpers are the programs that this test program can run as inside a container.
 var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder,
-	"exec": beExec, "spy": beSpy,
+	"exec": beExec, "spy": beSpy, "guest": beGuest,
 }
 
 // helper returns a helper's command line, with a marker that identifies its processes.
@@ -232,7 +232,7 @@ type object = map[string]any
 func (c *container) connect() *session {
 	c.t.Helper()
 	s := c.connectSilently()
-	if hello := s.ask(object{"op": "hello", "protocols": []int{1, 2}}); hello["ok"] != true {
+	if hello := s.ask(object{"op": "hello", "protocols": []int{1, 2, 3}}); hello["ok"] != true {
 		c.t.Fatalf("hello: %v", hello)
 	}
 	return s
@@ -387,6 +387,14 @@ func (c *container) http(request string) string {
 // dial connects to the probe port from the container's network namespace.
 func (c *container) dial() net.Conn {
 	c.t.Helper()
+	return c.dialBy(func() (net.Conn, error) {
+		return net.DialTCP("tcp4", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9876})
+	})
+}
+
+// dialBy connects from the container's network namespace. This process is in none of the container's other namespaces.
+func (c *container) dialBy(dial func() (net.Conn, error)) net.Conn {
+	c.t.Helper()
 	dialed := make(chan net.Conn)
 	go func() {
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
@@ -396,7 +404,7 @@ func (c *container) dial() net.Conn {
 		if _, _, errno := syscall.RawSyscall(setns, namespace.Fd(), syscall.CLONE_NEWNET, 0); errno != 0 {
 			panic(errno)
 		}
-		conn, err := net.DialTCP("tcp4", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9876})
+		conn, err := dial()
 		check(err)
 		dialed <- conn
 	}()

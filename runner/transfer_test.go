@@ -56,6 +56,12 @@ func (s *session) upload(target, user string, body []byte, trailer object) objec
 	if answer["proceed"] != true {
 		return answer
 	}
+	s.sendBody(body, trailer)
+	return s.receive()
+}
+
+func (s *session) sendBody(body []byte, trailer object) {
+	s.t.Helper()
 	for piece := range slices.Chunk(body, 1000) {
 		s.send(frames.Data, piece)
 	}
@@ -64,7 +70,6 @@ func (s *session) upload(target, user string, body []byte, trailer object) objec
 		trailer = object{"size": len(body), "sha256": hex.EncodeToString(sum[:])}
 	}
 	s.sendJSON(frames.End, trailer)
-	return s.receive()
 }
 
 // listing returns the contents of a directory as text. It skips files that are deleted while it runs, such as those of an upload

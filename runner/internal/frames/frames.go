@@ -38,8 +38,11 @@ type Reader struct {
 }
 
 // NewReader returns a reader of the frames in stream.
-func NewReader(stream io.Reader) *Reader {
-	return &Reader{stream: bufio.NewReaderSize(stream, 64<<10)}
+func NewReader(stream io.Reader) *Reader { return NewReaderSize(stream, 64<<10) }
+
+// NewReaderSize is like NewReader, with a buffer of this size in bytes.
+func NewReaderSize(stream io.Reader, buffer int) *Reader {
+	return &Reader{stream: bufio.NewReaderSize(stream, buffer)}
 }
 
 // Next skips the rest of the current frame and returns the type and length of the next one. It returns io.EOF only between frames.

@@ -86,6 +86,18 @@ func SetTime(file *os.File, when time.Time) error {
 	return nil
 }
 
+// HungUp returns whether the other end of a socket was closed, in both directions.
+func HungUp(socket uintptr) bool {
+	const pollHUP, pollERR = 0x10, 0x8 // the kernel always reports them
+	query := struct {
+		fd              int32
+		events, revents int16
+	}{fd: int32(socket)}
+	var now syscall.Timespec // timeout
+	_, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&query)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	return errno == 0 && query.revents&(pollHUP|pollERR) != 0
+}
+
 // Process holds fields of /proc/PID/stat, which every user can read, even for undumpable processes.
 type Process struct {
 	PID, PPID, Group int

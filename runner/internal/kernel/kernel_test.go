@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"os"
+	"syscall"
 	"testing"
 )
 
@@ -44,4 +45,25 @@ func TestThisProcessIsListed(t *testing.T) {
 		}
 	}
 	t.Error("not found")
+}
+
+func TestASocketIsHungUpWhenBothDirectionsAreClosed(t *testing.T) {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(ends[0])
+	look := func() bool { return HungUp(uintptr(ends[0])) }
+	if look() {
+		t.Error("it is open")
+	}
+	syscall.Write(ends[1], []byte("data that nobody reads"))
+	syscall.Shutdown(ends[1], syscall.SHUT_WR)
+	if look() {
+		t.Error("only one direction is closed")
+	}
+	syscall.Close(ends[1])
+	if !look() {
+		t.Error("it is closed")
+	}
 }

@@ -28,6 +28,9 @@ func Address(socket string) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@" + socket, Net: "unix"}
 }
 
+// ErrElsewhere means that the caller is in another container of the pod.
+var ErrElsewhere = errors.New("the caller is in another container")
+
 const (
 	challengeKind  = 'C'
 	challengeBytes = 16
@@ -40,17 +43,17 @@ type Caller struct {
 	start uint64
 }
 
-// Identify returns the process that connected, or an error if it is not from outside the container.
+// Identify returns the process that connected, or an error if it is not from outside the container: ErrElsewhere if it is in another one.
 func Identify(conn *net.UnixConn) (Caller, error) {
 	credentials, err := credentials(conn)
 	if err != nil {
 		return Caller{}, err
 	}
+	if credentials.Pid <= 0 { // it shares the network, but not the processes
+		return Caller{}, ErrElsewhere
+	}
 	if int(credentials.Uid) != os.Getuid() {
 		return Caller{}, fmt.Errorf("user %d is not the user of this runner", credentials.Uid)
-	}
-	if credentials.Pid <= 0 { // a sidecar: it shares the network, but not the processes
-		return Caller{}, errors.New("the caller is in another container")
 	}
 	process, err := outside(int(credentials.Pid))
 	return Caller{process.PID, process.Start}, err

@@ -2,6 +2,7 @@ package phase
 
 import (
 	"cmp"
+	"context"
 	"os"
 	"syscall"
 	"time"
@@ -36,14 +37,17 @@ const (
 	enoughEmpty = 3               // a list of processes is not a snapshot and can miss one
 )
 
-// follow waits until the phase finishes, and kills its processes after the timeout or if killAtEnd is set.
-func (f *family) follow(seconds *float64, killAtEnd bool, result *wire.PhaseResult) *wire.Error {
+// follow waits until the phase finishes, and kills its processes if ctx is done before (which counts as the timeout) or if killAtEnd
+// is set.
+func (f *family) follow(ctx context.Context, killAtEnd bool, result *wire.PhaseResult) *wire.Error {
 	defer func() { f.reaper.Unwatch(f.main) }()
-	status, failure, ended := f.wait(limit(seconds))
+	status, failure, ended := f.wait(ctx)
 	if !ended {
 		result.TimedOut = true
 		failure = f.kill()
-		status, _, ended = f.wait(time.After(afterKill))
+		late, cancel := context.WithTimeout(context.Background(), afterKill)
+		defer cancel()
+		status, _, ended = f.wait(late)
 	} else if killAtEnd || f.killed() && f.main == 0 {
 		failure = cmp.Or(failure, f.kill())
 	}
@@ -60,12 +64,16 @@ func (f *family) kill() *wire.Error {
 	return nil
 }
 
-func limit(seconds *float64) <-chan time.Time {
+// limited returns a context that is done when ctx is done or the timeout expires; nil is no timeout.
+func limited(ctx context.Context, seconds *float64) (context.Context, context.CancelFunc) {
 	if seconds == nil {
-		return nil
+		return context.WithCancel(ctx)
 	}
-	return time.After(wire.Seconds(*seconds))
+	return context.WithTimeout(ctx, wire.Seconds(*seconds))
 }
+
+// expired returns whether a command with this timeout is not even started.
+func expired(seconds *float64) bool { return seconds != nil && *seconds <= 0 }
 
 func describe(status syscall.WaitStatus, result *wire.PhaseResult) {
 	switch {
@@ -78,8 +86,8 @@ func describe(status syscall.WaitStatus, result *wire.PhaseResult) {
 	}
 }
 
-// wait waits until the main process ends, fails to start, or the timeout expires; ended is false after a timeout.
-func (f *family) wait(over <-chan time.Time) (status syscall.WaitStatus, failure *wire.Error, ended bool) {
+// wait waits until the main process ends, fails to start, or ctx is done; then ended is false.
+func (f *family) wait(ctx context.Context) (status syscall.WaitStatus, failure *wire.Error, ended bool) {
 	for {
 		select {
 		case report, more := <-f.reports:
@@ -97,7 +105,7 @@ func (f *family) wait(over <-chan time.Time) (status syscall.WaitStatus, failure
 			}
 		case status := <-f.adopted:
 			return status, nil, true
-		case <-over:
+		case <-ctx.Done():
 			return 0, nil, false
 		}
 	}

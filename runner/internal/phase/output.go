@@ -14,14 +14,15 @@ const copyBytes = 32 << 10
 // maxPipe is the largest capacity of a pipe in bytes, unless root raised it.
 const maxPipe = 1 << 20
 
-// output copies a phase's output to a file of limited size and keeps the tail in memory. It reads until all writers have closed
-// the pipe, also after the phase, so that no writer gets SIGPIPE.
+// output copies a phase's output to a file of limited size and keeps the tail in memory, or passes it on. It reads until all writers
+// have closed the pipe, also after the phase, so that no writer gets SIGPIPE.
 type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
 	conn      syscall.RawConn
-	file      *os.File // nil if not requested or after an error
-	left      int64    // bytes until the file reaches limit
+	passOn    func([]byte) // nil if not requested or after end; blocks the writers while it blocks
+	file      *os.File     // nil if not requested or after an error
+	left      int64        // bytes until the file reaches limit
 	limit     int64
 	tail      []byte // at most twice tailLimit
 	tailLimit int
@@ -34,7 +35,16 @@ type output struct {
 
 // newOutput starts copying to file and returns the pipe's write end. It always closes file, also on error.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
-	o := &output{file: file, left: limit, limit: limit, tailLimit: tailLimit, buffer: make([]byte, copyBytes), writing: true}
+	return open(&output{file: file, left: limit, limit: limit, tailLimit: tailLimit, writing: true})
+}
+
+// newStream starts to pass on output and returns the pipe's write end. passOn may not keep its argument.
+func newStream(passOn func([]byte)) (*output, int, error) {
+	return open(&output{passOn: passOn})
+}
+
+func open(o *output) (*output, int, error) {
+	o.buffer = make([]byte, copyBytes)
 	var ends [2]int
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
 		o.dropFile()
@@ -110,6 +120,9 @@ func (o *output) readOnce(fd int) (n int, blocked bool) {
 func (o *output) take(data []byte) {
 	o.bytes += int64(len(data))
 	o.remember(data)
+	if o.passOn != nil {
+		o.passOn(data)
+	}
 	if o.file == nil || !o.writing {
 		return
 	}
@@ -148,12 +161,12 @@ func (o *output) closeUnused() {
 	}
 }
 
-// end returns the tail, the size in bytes and whether the file was truncated. It releases the tail's memory.
+// end returns the tail, the size in bytes and whether the file was truncated. It releases the tail's memory and passes on nothing more.
 func (o *output) end() (tail string, bytes int64, truncated bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	tail = text(o.tail[max(0, len(o.tail)-o.tailLimit):], o.bytes > int64(o.tailLimit))
-	o.tail, o.tailLimit = nil, 0
+	o.tail, o.tailLimit, o.passOn = nil, 0, nil
 	return tail, o.bytes, o.truncated
 }
 

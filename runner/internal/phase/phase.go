@@ -2,6 +2,7 @@
 package phase
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -50,17 +51,28 @@ func (h *Host) User(name string) (users.User, error) {
 
 // Run runs a phase and returns its result.
 func (h *Host) Run(request wire.Start) wire.PhaseResult {
-	started, kills := time.Now(), oom.Kills()
-	result := wire.PhaseResult{Captures: map[string]*wire.Captured{}}
-	if request.TimeoutSeconds != nil && *request.TimeoutSeconds <= 0 {
+	meter, result := newMeter(), wire.PhaseResult{}
+	if expired(request.TimeoutSeconds) {
 		result.TimedOut = true
-	} else if err := h.run(request, &result); err != nil {
-		result.Error = err
+	} else {
+		result.Error = h.run(request, &result)
 	}
 	result.Captures = h.Captures.Read(request.Captures)
-	result.OOMKills, result.MemoryLimit = oom.Since(kills), oom.Limit()
-	result.DurationSeconds = time.Since(started).Seconds()
+	meter.stop(&result)
 	return result
+}
+
+// meter measures a command's duration and counts the OOM kills meanwhile.
+type meter struct {
+	started time.Time
+	kills   *int64
+}
+
+func newMeter() meter { return meter{time.Now(), oom.Kills()} }
+
+func (m meter) stop(result *wire.PhaseResult) {
+	result.OOMKills, result.MemoryLimit = oom.Since(m.kills), oom.Limit()
+	result.DurationSeconds = time.Since(m.started).Seconds()
 }
 
 func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
@@ -88,7 +100,9 @@ func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
 	if err != nil {
 		return wire.Errorf(Internal, "cannot start a supervisor: %v", err)
 	}
-	failure := family.follow(request.TimeoutSeconds, request.KillAtEnd, result)
+	ctx, cancel := limited(context.Background(), request.TimeoutSeconds)
+	defer cancel()
+	failure := family.follow(ctx, request.KillAtEnd, result)
 	output.drain()
 	result.Tail, result.OutputBytes, result.OutputTruncated = output.end()
 	if failure == nil && request.ExitCodeFile != "" {

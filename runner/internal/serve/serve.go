@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"multistep.dev/runner/internal/files"
+	"multistep.dev/runner/internal/guests"
 	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/peer"
 	"multistep.dev/runner/internal/phase"
@@ -128,7 +129,7 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 			Reaper: reap.New(), Users: users.System, DefaultUser: defaultUser, Workdir: workdir, Env: os.Environ(),
 			Captures: files.NewCaptures(captureBudget), Null: null,
 		},
-		Store: records.NewStore(), Version: version, Instance: hex.EncodeToString(instance),
+		Store: records.NewStore(), Guests: guests.New(), Version: version, Instance: hex.EncodeToString(instance),
 		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),
 	}, nil
 }
@@ -162,12 +163,26 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 			return err
 		}
 		caller, err := peer.Identify(conn)
+		if errors.Is(err, peer.ErrElsewhere) {
+			receive(runner, conn)
+			continue
+		}
 		if err != nil { // synchronous, which limits the number of goroutines: rejected callers can be very many
 			session.Refuse(conn, err)
 			continue
 		}
 		go talk(runner, caller, conn)
 	}
+}
+
+// receive starts the session of a caller from another container, if the operator has admitted somebody.
+func receive(runner *session.Runner, conn *net.UnixConn) {
+	guest, err := runner.Guests.Connect(conn)
+	if err != nil {
+		session.Refuse(conn, err)
+		return
+	}
+	go runner.ServeGuest(guest)
 }
 
 func talk(runner *session.Runner, caller peer.Caller, conn *net.UnixConn) {

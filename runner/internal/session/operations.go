@@ -21,20 +21,26 @@ var operations = map[string]operation{
 	"download":    {1, checked((*Session).download, wire.Download{})},
 	"survey":      {2, checked((*Session).survey, wire.Survey{})},
 	"send":        {2, named((*Session).sendFile, wire.Send{})},
+	"admit":       {3, named((*Session).admit, wire.Admit{})},
+	"dismiss":     {3, named((*Session).dismiss, wire.NewDismiss())},
 }
 
-// checked returns a handler that decodes a request over its defaults, refuses an invalid one, and calls do for a valid one.
+// decoded decodes a request over its defaults, refuses an invalid one, and calls do for a valid one.
+func decoded[R interface{ Check() error }](s *Session, payload []byte, request R, do func(R) error) error {
+	err := wire.Decode(payload, &request)
+	if err == nil {
+		err = request.Check()
+	}
+	if err != nil {
+		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+	}
+	return do(request)
+}
+
+// checked returns a handler of decoded requests.
 func checked[R interface{ Check() error }](do func(*Session, R) error, defaults R) func(*Session, []byte) error {
 	return func(s *Session, payload []byte) error {
-		request := defaults
-		err := wire.Decode(payload, &request)
-		if err == nil {
-			err = request.Check()
-		}
-		if err != nil {
-			return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
-		}
-		return do(s, request)
+		return decoded(s, payload, defaults, func(request R) error { return do(s, request) })
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/guests"
 	"multistep.dev/runner/internal/healthcheck"
 	"multistep.dev/runner/internal/phase"
 	"multistep.dev/runner/internal/records"
@@ -27,6 +28,7 @@ const (
 // Runner is the state that all sessions share.
 type Runner struct {
 	Host       *phase.Host
+	Guests     *guests.Admissions
 	Store      *records.Store
 	Version    string
 	Instance   string
@@ -41,6 +43,7 @@ type Session struct {
 	frames   *frames.Reader
 	stream   io.Writer
 	protocol int // version negotiated by hello; 0 before hello
+	handle   func(op wire.Op, payload []byte) error
 }
 
 // Serve handles a session until it ends. It returns nil if the caller ended the session, else the error that broke it.
@@ -48,13 +51,19 @@ func (r *Runner) Serve(conn net.Conn) error {
 	defer conn.Close()
 	patient := patientConn{conn}
 	session := Session{Runner: r, frames: frames.NewReader(patient), stream: patient}
+	session.handle = session.dispatch
+	return session.serve()
+}
+
+// serve handles requests until the session ends.
+func (s *Session) serve() error {
 	for {
-		err := session.next()
+		err := s.next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if errors.Is(err, frames.ErrBroken) {
-			session.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
+			s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 		}
 		if err != nil {
 			return err
@@ -92,7 +101,7 @@ func (s *Session) next() error {
 	if err := json.Unmarshal(payload, &op); err != nil {
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "not a request: %v", err))
 	}
-	return s.dispatch(op, payload)
+	return s.handle(op, payload)
 }
 
 // stray skips a frame of a body without a request: its sender may have missed a refusal. It responds once, at the body's end.
@@ -186,11 +195,7 @@ func (s *Session) hello(payload []byte) error {
 
 // known returns the records whose ops exist in the session's protocol version.
 func (s *Session) known() []records.Record {
-	all := s.Store.All()
-	if s.protocol < 2 {
-		all = slices.DeleteFunc(all, func(each records.Record) bool { return each.Op == "send" })
-	}
-	return all
+	return slices.DeleteFunc(s.Store.All(), func(each records.Record) bool { return operations[each.Op].since > s.protocol })
 }
 
 func (s *Session) start(request wire.Start) error {
@@ -252,4 +257,23 @@ func (s *Session) ack(request wire.Ack) error {
 
 func (s *Session) note(request wire.Note) error {
 	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return request.Data, nil }))
+}
+
+func (s *Session) admit(request wire.Admit) error {
+	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) {
+		if _, err := s.Host.User(request.User); err != nil {
+			return wire.AdmitResult{Error: wire.Errorf(phase.NoSuchUser, "%v", err)}, nil
+		}
+		return wire.AdmitResult{Token: s.Guests.Admit(request.ID, request.User, request.Root)}, nil
+	}))
+}
+
+func (s *Session) dismiss(request wire.Dismiss) error {
+	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) {
+		found, err := s.Guests.Dismiss(request.Admission, request.Kill)
+		if err != nil {
+			return wire.DismissResult{Found: found, Error: wire.Errorf(phase.Internal, "%v", err)}, nil
+		}
+		return wire.DismissResult{Found: found}, nil
+	}))
 }

@@ -10,6 +10,7 @@ import (
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/send"
+	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -39,11 +40,19 @@ func (s *Session) upload(request wire.Upload) error {
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found {
 		return s.answerRecord(record, refusal)
 	}
-	upload, refusal := s.newUpload(request)
+	owner, err := s.Host.Users.Lookup(request.User)
+	if err != nil {
+		return s.refuse(wire.Errorf(wire.CodeUpload, "%v", err))
+	}
+	upload, refusal := s.newUpload(request.Target, owner)
 	if refusal != nil {
 		return s.refuse(refusal)
 	}
-	record, refusal, err := s.receive(request.Op, upload)
+	var record records.Record
+	body, refusal, err := s.receive(upload)
+	if err == nil && refusal == nil { // another session may have created the record meanwhile
+		record, refusal = s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return merge(upload, body) })
+	}
 	upload.Close() // before the response, after which no caller may find the staging directory
 	if err != nil {
 		return err
@@ -51,56 +60,49 @@ func (s *Session) upload(request wire.Upload) error {
 	return s.answerRecord(record, refusal)
 }
 
-// receive requests the body and unpacks it. An error means that the session broke.
-func (s *Session) receive(op wire.Op, upload *files.Upload) (records.Record, *wire.Error, error) {
-	if err := s.answer(struct {
-		OK      bool `json:"ok"`
-		Proceed bool `json:"proceed"`
-	}{answerOK, true}); err != nil {
-		return records.Record{}, nil, err
-	}
-	body := frames.NewBody(s.frames)
-	failure := upload.Unpack(body)
-	if err := body.Rest(); err != nil {
-		return records.Record{}, nil, err
-	}
-	record, refusal := s.finishUpload(op, upload, body, failure)
-	return record, refusal, nil
-}
-
-func (s *Session) newUpload(request wire.Upload) (*files.Upload, *wire.Error) {
-	target := request.Target
+func (s *Session) newUpload(target string, owner users.User) (*files.Upload, *wire.Error) {
+	place := target
 	if rest, found := strings.CutPrefix(target+"/", runtimePrefix); found {
-		target = s.RuntimeDir + "/" + rest
+		place = s.RuntimeDir + "/" + rest
 	}
-	if err := wire.CheckPaths([]string{target}); err != nil || target == "" {
-		return nil, wire.Errorf(wire.CodeProtocol, "the target %.200q is no absolute path", request.Target)
+	if err := wire.CheckPaths([]string{place}); err != nil || place == "" {
+		return nil, wire.Errorf(wire.CodeProtocol, "the target %.200q is no absolute path", target)
 	}
-	owner, err := s.Host.Users.Lookup(request.User)
-	if err != nil {
-		return nil, wire.Errorf(wire.CodeUpload, "%v", err)
-	}
-	upload, err := files.NewUpload(target, owner)
+	upload, err := files.NewUpload(place, owner)
 	if err != nil {
 		return nil, wire.Failure(wire.CodeUpload, err)
 	}
 	return upload, nil
 }
 
-// finishUpload merges the upload if the body is intact and no other session has created the record of the id.
-func (s *Session) finishUpload(op wire.Op, upload *files.Upload, body *frames.Body, failure error) (records.Record, *wire.Error) {
+// receive requests the body and unpacks it. An error means that the session broke.
+func (s *Session) receive(upload *files.Upload) (*frames.Body, *wire.Error, error) {
+	if err := s.answer(struct {
+		OK      bool `json:"ok"`
+		Proceed bool `json:"proceed"`
+	}{answerOK, true}); err != nil {
+		return nil, nil, err
+	}
+	body := frames.NewBody(s.frames)
+	failure := upload.Unpack(body)
+	if err := body.Rest(); err != nil {
+		return nil, nil, err
+	}
 	if err := body.Verify(); err != nil { // takes precedence over failure: the transfer damaged the body, so the caller can retry
-		return records.Record{}, wire.Errorf(wire.CodeBody, "%v", err)
+		return nil, wire.Errorf(wire.CodeBody, "%v", err), nil
 	}
 	if failure != nil {
-		return records.Record{}, wire.Failure(wire.CodeUpload, failure)
+		return nil, wire.Failure(wire.CodeUpload, failure), nil
 	}
-	return s.Store.Once(op.ID, op.Op, func() (any, *wire.Error) {
-		if err := upload.Merge(); err != nil {
-			return nil, wire.Failure(wire.CodeUpload, err)
-		}
-		return wire.UploadResult{Size: body.Size(), SHA256: body.SHA256()}, nil
-	})
+	return body, nil, nil
+}
+
+// merge moves an upload that arrived intact into its target.
+func merge(upload *files.Upload, body *frames.Body) (any, *wire.Error) {
+	if err := upload.Merge(); err != nil {
+		return nil, wire.Failure(wire.CodeUpload, err)
+	}
+	return wire.UploadResult{Size: body.Size(), SHA256: body.SHA256()}, nil
 }
 
 func (s *Session) download(request wire.Download) error {

@@ -14,8 +14,8 @@ import (
 )
 
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
-// Version 2 adds output, survey, send, and sent files in a download.
-var Protocols = []int{1, 2}
+// Version 2 adds output, survey, send, and sent files in a download. Version 3 adds guests (admit and dismiss) and the stdin of start.
+var Protocols = []int{1, 2, 3}
 
 // Agree returns the highest version that both sides support, and false if none is common.
 func Agree(offered []int) (int, bool) {

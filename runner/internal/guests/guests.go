@@ -1,0 +1,148 @@
+// Package guests admits processes of other containers of the pod, which act in this container on behalf of the operator.
+//
+// Such a process shares the network with this container, and so the names of abstract sockets, but no processes. So the kernel
+// reports the PID 0 for it, which no process of this container can have. The operator admits guests for a time. A token keeps out
+// the pod's other containers, and proves to the guest that it is connected to PID 1: without PID 1 another process could use the
+// socket's name.
+package guests
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"multistep.dev/runner/internal/peer"
+	"multistep.dev/runner/internal/phase"
+)
+
+const (
+	maxConnections = 64
+	tokenBytes     = 32
+)
+
+// Admission allows guests to act as a user, until it is dismissed. With Root they may act as any user.
+type Admission struct {
+	User       string
+	Root       bool
+	Background phase.Background // what the guests' finished commands left running
+	token      []byte
+	ctx        context.Context
+	dismiss    context.CancelFunc
+	sessions   sync.WaitGroup
+}
+
+// Context returns a context that is cancelled when the admission is dismissed.
+func (a *Admission) Context() context.Context { return a.ctx }
+
+// Admissions holds the current admissions and the guests' connections.
+type Admissions struct {
+	mu          sync.Mutex
+	admitted    map[string]*Admission // by the id of the admit
+	connections []*Connection         // oldest first
+}
+
+// New returns a value without admissions.
+func New() *Admissions { return &Admissions{admitted: map[string]*Admission{}} }
+
+// Admit creates an admission and returns its token in hexadecimal digits.
+func (a *Admissions) Admit(id, user string, root bool) (token string) {
+	secret := make([]byte, tokenBytes)
+	rand.Read(secret)
+	ctx, cancel := context.WithCancel(context.Background())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.admitted[id] = &Admission{User: user, Root: root, token: secret, ctx: ctx, dismiss: cancel}
+	return hex.EncodeToString(secret)
+}
+
+// Dismiss ends an admission, and returns after the sessions of its guests have ended and their commands were killed. With kill it
+// also kills what their finished commands left running.
+func (a *Admissions) Dismiss(id string, kill bool) (found bool, err error) {
+	a.mu.Lock()
+	admission, found := a.admitted[id]
+	delete(a.admitted, id)
+	a.mu.Unlock()
+	if !found {
+		return false, nil
+	}
+	admission.dismiss()
+	admission.sessions.Wait()
+	if kill {
+		err = admission.Background.Kill()
+	}
+	return true, err
+}
+
+// Connection is the connection of a guest. It takes one of maxConnections places.
+type Connection struct {
+	*net.UnixConn
+	admissions *Admissions
+	admission  *Admission // nil until the guest has proved that it knows the token
+	ended      chan struct{}
+}
+
+// Connect takes a place for a caller from another container. If all are taken, it closes the oldest connection whose guest has
+// proved nothing yet, so callers without a token keep nobody out. The caller of Connect calls Leave. On error it may use conn.
+func (a *Admissions) Connect(conn *net.UnixConn) (*Connection, error) {
+	added, evicted, err := a.add(conn)
+	if evicted != nil {
+		evicted.Close()
+		<-evicted.ended // limits the number of goroutines
+	}
+	return added, err
+}
+
+func (a *Admissions) add(conn *net.UnixConn) (added, evicted *Connection, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.admitted) == 0 {
+		return nil, nil, peer.ErrElsewhere
+	}
+	if len(a.connections) == maxConnections {
+		oldest := slices.IndexFunc(a.connections, func(each *Connection) bool { return each.admission == nil })
+		if oldest < 0 {
+			return nil, nil, fmt.Errorf("%d guests are connected, the maximum", maxConnections)
+		}
+		evicted = a.connections[oldest]
+		a.connections = slices.Delete(a.connections, oldest, oldest+1)
+	}
+	added = &Connection{UnixConn: conn, admissions: a, ended: make(chan struct{})}
+	a.connections = append(a.connections, added)
+	return added, evicted, nil
+}
+
+// Leave closes the connection and frees its place.
+func (c *Connection) Leave() {
+	c.Close()
+	c.admissions.mu.Lock()
+	defer c.admissions.mu.Unlock()
+	c.admissions.connections = slices.DeleteFunc(c.admissions.connections, func(each *Connection) bool { return each == c })
+	if c.admission != nil {
+		c.admission.sessions.Done()
+	}
+	close(c.ended)
+}
+
+// find returns the admission with this id, or nil.
+func (a *Admissions) find(id string) *Admission {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.admitted[id]
+}
+
+// join makes the connection a session of the admission. It returns false if the admission was dismissed meanwhile, or the
+// connection lost its place.
+func (c *Connection) join(id string, admission *Admission) bool {
+	c.admissions.mu.Lock()
+	defer c.admissions.mu.Unlock()
+	if c.admissions.admitted[id] != admission || !slices.Contains(c.admissions.connections, c) {
+		return false
+	}
+	c.admission = admission
+	admission.sessions.Add(1)
+	return true
+}

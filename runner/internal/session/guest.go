@@ -1,0 +1,184 @@
+package session
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/guests"
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/phase"
+	"multistep.dev/runner/internal/users"
+	"multistep.dev/runner/internal/wire"
+)
+
+// guestBuffer is the size in bytes of a guest's read buffer. It is small, as many guests may connect.
+const guestBuffer = 4 << 10
+
+// guest is the session of a guest.
+type guest struct {
+	Session
+	conn      *guests.Connection
+	admission *guests.Admission
+}
+
+// ServeGuest handles a guest's session until it ends. A guest learns of errors by answers: the log does not contain them, because
+// rejected callers can be very many.
+func (r *Runner) ServeGuest(conn *guests.Connection) {
+	defer conn.Leave()
+	reader := frames.NewReaderSize(conn, guestBuffer)
+	g := guest{Session: Session{Runner: r, frames: reader, stream: conn}, conn: conn}
+	admission, err := conn.Handshake(reader)
+	if err != nil {
+		conn.SetDeadline(time.Now().Add(time.Second))
+		g.refuse(wire.Errorf(wire.CodeRefused, "%v", err))
+		return
+	}
+	g.admission, g.handle = admission, g.dispatch
+	stop := context.AfterFunc(admission.Context(), func() { conn.Close() })
+	defer stop()
+	g.serve()
+}
+
+func (g *guest) dispatch(op wire.Op, payload []byte) error {
+	if op.ID != "" {
+		return g.refuse(wire.Errorf(wire.CodeProtocol, "a guest's request has no id: no record is kept"))
+	}
+	switch op.Op {
+	case "exec":
+		return decoded(&g.Session, payload, wire.Exec{}, g.exec)
+	case "upload":
+		return decoded(&g.Session, payload, wire.Upload{}, g.upload)
+	case "download":
+		return decoded(&g.Session, payload, wire.Download{}, g.download)
+	}
+	return g.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
+}
+
+// user resolves the user of a request; "" is the admitted one. It is looked up for each request, as for a phase: a guest may install
+// users. refusal means that the guest may not act as this user, unknown that the user does not exist.
+func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown error) {
+	admitted, err := g.Host.User(g.admission.User)
+	if name == "" {
+		return admitted, nil, err
+	}
+	asked, unknown := g.Host.User(name)
+	if g.admission.Root {
+		return asked, nil, unknown
+	}
+	if err != nil || unknown != nil || asked.UID != admitted.UID || asked.GID != admitted.GID {
+		return user, wire.Errorf(wire.CodeRefused, "this guest may act as user %q only, not as %.200q", g.admission.User, name), nil
+	}
+	return admitted, nil, nil // asked may have more groups
+}
+
+func (g *guest) exec(request wire.Exec) error {
+	user, refusal, unknown := g.user(request.User)
+	if refusal != nil {
+		return g.refuse(refusal)
+	}
+	if unknown != nil {
+		return g.answerResult(executed{PhaseResult: wire.PhaseResult{Error: wire.Errorf(phase.NoSuchUser, "%v", unknown)}})
+	}
+	ctx, cancel := context.WithCancel(g.admission.Context())
+	defer cancel()
+	stop, err := g.watch(cancel)
+	if err != nil {
+		return err
+	}
+	sender := outputSender{to: g.stream, broken: cancel}
+	result := g.Host.Exec(ctx, request, user, sender.send, &g.admission.Background)
+	stop()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return g.answerResult(executed{PhaseResult: result})
+}
+
+// executed is the result of a command without the field captures, which this field hides.
+type executed struct {
+	wire.PhaseResult
+	Captures *struct{} `json:"captures,omitempty"`
+}
+
+func (g *guest) answerResult(result any) error {
+	return g.answer(struct {
+		OK     bool `json:"ok"`
+		Result any  `json:"result"`
+	}{answerOK, result})
+}
+
+// watch calls gone when the guest closes its connection. It reads nothing: the guest may have sent further requests.
+func (g *guest) watch(gone func()) (stop func(), err error) {
+	raw, err := g.conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := raw.Read(kernel.HungUp); err == nil {
+			gone()
+		}
+	}()
+	return func() {
+		g.conn.SetReadDeadline(time.Unix(1, 0)) // ends Read
+		<-ended
+		g.conn.SetReadDeadline(time.Time{})
+	}, nil
+}
+
+// outputSender sends output as D frames. The first byte of a frame is its stream.
+type outputSender struct {
+	mu     sync.Mutex
+	to     io.Writer
+	buffer []byte
+	failed bool
+	broken func()
+}
+
+// send blocks while the guest does not read, so the command blocks too. After an error it discards the output.
+func (o *outputSender) send(stream byte, data []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed {
+		return
+	}
+	o.buffer = append(append(o.buffer[:0], stream), data...)
+	if err := frames.Write(o.to, frames.Data, o.buffer); err != nil {
+		o.failed = true
+		o.broken()
+	}
+}
+
+func (g *guest) upload(request wire.Upload) error {
+	owner, refusal, unknown := g.user(request.User)
+	if refusal != nil {
+		return g.refuse(refusal)
+	}
+	if unknown != nil {
+		return g.refuse(wire.Errorf(wire.CodeUpload, "%v", unknown))
+	}
+	upload, refusal := g.newUpload(request.Target, owner)
+	if refusal != nil {
+		return g.refuse(refusal)
+	}
+	var result any
+	body, refusal, err := g.receive(upload)
+	if err == nil {
+		err = g.admission.Context().Err()
+	}
+	if err == nil && refusal == nil {
+		result, refusal = merge(upload, body)
+	}
+	upload.Close()
+	switch {
+	case err != nil:
+		return err
+	case refusal != nil:
+		return g.refuse(refusal)
+	}
+	return g.answerResult(result)
+}

@@ -1,0 +1,62 @@
+package wire
+
+import (
+	"errors"
+	"strings"
+)
+
+// Admit is the request admit.
+type Admit struct {
+	Op
+	User string `json:"user"`
+	Root bool   `json:"root"`
+}
+
+// Check rejects a user that cannot exist.
+func (a Admit) Check() error {
+	if strings.ContainsRune(a.User, 0) {
+		return errors.New("a NUL in user")
+	}
+	return nil
+}
+
+// AdmitResult is the result of an admit: a token in hexadecimal digits, or the reason why there is none.
+type AdmitResult struct {
+	Token string `json:"token,omitempty"`
+	Error *Error `json:"error,omitempty"`
+}
+
+// Dismiss is the request dismiss. Admission is the id of the admit.
+type Dismiss struct {
+	Op
+	Admission string `json:"admission"`
+	Kill      bool   `json:"kill"`
+}
+
+// NewDismiss returns a request with the defaults of optional fields.
+func NewDismiss() Dismiss { return Dismiss{Kill: true} }
+
+// Check accepts every request: an unknown admission is not found.
+func (d Dismiss) Check() error { return nil }
+
+// DismissResult is the result of a dismiss. Error reports processes that could not be killed.
+type DismissResult struct {
+	Found bool   `json:"found"`
+	Error *Error `json:"error,omitempty"`
+}
+
+// Exec is a guest's request exec.
+type Exec struct {
+	Op
+	Command
+	Stdin          string   `json:"stdin"` // a secret: no error contains it
+	TimeoutSeconds *float64 `json:"timeoutSeconds"`
+}
+
+// Check rejects invalid fields.
+func (e Exec) Check() error {
+	if err := checkStdin(e.Stdin); err != nil {
+		return err
+	}
+	return e.Command.Check()
+}
