@@ -134,7 +134,7 @@ class FakeModel:
             self._busy[entry.model] -= 1
 
     def _refusal(self, entry: Entry) -> int | None:
-        found = re.search(r"-fail-(\d{3})(?:-(\d+))?", entry.model) or re.search(r"-(500)(?=$|-)()", entry.model)
+        found = re.search(r"-fail-(\d{3})(?:-(\d+))?", entry.model) or re.search(r"(?<!-slow)-(500)(?=$|-)()", entry.model)
         if found is None:
             return None
         self._refused[entry.key, entry.model] += 1

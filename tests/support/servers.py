@@ -91,7 +91,7 @@ async def s3(place: Place = HERE) -> AsyncIterator[S3]:
     with tempfile.TemporaryDirectory(prefix="multistep-s3-") as made:
         directory = Path(made)
         (directory / "objects" / S3.bucket).mkdir(parents=True)
-        host = f"{place.address}:{_port(place)}"
+        host = f"{place.address}:{free_port(place)}"
         command = ["versitygw", "--access", key, "--secret", secret, "--port", host, "posix", str(directory / "objects")]
         async with _running(place, command, host, directory / "log"):
             yield S3(host, directory / "objects", directory / "log", key, secret)
@@ -102,7 +102,7 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
     """Run an OCI registry without TLS. private: require a user and password."""
     user, password = ("somebody", "registry-password") if private else ("", "")
     with tempfile.TemporaryDirectory(prefix="multistep-registry-") as made:
-        directory, host = Path(made), f"{place.address}:{_port(place)}"
+        directory, host = Path(made), f"{place.address}:{free_port(place)}"
         config: dict[str, Any] = {
             "version": 0.1,
             "storage": {"filesystem": {"rootdirectory": str(directory / "objects")}, "delete": {"enabled": True}},
@@ -120,7 +120,7 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
 async def git(place: Place = HERE) -> AsyncIterator[Server]:
     """Serve bare repositories and files in ``directory`` over HTTP; see tests.support.git_server."""
     with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:
-        directory, host = Path(made) / "served", f"{place.address}:{_port(place)}"
+        directory, host = Path(made) / "served", f"{place.address}:{free_port(place)}"
         directory.mkdir()
         command = [sys.executable, str(ROOT / "tests" / "support" / "git_server.py"), host, str(directory)]
         async with _running(place, command, host, Path(made) / "log"):
@@ -131,7 +131,7 @@ async def git(place: Place = HERE) -> AsyncIterator[Server]:
 async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
     """Run Prometheus with this configuration; its paths are those of the test's machine."""
     with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:
-        directory, host = Path(made), f"{place.address}:{_port(place)}"
+        directory, host = Path(made), f"{place.address}:{free_port(place)}"
         (directory / "prometheus.yml").write_text(json.dumps(config))
         command = [
             "prometheus",
@@ -148,7 +148,7 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
 async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator[Server]:
     """Run kube-state-metrics for custom resources only, with this configuration. It uses $KUBECONFIG."""
     with tempfile.TemporaryDirectory(prefix="multistep-ksm-") as made:
-        directory, port, own_port = Path(made), _port(place), _port(place)
+        directory, port, own_port = Path(made), free_port(place), free_port(place)
         command = [
             "kube-state-metrics",
             f"--kubeconfig={os.environ['KUBECONFIG']}",
@@ -212,7 +212,7 @@ def _release() -> None:
         each.close()
 
 
-def _port(place: Place) -> int:
+def free_port(place: Place) -> int:
     """Return a free port.
 
     On the node, avoid the ephemeral port range. This process binds the port here, too, while it lives, so that no other test

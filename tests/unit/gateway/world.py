@@ -55,11 +55,15 @@ class World:
     admin_port: int
     settings: GatewaySettings
 
+    def credential(self, provider: Provider, base_url: str | None = "") -> Credential:
+        """Return a credential for the fake model. base_url: None for the setting's."""
+        url = self.model.url + UPSTREAM_PATHS[provider] if base_url == "" else base_url
+        return Credential.model_validate({"provider": provider, "key": REAL_KEYS[provider], "baseURL": url})
+
     async def register(self) -> None:
         """Register a credential of each provider under the provider's name."""
-        for provider, key in REAL_KEYS.items():
-            url = self.model.url + UPSTREAM_PATHS[provider]
-            await self.admin.register(provider, Credential.model_validate({"provider": provider, "key": key, "baseURL": url}))
+        for provider in REAL_KEYS:
+            await self.admin.register(provider, self.credential(provider))
 
     async def call(self, api: Api, suffix: str = "", *, stream: bool = False, **more: Any) -> Seen:
         """Send a request of this API to its usual model with a suffix. more: as of ``send``."""
@@ -135,15 +139,16 @@ def write_secrets(directory: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def world(directory: Path, retry_after: float = 0.2, **settings: Any) -> AsyncIterator[World]:
-    """Run a fake model, and a gateway in this process; its credentials are registered."""
+async def world(directory: Path, retry_after: float = 0.2, register: bool = True, **settings: Any) -> AsyncIterator[World]:
+    """Run a fake model, and a gateway in this process. register: the credentials of all providers."""
     given = GatewaySettings(**{**write_secrets(directory), "stop_seconds": 1.0, **settings})
     async with fake_model(retry_after=retry_after) as model, running(given) as ports:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as http:
             admin = GatewayAdmin(http, f"http://127.0.0.1:{ports.admin_port}", ADMIN_TOKEN)
             found = World(http, model, admin, ports.port, ports.admin_port, given)
-            await found.register()
+            if register:
+                await found.register()
             yield found
 
 

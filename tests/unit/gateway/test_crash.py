@@ -1,0 +1,145 @@
+"""The gateway's process is killed under load: no request is lost or counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from multistep.errors import GatewayUnavailable
+from multistep.gateway.client import GatewayAdmin
+from multistep.gateway.settings import GatewaySettings
+from tests.support.fake_model import fake_model
+from tests.support.servers import HERE, ROOT, free_port
+from tests.unit.gateway.world import ADMIN_TOKEN, World, step_of, token_for, write_secrets
+
+STREAMS, REQUESTS = 20, 6
+
+
+@dataclass
+class Process:
+    """The real process of a gateway, which can be killed and started again on the same ports."""
+
+    environment: dict[str, str]
+    admin: GatewayAdmin
+    running: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until its admin port answers."""
+        self.running = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "multistep.gateway", env=self.environment, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
+        )
+        async with asyncio.timeout(60):
+            while not await self._answers():
+                await asyncio.sleep(0.05)
+
+    async def stop(self, number: signal.Signals) -> int:
+        """Send a signal and return the exit code."""
+        assert self.running is not None
+        self.running.send_signal(number)
+        return await self.running.wait()
+
+    async def _answers(self) -> bool:
+        try:
+            await self.admin.wanted()
+        except GatewayUnavailable:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def process(directory: Path) -> AsyncIterator[tuple[World, Process]]:
+    """Run the real process before a fake model."""
+    port, admin_port = free_port(HERE), free_port(HERE)
+    given = {**write_secrets(directory), "port": port, "admin_port": admin_port}
+    variables = {f"MULTISTEP_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT / "operator")}
+    async with fake_model(retry_after=0.2) as model, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        admin = GatewayAdmin(http, f"http://127.0.0.1:{admin_port}", ADMIN_TOKEN)
+        found = World(http, model, admin, port, admin_port, GatewaySettings(**given))
+        gateway = Process(environment, admin)
+        await gateway.start()
+        await found.register()
+        yield found, gateway
+        if gateway.running is not None and gateway.running.returncode is None:
+            await gateway.stop(signal.SIGTERM)
+
+
+async def complete_one(it: World, token: str) -> None:
+    """Send a request again until its answer is complete, as programs do."""
+    while True:
+        seen = await it.call("messages", "-slow-30", stream=True, token=token)
+        if seen.status == 200 and not seen.error and b"message_stop" in seen.body:
+            return
+        await asyncio.sleep(0.1)
+
+
+async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(tmp_path: Path) -> None:
+    async with process(tmp_path) as (it, gateway):
+
+        async def agent(number: int) -> None:
+            for _ in range(REQUESTS):
+                await complete_one(it, token_for("messages", uid=f"uid-{number}"))
+
+        agents = [asyncio.create_task(agent(number)) for number in range(STREAMS)]
+        for seconds in (0.5, 0.7):
+            await asyncio.sleep(seconds)
+            await gateway.stop(signal.SIGKILL)
+            await gateway.start()
+            await it.register()
+        await asyncio.gather(*agents)
+        usages = [await it.admin.close(step_of(f"uid-{number}")) for number in range(STREAMS)]
+
+    complete = STREAMS * REQUESTS
+    recorded = sum(each.requests - each.incomplete for each in usages)
+    entries = it.model.entries
+    unfinished = [each for each in entries if each.outcome != "answered"]
+    # The gateway commits before the agent sees the end, so a kill between the two leaves a recorded answer that the agent missed.
+    assert complete <= recorded <= len(entries) - len(unfinished)
+    assert sum(each.incomplete for each in usages) >= len(unfinished) > 0
+    assert sum(each.requests for each in usages) >= len(entries)
+    assert sum(each.input_tokens for each in usages) == recorded * entries[0].input
+    assert [each.last_failure for each in usages] == [None] * STREAMS
+
+
+async def test_a_lost_request_is_the_providers_failure_and_not_zero(tmp_path: Path) -> None:
+    async with process(tmp_path) as (it, gateway):
+        call = asyncio.create_task(it.call("messages", "-slow-3000", stream=True))
+        while not it.model.entries:
+            await asyncio.sleep(0.02)
+        await gateway.stop(signal.SIGKILL)
+        assert (await call).error
+        await gateway.start()
+        usage = await it.admin.close(step_of())
+    assert (usage.requests, usage.incomplete, usage.input_tokens) == (1, 1, 0)
+    assert usage.last_failure is not None
+    assert usage.last_failure.kind == "Provider"
+
+
+async def test_a_closed_step_stays_closed_after_a_restart(tmp_path: Path) -> None:
+    async with process(tmp_path) as (it, gateway):
+        await it.call("messages")
+        usage = await it.admin.close(step_of())
+        assert await gateway.stop(signal.SIGTERM) == 0
+        await gateway.start()
+        await it.register()
+        assert (await it.call("messages")).status == 401
+        assert await it.admin.close(step_of()) == usage
+
+
+async def test_on_shutdown_open_requests_may_finish(tmp_path: Path) -> None:
+    async with process(tmp_path) as (it, gateway):
+        call = asyncio.create_task(it.call("messages", "-slow-150", stream=True))
+        while not it.model.entries:
+            await asyncio.sleep(0.02)
+        assert await gateway.stop(signal.SIGTERM) == 0
+        seen = await call
+        assert (seen.status, seen.error) == (200, "")
+        assert b"message_stop" in seen.body

@@ -1,0 +1,121 @@
+"""Sweeps take turns, whatever their size, and the pace follows what the provider takes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from multistep.gateway.fair_queue import CALM_SECONDS, HoldExpired, Lane, Lanes
+from tests.support.virtual_time import in_virtual_time
+from tests.unit.gateway.world import World, token_for, world
+
+MODEL = "claude-sonnet-4-5-cap-4-60"
+
+
+async def trial(it: World, sweep: str, number: int, statuses: Counter[int]) -> None:
+    """Send three requests, one after another."""
+    for _ in range(3):
+        token = token_for("messages", uid=f"{sweep}-{number}", sweep=f"ns/{sweep}")
+        statuses[(await it.send("messages", MODEL, stream=False, token=token)).status] += 1
+
+
+async def test_a_small_sweep_is_not_behind_a_large_one(tmp_path: Path) -> None:
+    async with world(tmp_path, retry_after=0.2) as it:
+        statuses: Counter[int] = Counter()
+        start = time.monotonic()
+        took: dict[str, float] = {}
+
+        async def sweep(name: str, trials: int) -> None:
+            await asyncio.gather(*(trial(it, name, number, statuses) for number in range(trials)))
+            took[name] = time.monotonic() - start
+
+        await asyncio.gather(sweep("large", 40), sweep("small", 4))
+        assert statuses == {200: 132}
+        assert took["small"] < took["large"] / 2
+        assert it.model.most_at_once[MODEL] == 4
+
+
+@in_virtual_time
+async def test_waiting_sweeps_take_turns() -> None:
+    lane, order = Lane(1), list[str]()
+
+    async def request(sweep: str) -> None:
+        await lane.enter(sweep, 100)
+        order.append(sweep)
+        await asyncio.sleep(1)
+        lane.leave()
+
+    await asyncio.gather(*(request(sweep) for sweep in ("a", "a", "a", "a", "b", "b", "c")))
+    assert order == ["a", "a", "b", "c", "a", "b", "a"]
+
+
+@in_virtual_time
+async def test_the_window_shrinks_to_the_others_in_flight_and_recovers() -> None:
+    lane = Lane(8, clock=asyncio.get_running_loop().time)
+    for _ in range(8):
+        await lane.enter("a", 1)
+    lane.leave_refused(1)
+    assert lane.window == 7
+    for _ in range(4):
+        lane.leave_refused(1)
+    assert lane.window == 3
+    for _ in range(3):
+        lane.leave()
+    await asyncio.sleep(CALM_SECONDS + 1)
+    for _ in range(30):
+        places = lane.window
+        for _ in range(places):
+            await lane.enter("a", 1)
+        for _ in range(places):
+            lane.leave()
+    assert lane.window == 8
+
+
+@in_virtual_time
+async def test_if_the_only_request_is_refused_all_wait() -> None:
+    loop = asyncio.get_running_loop()
+    lane = Lane(8, clock=loop.time)
+    await lane.enter("a", 1)
+    lane.leave_refused(10)
+    start = loop.time()
+    await lane.enter("b", 100)
+    assert 10 <= loop.time() - start < 11
+
+
+@in_virtual_time
+async def test_a_wait_has_an_end_and_leaves_no_trace() -> None:
+    lane = Lane(1)
+    await lane.enter("a", 1)
+    with pytest.raises(HoldExpired):
+        await lane.enter("b", 5)
+    cancelled = asyncio.create_task(lane.enter("c", 100))
+    await asyncio.sleep(1)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert lane.waiting == 0
+    lane.leave()
+    await lane.enter("d", 0.1)
+    assert lane.in_flight == 1
+
+
+@in_virtual_time
+async def test_a_request_that_is_cancelled_as_it_is_admitted_gives_its_place_back() -> None:
+    lane = Lane(1)
+    await lane.enter("a", 1)
+    waiting = asyncio.create_task(lane.enter("b", 100))
+    await asyncio.sleep(1)
+    lane.leave()  # admits it, and it has not run yet
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert lane.in_flight == 0
+
+
+def test_idle_lanes_are_forgotten() -> None:
+    lanes = Lanes(4)
+    for number in range(3000):
+        lanes.of("credential", f"invented-{number}")
+    assert len(list(lanes)) <= 1025

@@ -1,0 +1,188 @@
+"""Refusals and faults of providers, and agents that leave: the agent gets what it can use, and the ledger what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from multistep.errors import StepUnknownToGateway
+from tests.support.model_answers import Api
+from tests.unit.gateway.test_usage import APIS
+from tests.unit.gateway.world import World, request_of, step_of, token_for, world
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_refused_request_waits_and_is_sent_again(tmp_path: Path, api: Api, status: int) -> None:
+    async with world(tmp_path) as it:
+        seen = await it.call(api, f"-fail-{status}-3", stream=True)
+        assert seen.status == 200
+        usage = await it.admin.close(step_of())
+        assert usage.requests == 1
+        assert usage.refusals == {str(status): 3}
+        assert usage.last_failure is None
+        assert usage.held_seconds >= 0.6
+        assert usage.input_tokens == it.model.entries[-1].input
+        assert [each.outcome for each in it.model.entries] == ["refused"] * 3 + ["answered"]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_after_the_longest_hold_the_answer_is_529_and_not_429(tmp_path: Path, api: Api) -> None:
+    async with world(tmp_path, hold_seconds=1.0, retry_after=0.3) as it:
+        start = time.monotonic()
+        seen = await it.call(api, "-fail-429")
+        assert seen.status == 529
+        assert "Rate limit exceeded" in seen.body.decode()
+        assert time.monotonic() - start < 3
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None
+        assert (usage.last_failure.status, usage.last_failure.kind) == (429, "Provider")
+        assert (usage.input_tokens, usage.incomplete) == (0, 0)
+
+
+async def test_a_retry_after_beyond_the_hold_is_not_waited_for(tmp_path: Path) -> None:
+    async with world(tmp_path, hold_seconds=5, retry_after=600) as it:
+        start = time.monotonic()
+        assert (await it.call("messages", "-fail-529")).status == 529
+        assert time.monotonic() - start < 3
+        assert len(it.model.entries) == 1
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, "Provider"), (401, "Configuration"), (404, "Configuration"), (422, None)])
+async def test_other_errors_pass_unchanged_and_are_sent_once(tmp_path: Path, status: int, kind: str | None) -> None:
+    async with world(tmp_path) as it:
+        seen = await it.call("chat", f"-fail-{status}", stream=True)
+        assert seen.status == status
+        assert len(it.model.entries) == 1
+        usage = await it.admin.close(step_of())
+        found = usage.last_failure
+        assert (found and (found.status, found.kind)) == (kind and (status, kind))
+        assert (usage.input_tokens, usage.incomplete) == (0, 0)
+
+
+async def test_the_last_request_decides_about_the_failure(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.call("chat", "-500")
+        await it.call("chat")
+        assert (await it.admin.close(step_of())).last_failure is None
+
+
+@pytest.mark.parametrize("fault", ["-cut", "-short"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_an_answer_without_its_end_breaks_the_agents_connection(tmp_path: Path, api: Api, stream: bool, fault: str) -> None:
+    async with world(tmp_path) as it:
+        seen = await it.call(api, fault, stream=stream)
+        assert seen.error
+        assert len(it.model.entries) == 1
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.input_tokens) == (1, 1, 0)
+        assert usage.last_failure is not None
+        assert usage.last_failure.kind == "Provider"
+
+
+async def test_an_error_inside_a_stream_reaches_the_agent_and_is_the_providers_failure(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        seen = await it.call("messages", "-error", stream=True)
+        assert (seen.status, seen.error) == (200, "")
+        assert b"overloaded_error" in seen.body
+        usage = await it.admin.close(step_of())
+        assert usage.incomplete == 1
+        assert usage.last_failure is not None
+
+
+async def test_a_request_without_an_answer_is_not_sent_again_as_it_may_be_charged(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        seen = await it.call("messages", "-drop")
+        assert seen.status == 529
+        assert len(it.model.entries) == 1
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete) == (1, 1)
+
+
+async def test_a_provider_that_cannot_be_reached_is_tried_until_the_hold_ends(tmp_path: Path) -> None:
+    async with world(tmp_path, hold_seconds=1.5, base_urls={"openai": "http://127.0.0.1:9/v1"}) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=None))
+        seen = await it.call("chat")
+        assert seen.status == 529
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete) == (1, 0)
+        assert usage.last_failure is not None
+        assert "no connection" in usage.last_failure.message
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_agent_that_hangs_up_before_the_end_is_charged_what_the_provider_charged(tmp_path: Path, api: Api) -> None:
+    """codex hangs up before EOF. A gateway that sends the request again then makes calls that nobody sees."""
+    async with world(tmp_path) as it:
+        tokens = [token_for(api, uid=f"uid-{number}") for number in range(6)]
+        seen = await asyncio.gather(*(it.call(api, "-slow-20", stream=True, token=each, read=1) for each in tokens))
+        assert {each.status for each in seen} == {200}
+        usages = [await it.admin.close(step_of(f"uid-{number}")) for number in range(6)]
+        assert len(it.model.entries) == 6
+        assert sum(each.input_tokens for each in usages) == sum(each.input for each in it.model.entries)
+        assert sum(each.output_tokens for each in usages) == sum(each.output for each in it.model.entries)
+        assert [each.incomplete for each in usages] == [0] * 6
+
+
+async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await leave_after(it, "-slow-500", 0.2)
+        usage = await it.admin.close(step_of())
+        assert usage.input_tokens == it.model.entries[0].input > 0
+
+
+async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path) -> None:
+    async with world(tmp_path, drain_seconds=0.3) as it:
+        await leave_after(it, "-slow-5000", 0.2)
+        start = time.monotonic()
+        usage = await it.admin.close(step_of())
+        assert time.monotonic() - start < 3
+        assert (usage.requests, usage.incomplete, usage.last_failure) == (1, 1, None)
+
+
+async def test_an_agent_that_leaves_the_queue_costs_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path, lane_requests=1) as it:
+        first = asyncio.create_task(it.call("messages", "-slow-600", token=token_for("messages", uid="first")))
+        await asyncio.sleep(0.2)
+        await leave_after(it, "-slow-600", 0.2)
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.input_tokens) == (1, 0, 0)
+        assert (await first).status == 200
+        assert len(it.model.entries) == 1
+
+
+async def test_a_closed_step_is_refused_and_closes_again_with_the_same_usage(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.call("chat")
+        usage = await it.admin.close(step_of())
+        seen = await it.call("chat")
+        assert seen.status == 401
+        assert await it.admin.close(step_of()) == usage
+        assert len(it.model.entries) == 1
+
+
+async def test_the_usage_of_a_step_without_requests_is_unknown(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        with pytest.raises(StepUnknownToGateway):
+            await it.admin.close(step_of("nobody"))
+
+
+async def leave_after(it: World, suffix: str, seconds: float) -> None:
+    """Send a request and break the connection after some seconds."""
+    call = asyncio.create_task(it.call("messages", suffix))
+    await asyncio.sleep(seconds)
+    call.cancel()
+    await asyncio.wait([call])
+
+
+async def test_websockets_are_refused_with_426(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        path, headers, _ = request_of("responses", "gpt-5.2-codex", token_for("responses"))
+        upgrade = {**headers, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        async with it.http.get(f"http://127.0.0.1:{it.port}{path}", headers=upgrade) as answer:
+            assert answer.status == 426
+        assert it.model.entries == []
