@@ -42,6 +42,12 @@ class Settings(BaseSettings):
     operator_image: str = "localhost/multistep-operator:dev"
     """The operator's own image. The init container of trial pods copies the runner from it."""
     operator_image_pull_policy: str = "IfNotPresent"
+    agent_host_image: str = ""
+    """Image of the agent host, the container that runs Harbor's agents beside the environment; empty: such trials fail."""
+    agent_host_memory: str = "1Gi"
+    """Memory limit of the agent host."""
+    agent_host_port: int = Field(default=9877, ge=1, le=65535)
+    """Port of the agent host's readiness endpoint in trial pods."""
     runner_port: int = Field(default=9876, ge=1, le=65535)
     """Port of the runner's readiness endpoint in trial pods."""
     results_port: int = Field(default=8080, ge=0, le=65535)
@@ -93,7 +99,7 @@ class Settings(BaseSettings):
     """Maximum number of trials reconciled concurrently."""
     starting_pods: int = Field(default=500, ge=1)
     """Maximum number of pods that start concurrently; further trials are queued. The default is the Job controller's."""
-    exec_sessions: int = Field(default=48, ge=2)
+    exec_sessions: int = Field(default=48, ge=3)
     """Maximum number of open exec sessions."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
     """Timeout of one exec session; it must exceed resultsCollectSeconds. The trial continues in the next session."""

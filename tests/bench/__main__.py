@@ -146,7 +146,7 @@ async def run(image: str, operator_image: str, sections: Sequence[str], *, runne
         task_name="bench",
         digest=digest_of(packed),
         config_maps=[each["metadata"]["name"] for each in maps],
-        agent="oracle",
+        agent={"name": "oracle"},
         image=TrialImage(image, runner=runner_in_image),
     )
     async with await Client.connect() as client:

@@ -188,7 +188,7 @@ async def _trial(client: Client, namespace: str, directory: Path, steps: Sequenc
         await client.create(config_map)
     image, config_maps = TrialImage("simulated", runner=True), [each["metadata"]["name"] for each in maps]
     request = TrialRequest(
-        name=name, task_name=name, digest=digest_of(packed), config_maps=config_maps, agent="oracle", image=image
+        name=name, task_name=name, digest=digest_of(packed), config_maps=config_maps, agent={"name": "oracle"}, image=image
     )  # fmt: skip
     trial = trial_manifest(request)
     trial["spec"]["environment"]["podTemplate"] = {"spec": placement()}

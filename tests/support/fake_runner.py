@@ -45,6 +45,8 @@ DEFAULTS: dict[str, Json] = {
     },
     "send": {"size": 0, "sha256": "ab" * 32, "version": "v", "error": None},
     "reset": {"error": None},
+    "admit": {"token": "ab" * 32},
+    "dismiss": {"found": True},
     "upload": {},
 }
 
@@ -71,7 +73,7 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.protocols = {1, 2}  # that it supports
+        self.protocols = {1, 2, 3}  # that it supports
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # how often each id was executed
         self.requests: list[Json] = []

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.agents import AGENTS
+from multistep.agents import script_of
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.records import Record
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Collect, Environment, Healthcheck, Note, Operation, Release, Reset, Start
+from multistep.engine.operations import (
+    HOST_OUTCOME,
+    Admit,
+    Collect,
+    Dismiss,
+    Environment,
+    Healthcheck,
+    HostCall,
+    Note,
+    Operation,
+    Release,
+    Reset,
+    Start,
+)
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
@@ -60,6 +74,19 @@ def captured(text: str | None) -> dict[str, Any] | None:
     return {"base64": base64.b64encode(data).decode(), "size": len(data), "truncated": False}
 
 
+def outcome(*, error: tuple[str, str] | None = None, tokens: tuple[int, int, int] | None = None, **result: Any) -> dict[str, Any]:
+    """Return the result of the agent host's command. error: type and message; tokens: input, cached, output."""
+    names = ("inputTokens", "cachedTokens", "outputTokens")
+    document = {
+        "ok": error is None,
+        "error": error and {"type": error[0], "message": error[1]},
+        "agent": {"name": "terminus-2", "version": "2.0.0", "model": {"name": "m", "provider": "openai"}},
+        "usage": tokens and {**dict(zip(names, tokens, strict=True)), "costUSD": 0.5},
+        "metadata": None,
+    }
+    return {"captures": {HOST_OUTCOME: captured(json.dumps(document))}, **result}
+
+
 ONE = rewarded(txt="1.0")
 FAULT = {"error": {"code": "Internal", "message": "no space left"}}
 NO_SPACE = {"error": {"code": "DiskFull", "message": "no space left on device"}}
@@ -89,7 +116,7 @@ def scope(plan: TrialPlan, **changes: Any) -> Scope:
 
 def play(plan: TrialPlan, results: Results | None = None, **changes: Any) -> Played:
     """Execute each operation with its result at times 10, 20, 30, ...; each takes one second."""
-    here, agent, times = scope(plan, **changes), AGENTS[plan.agent_name], itertools.count(10, 10)
+    here, agent, times = scope(plan, **changes), script_of(plan), itertools.count(10, 10)
     played = Played(Journal())
     while (progress := replay(here, agent, played.records)).next is not None:
         operation = progress.next
@@ -110,6 +137,8 @@ def record(operation: Operation, results: Results, at: float) -> Record:
         result = {"workdir": "/judge"}
     if name.endswith("/verifier"):
         result |= ONE
+    if isinstance(operation, HostCall):
+        result |= outcome()
     return Record(operation.id, op, "done", at, at + 1, acknowledged=True, result={**result, **results.get(name, {})})
 
 
@@ -121,4 +150,7 @@ _OPS = {
     Collect: "note",
     Environment: "note",
     Release: "note",
+    Admit: "admit",
+    Dismiss: "dismiss",
+    HostCall: "start",
 }

@@ -1,10 +1,24 @@
-"""The built-in agents, by spec.agent.name."""
+"""The agents' scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multistep.agents import command, nop, oracle
+from multistep.agents import command, harbor, nop, oracle
+from multistep.engine.plan import TrialPlan
 from multistep.engine.script import AgentScript
 
-AGENTS: Mapping[str, AgentScript] = {"oracle": oracle.run, "nop": nop.run, "command": command.run}
+BUILT_IN: Mapping[str, AgentScript] = {
+    "oracle": AgentScript(oracle.run),
+    "nop": AgentScript(nop.run),
+    "command": AgentScript(command.run),
+}
+"""The operator's own agents, by spec.agent.name."""
+
+HARBOR = AgentScript(harbor.run, harbor.setup)
+"""Any agent of Harbor."""
+
+
+def script_of(plan: TrialPlan) -> AgentScript:
+    """Return the script of the trial's agent."""
+    return HARBOR if plan.hosted is not None else BUILT_IN[plan.agent_name]

@@ -165,6 +165,18 @@ ATTEMPTS = (
         "read the message; check the node",
     ),
     Failure(
+        "AgentHostEnded",
+        "Infrastructure",
+        "the agent host's container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step",
+        "check the node",
+    ),
+    Failure(
+        "AgentSetupFailed",
+        "Infrastructure",
+        "the setup of an agent of Harbor failed or reached its timeout, for example because a program could not be downloaded",
+        "read the message; use an image that holds the agent's program (`spec.agent.preinstalled`)",
+    ),
+    Failure(
         "ContainerRestarted",
         "Infrastructure",
         "the kubelet runs another container in the same pod (restart count or container ID); files of the former one are lost",
@@ -276,6 +288,8 @@ EXCEPTIONS = (
     Failure("ValueError", "Task", "a variable of the verifier is not set", "set it in `spec.variables`"),
     Failure("AgentTimeoutError", None, "the agent reached its timeout", _LIMITS),
     Failure("NonZeroAgentExitCodeError", None, "the agent's command failed", "read its output in the results"),
+    Failure("AgentSetupTimeoutError", "Agent", "the setup of the user's own agent class reached its timeout", _LIMITS),
+    Failure("AgentHostError", "Agent", "the agent's class ended the agent host, or returned no valid outcome", "read the message"),
     Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),
     Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),
     Failure("RewardFileEmptyError", None, "test.sh wrote an empty reward file", "the same"),

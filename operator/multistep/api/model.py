@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from multistep.api.problems import problems
@@ -40,9 +40,11 @@ class Model(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
-def cel(rule: str, message: str) -> ConfigDict:
-    """Return a validation rule for the API server. The models check the same rule in Python, for tasks read from files."""
-    return ConfigDict(json_schema_extra={"x-kubernetes-validations": [{"rule": rule, "message": message}]})
+def cel(*rules: tuple[str, str]) -> ConfigDict:
+    """Return validation rules for the API server, each with its message. The models check the same rules in Python, for tasks read
+    from files."""
+    validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in rules]
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
 
 
 class KeySelector(Model):
@@ -60,8 +62,7 @@ class EnvVarSource(Model):
     """Source of a variable's value: exactly one of these."""
 
     model_config = cel(
-        "has(self.secretKeyRef) != has(self.configMapKeyRef)",
-        "must have exactly one of secretKeyRef and configMapKeyRef",
+        ("has(self.secretKeyRef) != has(self.configMapKeyRef)", "must have exactly one of secretKeyRef and configMapKeyRef")
     )
 
     secret_key_ref: KeySelector | None = None
@@ -79,7 +80,7 @@ class EnvVarSource(Model):
 class EnvVar(Model):
     """An environment variable, as in a pod: a value or its source."""
 
-    model_config = cel("!has(self.value) || !has(self.valueFrom)", "must have only one of value and valueFrom")
+    model_config = cel(("!has(self.value) || !has(self.valueFrom)", "must have only one of value and valueFrom"))
 
     name: Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=1024)]
     """Letters, digits, '_', '.' and '-'; must not start with a digit."""

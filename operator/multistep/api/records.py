@@ -22,7 +22,7 @@ MAX_RECORDS = 10_000
 MAX_INTEGER = 2**53  # the limit of exact integers in JSON
 
 DISK_FULL = "DiskFull"  # code of a fault: no space was left for it
-OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send"})
+OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send", "admit", "dismiss"})
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
 from multistep.api.problems import shown
 from multistep.api.task_source import GitSource, OCISource, TaskSource, URLSource
-from multistep.api.trial_spec import AgentSpec, EnvironmentSpec, TrialTemplateSpec
+from multistep.api.trial_spec import EnvironmentSpec, TrialTemplateSpec
 from multistep.api.trial_status import Condition, FailureClass
 
 SWEEP_KIND = "TrialSweep"
@@ -41,7 +42,7 @@ _ONE_SOURCE = "must have exactly one of oci, git and url"
 class TasksSource(Model):
     """Source of many tasks: exactly one of oci, git and url. Each directory directly under its path with a task.toml is a task."""
 
-    model_config = cel(f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE)
+    model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
 
     oci: OCISource | None = None
     """An image; path is the parent of the task directories."""
@@ -134,7 +135,7 @@ class Scoring(Model):
 class SweepSpec(Model):
     """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, activeDeadlineSeconds and the TTL."""
 
-    model_config = cel("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom")
+    model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
 
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""

@@ -52,7 +52,7 @@ _NO_CREDENTIALS = "must not contain credentials: put them into a Secret and name
 class _AtURL(Model):
     """A source with a URL that contains no credentials."""
 
-    model_config = cel("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}")
+    model_config = cel(("!self.url.matches('^[a-z0-9]+://[^/]*@')", f"url {_NO_CREDENTIALS}"))
 
     url: str
 
@@ -96,7 +96,7 @@ _ONE_SOURCE = f"must have exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCE
 class TaskSource(Model):
     """Source of the task: exactly one of bundle, inline, oci, git and url."""
 
-    model_config = cel(f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE)
+    model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
 
     name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Name of the task if its config has no task.name; `multistep package` sets it to the directory's name."""

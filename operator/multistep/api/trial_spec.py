@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from multistep.api import names
-from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, Seconds, WholeSeconds, cel
+from multistep.api.agent_spec import AgentSpec
+from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, Seconds, WholeSeconds
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import ArtifactConfig
 
@@ -28,36 +29,6 @@ class EnvironmentSpec(Model):
     """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
     runner_in_image: bool = False
     """The image holds /multistep/runner: the init container takes it from there, and the operator's image is not pulled."""
-
-
-class AgentSpec(Model):
-    """The agent that works on the steps."""
-
-    model_config = cel(
-        "(self.name == 'command') == has(self.command)",
-        "command is required with name 'command' and not allowed with any other",
-    )
-
-    name: Literal["oracle", "nop", "command"]
-    """oracle runs the task's solution; nop does nothing; command runs the given command."""
-    command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
-    """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""
-    env: EnvVars = []
-    """Variables of the agent only."""
-    timeout_seconds: Seconds | None = None
-    """Agent timeout in seconds; overrides the step's and the task's. 0 or unset: no override."""
-    max_timeout_seconds: Seconds | None = None
-    """Upper bound of the timeout in seconds; 0 or unset: none."""
-    timeout_multiplier: Multiplier | None = None
-    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
-    user: str | int | None = None
-    """User name or uid of the agent; overrides the task's."""
-
-    @model_validator(mode="after")
-    def _command_is_for_command(self) -> Self:
-        if (self.name == "command") != (self.command is not None):
-            raise ValueError("command is required with name 'command' and not allowed with any other")
-        return self
 
 
 class VerifierSpec(Model):
@@ -88,12 +59,6 @@ class ArtifactSpec(Model):
     def config(self) -> ArtifactConfig:
         """Return the artifact as an entry of task.toml."""
         return ArtifactConfig(source=self.source, destination=self.destination, exclude=list(self.exclude))
-
-
-def _no_resume(value: bool) -> bool:
-    if value:
-        raise ValueError("must not be true: no agent supports resuming a trajectory")
-    return value
 
 
 class TrialTemplateSpec(Model):
@@ -129,8 +94,8 @@ class TrialTemplateSpec(Model):
     The pod is always deleted after a stop or a deadline, because an agent may still be running in it."""
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
     """Seconds to keep the pod of a finished trial before podCleanup deletes it; unset: it is deleted immediately."""
-    resume_trajectory: Annotated[bool, AfterValidator(_no_resume)] = False
-    """Not supported: true is rejected."""
+    resume_trajectory: bool = False
+    """Start each step from the agent's trajectory of the step before. Rejected for an agent that cannot (Harbor 0.25)."""
 
 
 class _TaskAndAgent(Model):
@@ -153,3 +118,9 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     """If true, the trial is stopped for good: Failed with reason Stopped, without a reward. Cannot be set back to false."""
     ttl_seconds_after_finished: WholeSeconds | None = None
     """Seconds after which a finished trial is deleted, as for a Job; unset: never."""
+
+    @model_validator(mode="after")
+    def _agent_can_resume(self) -> Self:
+        if self.resume_trajectory and not self.agent.may_resume:
+            raise ValueError(f"resumeTrajectory must not be true: {self.agent.label} cannot resume a trajectory")
+        return self

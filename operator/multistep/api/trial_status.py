@@ -88,6 +88,19 @@ class ArtifactsSummary(Model):
     """URI of the files."""
 
 
+class Usage(Model):
+    """What the model requests of an agent used, as the agent counted them; unset: unknown."""
+
+    input_tokens: int | None = None
+    """Input tokens, with the cached ones."""
+    cached_tokens: int | None = None
+    """Input tokens that the provider read from its cache."""
+    output_tokens: int | None = None
+    """Output tokens."""
+    cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
+    """Cost in US dollars."""
+
+
 class StepStatus(Model):
     """A started step."""
 
@@ -109,6 +122,8 @@ class StepStatus(Model):
     """Collected files."""
     verifier_image_id: Annotated[str | None, Field(alias="verifierImageID")] = None
     """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
+    usage: Usage | None = None
+    """What the agent's model requests used; unset without an agent of Harbor."""
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or it was not reached."""
 
@@ -211,6 +226,8 @@ class TrialStatus(Model):
     """Exception of the trial as a whole, if any."""
     failure: TrialFailure | None = None
     """Why the trial finished early, and the failure class; unset after a gate."""
+    usage: Usage | None = None
+    """What the agent's model requests used in all steps of the last attempt."""
     results: str | None = None
     """URL of the results."""
     results_store: str | None = None

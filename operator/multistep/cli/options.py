@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-AGENTS: Final = ("oracle", "nop", "command")
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,36 @@ def verbose_option(function: F) -> F:
 def agent_option(function: F) -> F:
     """Add --agent."""
     return click.option(
-        "--agent", type=click.Choice(AGENTS), help="Agent; default: command if a -- COMMAND is given, else oracle."
+        "--agent",
+        metavar="AGENT",
+        help="oracle, nop, command, an agent of Harbor such as claude-code, or a class (package.module:Class). Default: "
+        "command if a -- COMMAND is given, else oracle.",
     )(function)
+
+
+def hosted_options(function: F) -> F:
+    """Add the options of Harbor's agents, apart from --model."""
+    for option in (
+        click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
+        click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
+        click.option("--agent-version", "version", metavar="VERSION", help="Version of the agent's program."),
+        click.option(
+            "--agent-kwarg",
+            "kwargs",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="An option of the agent's class, as in Harbor; VALUE is JSON or a text.",
+        ),
+        click.option(
+            "--key-from-secret",
+            "keys",
+            multiple=True,
+            metavar="[NAME=]SECRET:KEY",
+            help="The provider's key, from a Secret that exists, as variable NAME; default: the provider's variable.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def image_options(function: F) -> F:
@@ -147,6 +173,9 @@ def trial_options(function: F) -> F:
             help="A variable of the agent's environment, from a Secret that exists.",
         ),
         queue_option,
+        click.option("--resume", is_flag=True, help="The agent resumes its trajectory in each step, if it can."),
+        hosted_options,
+        click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
         click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
         agent_option,
     ):

@@ -44,6 +44,9 @@ class PodFacts:
     image_id: str = ""  # of the trial's container, with the digest, as the kubelet resolved it
     memory_limit: str = ""  # of the trial's container, as written in the pod's spec
     shard: str = ""  # of the operator that created it
+    host_ended: str = ""  # how the agent host's container ended, as a predicate
+    host_exit_code: int | None = None
+    host_out_of_memory: bool = False
 
 
 ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]

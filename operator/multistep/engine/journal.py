@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from multistep.api.records import Record
+from multistep.api.trial_status import Usage
 from multistep.engine.rewards import Number, StepException
 
 SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
+AGENT_SETUP = "agent setup"  # before the first step
 
 
 @dataclass
@@ -22,6 +25,16 @@ class Collected:
     count: int = 0
     bytes: int = 0
     incomplete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AgentInfo:
+    """An agent of Harbor, as it describes itself. model: as PROVIDER/NAME; its two parts are None without one."""
+
+    name: str
+    version: str
+    model_name: str | None = None
+    model_provider: str | None = None
 
 
 @dataclass
@@ -41,6 +54,8 @@ class StepRun:
     verifier_image_id: str | None = None  # of a separate verifier
     untouched: bool = False  # the current operation runs in a separate verifier's pod that has no files of the agent yet
     printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of its output, if no file has it
+    usage: Usage | None = None  # of a hosted agent
+    metadata: Mapping[str, Any] | None = None  # which the agent returned, for result.json
 
     def fail(self, exception: StepException | None) -> None:
         """Record an exception, unless the step already has one (Harbor 0.25)."""
@@ -57,12 +72,21 @@ class StepRun:
         return {phase: end - start for phase, (start, end) in self.timings.items() if end is not None}
 
 
+@dataclass(frozen=True)
+class AttemptLost:
+    """Why an attempt has no result although its pod runs. reason: of the attempt (api.failures)."""
+
+    reason: str
+    message: str
+
+
 @dataclass
 class Journal:
     """The progress of a trial.
 
     exception: the trial's own; rewards: the trial's, once finished; broken: the environment failed; all_steps: every step ran.
     score: the trial's score if its agent may have caused the failure that ended it.
+    agent, agent_setup: of a hosted agent: its description; start and end of its setup. lost: the attempt has no result; why.
     """
 
     steps: list[StepRun] = field(default_factory=list)
@@ -74,3 +98,6 @@ class Journal:
     finished: bool = False
     broken: bool = False
     all_steps: bool = False
+    agent: AgentInfo | None = None
+    agent_setup: tuple[float, float | None] | None = None
+    lost: AttemptLost | None = None

@@ -186,6 +186,21 @@ def _container_replaced(s: Situation) -> Decision | None:
     return FailAttempt("ContainerRestarted", f"pod {s.pod.name} runs container {s.pod.container_id}, not {known}")
 
 
+def _host_ended(s: Situation) -> Decision | None:
+    """Fail the attempt if the agent host was killed from outside; charge the agent with an end that it can cause: out of memory, or
+    an exit."""
+    if s.pod is None or not s.pod.host_ended:
+        return None
+    ended = f"the agent host {s.pod.host_ended}"
+    if s.trial.status.current_step is None:
+        return FailAttempt("AgentHostEnded", f"{ended} before the first step")
+    if s.pod.host_out_of_memory:
+        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", AGENT)
+    if s.pod.host_exit_code in _KILLED_FROM_OUTSIDE:
+        return FailAttempt("AgentHostEnded", ended)
+    return PhaseDied("AgentHostError", ended, AGENT)
+
+
 def _limit_and_phase(s: Situation) -> str:
     limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
     step = s.trial.status.steps[-1] if s.trial.status.steps else None
@@ -251,6 +266,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _pod_taken,
     _container_ended,
     _container_replaced,
+    _host_ended,
 )
 POD_RULES = (*_LIFE_RULES, *START_RULES)
 RULES: tuple[Rule, ...] = (

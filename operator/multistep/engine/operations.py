@@ -19,11 +19,14 @@ LOGS_ARTIFACTS = "/logs/artifacts"
 TESTS = "/tests"
 SOLUTION = "/solution"
 
+HOST_OUTCOME = "/run/multistep-host/outcome.json"  # in the agent host, which writes it at the end of a setup or a step
+
 OUTPUT_LIMIT_BYTES = 100 * 2**20
 CAPTURE_LIMIT_BYTES = 64 * 2**10
 TAIL_BYTES = 2048
 
-Place: TypeAlias = Literal["agent", "verifier"]  # whose pod: the agent's, or that of a step's separate verifier
+Place: TypeAlias = Literal["agent", "verifier", "host"]
+"""Whose runner: of the agent's environment, of a step's separate verifier, or of the agent host beside the environment."""
 Part: TypeAlias = Literal["all", "agent", "verifier"]  # of a step's outputs
 
 LOGS: Mapping[Part, tuple[str, ...]] = {
@@ -34,9 +37,13 @@ LOGS: Mapping[Part, tuple[str, ...]] = {
 """The log directories that are the first sources of a collection, by its part."""
 
 
-def in_verifier(id: str) -> bool:
-    """Whether the operation with this id runs in a verifier's pod (engine.scope.Scope.id)."""
-    return id.count("/") == 3
+_APART: Mapping[str, Place] = {"verifier": "verifier", "host": "host"}
+
+
+def place_of(id: str) -> Place:
+    """Return where the operation with this id runs (engine.scope.Scope.id)."""
+    parts = id.split("/")
+    return _APART.get(parts[2], "agent") if len(parts) == 4 else "agent"
 
 
 @dataclass(frozen=True)
@@ -169,8 +176,45 @@ class Release:
     where: Place = "agent"
 
 
-Operation: TypeAlias = Reset | Upload | Start | Healthcheck | Note | Collect | Environment | Transfer | Release
-PHASES = (Start, Healthcheck)  # long operations: the operator starts them, then waits for the end
+@dataclass(frozen=True)
+class Admit:
+    """Allow the agent host to act in the environment as a user, until a Dismiss. root: as any user. Its record has a secret."""
+
+    id: str
+    user: str = ""
+    root: bool = False
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """End an admission, and kill what the agent host runs in the environment. kill: also what its commands left running."""
+
+    id: str
+    admission: str
+    kill: bool
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """Run a command of the agent host as a phase, with an admission's token. request: its input; timeout: seconds, None for none.
+
+    The record's result has the outcome that the agent host wrote (agents.host_outcome).
+    """
+
+    id: str
+    command: Literal["setup", "step"]
+    admission: str
+    request: Mapping[str, Any]
+    timeout: float | None = None
+    where: Place = "host"
+
+
+Operation: TypeAlias = (
+    Reset | Upload | Start | Healthcheck | Note | Collect | Environment | Transfer | Release | Admit | Dismiss | HostCall
+)
+PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits for the end
 
 T = TypeVar("T")
 Script: TypeAlias = Generator[Operation, Record, T]

@@ -21,6 +21,7 @@ from multistep.api.task_toml import (
 )
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.artifacts import pass_entries
+from multistep.engine.hosted_agent import HostedAgent, hosted_agent
 from multistep.engine.network import Network, network, refuse_other
 from multistep.engine.plan_size import refuse_large
 from multistep.engine.templates import Unresolved, resolve
@@ -43,6 +44,7 @@ class TrialEnv:
     environment: Env = field(default_factory=dict)
     agent: Env = field(default_factory=dict)
     verifier: Env = field(default_factory=dict)
+    credentials: Env = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class TrialPlan:
     abort_on_agent_error: bool
     single: bool
     network: Network | None = None
+    hosted: HostedAgent | None = None
 
     @property
     def separate(self) -> bool:
@@ -122,7 +125,7 @@ def make_plan(
 
     policies_enforced: the cluster enforces NetworkPolicies.
     """
-    refuse_unsupported(config, layout, command_agent=spec.agent.name == "command")
+    refuse_unsupported(config, layout, spec.agent)
     steps = _steps(config)
     variables = len(env.verifier) + len(env.environment)
     refuse_large(config, steps, spec, variables)
@@ -131,7 +134,7 @@ def make_plan(
     return TrialPlan(
         task_name=config.task.name if config.task else name,
         image=_image(config, layout, spec),
-        agent_name=spec.agent.name,
+        agent_name=spec.agent.label,
         agent_command=tuple(spec.agent.command or ()),
         agent_env=_resolved("spec.agent.env", env.agent, env),
         solution_env=_attempt(config.solution.env, env),
@@ -145,6 +148,7 @@ def make_plan(
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
         network=network("environment", config.environment, enforced=policies_enforced),
+        hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
     )
 
 

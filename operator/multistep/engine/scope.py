@@ -20,19 +20,21 @@ class Scope:
     """The position of a script: plan, attempt, step and pod. workdir: the environment's, as the runner reported it.
 
     isolated: no agent can be the verifier's user or root, so file permissions can protect verdicts from it.
+    trial_uid: UID of the trial, which says nothing about it to an agent.
     """
 
     plan: TrialPlan
     attempt: int
     workdir: str
     runtime_dir: str
+    trial_uid: str = ""
     isolated: bool = False
     step: StepPlan | None = None
     where: Place = "agent"
 
     def id(self, operation: str) -> str:
         """Return the id of an operation in this scope."""
-        place = "verifier/" if self.where == "verifier" else ""
+        place = "" if self.where == "agent" else f"{self.where}/"
         return f"{self.attempt}/{self.step.name if self.step else ''}/{place}{operation}"
 
     def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:

@@ -6,7 +6,7 @@ journal, so ``replay`` can run them any number of times.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
@@ -32,26 +32,50 @@ from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException, gate_failure, trial_rewards
 from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from multistep.engine.scoring import score_of
+from multistep.engine.usage import since
 from multistep.engine.verification import verify, verify_apart
 
 
-class AgentScript(Protocol):
+class AgentRun(Protocol):
     """The agent's phase of a step: yields its operations and returns its exception, if any."""
 
     def __call__(self, scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]: ...
+
+
+class AgentSetup(Protocol):
+    """The agent's setup before step 1: yields its operations. Records a failure as ``journal.lost``, or raises TrialError."""
+
+    def __call__(self, scope: Scope, journal: Journal) -> Script[None]: ...
+
+
+def _no_setup(scope: Scope, journal: Journal) -> Script[None]:  # noqa: ARG001 - an agent's signature
+    yield from ()
+
+
+@dataclass(frozen=True)
+class AgentScript:
+    """An agent's part of the script."""
+
+    run: AgentRun
+    setup: AgentSetup = _no_setup
 
 
 def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     try:
         yield from _prepare(scope, journal)
-        verified = False
+        yield from agent.setup(scope, journal)
+        if journal.lost is not None:
+            return
+        verified, counted = False, None
         for step in scope.plan.steps:
             run = StepRun(name=step.name)
             journal.steps.append(run)
             here = replace(scope, step=step)
             yield from _step(here, step, run, agent, verified=verified)
             journal.completed_at = run.completed_at
+            if scope.plan.hosted is not None and scope.plan.hosted.resume:
+                run.usage, counted = since(run.usage, counted), run.usage or counted
             verified = VERIFIER in run.timings and not verified_apart(step)
             if not goes_on(scope.plan, step, run):
                 break
@@ -92,7 +116,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool) -> Script[None]:
-    record = yield Reset(scope.id("begin"), _step_directories(verified))
+    record = yield Reset(scope.id("begin"), _step_directories(scope.plan, step, verified=verified))
     run.started_at = record.started_at
     try:
         require(record, "emptying /logs/agent", SETUP)
@@ -127,9 +151,11 @@ def verified_apart(step: StepPlan) -> bool:
     return step.verifier is not None and step.verifier.environment is not None
 
 
-def _step_directories(verified: bool) -> tuple[Directory, ...]:
-    """Return the directories to empty before a step. /tests of the image is retained until the first verification."""
-    return (Directory(LOGS_AGENT), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
+def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:
+    """Return the directories to empty before a step. /tests of the image is retained until the first verification, and the
+    agent's logs if it resumes its trajectory from them (Harbor 0.25)."""
+    resumed = plan.hosted is not None and plan.hosted.resume and step.index > 0
+    return (Directory(LOGS_AGENT, keep=resumed), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
 
 
 def _stage(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
@@ -169,7 +195,7 @@ def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -
     if step.agent_timeout is not None and step.agent_timeout <= 0:
         run.timed(AGENT, (yield Note(scope.id("agent"))))
         return StepException("AgentTimeoutError", f"the agent was not started: its timeout is {step.agent_timeout:g} s", AGENT)
-    return (yield from agent(scope, step, run))
+    return (yield from agent.run(scope, step, run))
 
 
 def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:

@@ -92,7 +92,7 @@ def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:
         "k8s.namespace.name": trial.metadata.namespace,
         "multistep.trial": trial.metadata.name,
         "multistep.task": trial.status.task or "",
-        "multistep.agent": trial.spec.agent.name,
+        "multistep.agent": trial.spec.agent.label,
         "multistep.phase": trial.status.phase or "",
         **_rewards(trial.status.rewards),
     }

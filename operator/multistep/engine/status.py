@@ -27,6 +27,7 @@ from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
 from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
+from multistep.engine.usage import total
 
 MAX_INCOMPLETE = 4  # sources of one step
 
@@ -186,6 +187,7 @@ def step_status(run: StepRun) -> StepStatus:
         durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
         artifacts=run.collected and _artifacts(run.collected),
         verifier_image_id=run.verifier_image_id,
+        usage=run.usage,
         gate=run.gate_passed,
     )
 
@@ -216,6 +218,7 @@ def step_run(step: StepStatus) -> StepRun:
         if artifacts
         else None,
         verifier_image_id=step.verifier_image_id,
+        usage=step.usage,
         gate_passed=step.gate,
     )
 
@@ -248,6 +251,7 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "failure": _failure(journal),
+        "usage": total(run.usage for run in journal.steps),
         "results": results,
     }
 

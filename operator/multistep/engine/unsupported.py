@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
 from multistep.errors import InvalidTask
 
 TRAJECTORY_FILE = "trajectory.json"
+_IGNORE_TRAJECTORIES = ("oracle", "nop")
 
 
 @dataclass(frozen=True)
@@ -24,25 +26,26 @@ class Unsupported:
         return f"{self.path}: {self.message}"
 
 
-def unsupported(config: TaskConfig, layout: TaskLayout, *, command_agent: bool = False) -> list[Unsupported]:
-    """Return all unsupported parts of a task. command_agent: an agent that is neither oracle nor nop runs the task."""
+def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
+    """Return all unsupported parts of a task. agent: the one that works on it; None: the oracle, as for a check without one."""
     found = [] if layout.compose is None else [_compose_file(layout.compose)]
+    hosted = agent is not None and agent.hosted
     for where, environment in _environments(config):
-        found += _environment(where, environment)
+        found += _environment(where, environment, hosted=hosted and where == "environment")
     found += _services(config)
-    return found + list(_trajectory(config, layout, command_agent=command_agent))
+    return found + list(_trajectory(config, layout, agent))
 
 
-def refuse_unsupported(config: TaskConfig, layout: TaskLayout, *, command_agent: bool) -> None:
+def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
     """Raise InvalidTask for the first part that changes the result."""
-    for each in unsupported(config, layout, command_agent=command_agent):
+    for each in unsupported(config, layout, agent):
         if each.refused:
             raise InvalidTask(each.message, field=each.path)
 
 
-def ignored(config: TaskConfig, layout: TaskLayout, *, command_agent: bool) -> list[Unsupported]:
+def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
     """Return the parts of a task that are ignored."""
-    return [each for each in unsupported(config, layout, command_agent=command_agent) if not each.refused]
+    return [each for each in unsupported(config, layout, agent) if not each.refused]
 
 
 def _compose_file(name: str) -> Unsupported:
@@ -61,7 +64,7 @@ def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]
             yield f"{where}.environment", verifier.environment
 
 
-def _environment(where: str, environment: EnvironmentConfig) -> Iterator[Unsupported]:
+def _environment(where: str, environment: EnvironmentConfig, *, hosted: bool) -> Iterator[Unsupported]:
     if environment.os == "windows":
         yield Unsupported(f"{where}.os", "windows is not supported; only linux")
     if environment.tpu is not None:
@@ -69,6 +72,8 @@ def _environment(where: str, environment: EnvironmentConfig) -> Iterator[Unsuppo
     if environment.gpu_types:
         hint = "select nodes with spec.environment.podTemplate instead"
         yield Unsupported(f"{where}.gpu_types", f"is ignored: the GPU may be of any type; {hint}", refused=False)
+    if hosted:
+        return
     if environment.mcp_servers:
         names = ", ".join(repr(each.name) for each in environment.mcp_servers)
         message = f"is ignored: no agent is configured to use {names}, and none is started"
@@ -93,15 +98,15 @@ def _services(config: TaskConfig) -> Iterator[Unsupported]:
                 yield Unsupported(f"{where}[{index}].service", message)
 
 
-def _trajectory(config: TaskConfig, layout: TaskLayout, *, command_agent: bool) -> Iterator[Unsupported]:
+def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:
     """Harbor 0.25 reads the first step's file only, ignores it for oracle and nop, and fails for an agent that cannot load it."""
     first = config.steps[0].name if config.steps else None
     files = layout.root if first is None else layout.steps.get(first)
     if files is None or not files.trajectory:
         return
     path = TRAJECTORY_FILE if first is None else f"steps/{first}/{TRAJECTORY_FILE}"
-    if command_agent:
-        yield Unsupported(path, "is not supported: the command agent cannot start from an earlier trajectory")
+    if agent is not None and agent.name not in _IGNORE_TRAJECTORIES:
+        yield Unsupported(path, f"is not supported: agent {agent.label!r} would start from an earlier trajectory")
     else:
-        message = "is ignored by the oracle and nop agents; a trial with the command agent fails, as it cannot load a trajectory"
+        message = "is ignored by the oracle and nop agents; a trial with another agent fails, as none can load a trajectory"
         yield Unsupported(path, message, refused=False)

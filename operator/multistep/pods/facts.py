@@ -8,7 +8,7 @@ from typing import Any
 
 from multistep.engine.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import container_status, kueue
+from multistep.pods import agent_host, container_status, kueue
 from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
 
 _EXIT_MESSAGE_CHARACTERS = 500
@@ -44,6 +44,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         **_scheduling(conditions),
         **_disruption(status, conditions, managed=queue is not None),
         **_container(status, container),
+        **_agent_host(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
     )
 
 
@@ -84,6 +85,18 @@ def _container(status: Mapping[str, Any], container: Mapping[str, Any]) -> dict[
         "exit_reason": ended.get("reason") or "",
         "exit_message": (ended.get("message") or "")[-_EXIT_MESSAGE_CHARACTERS:].strip(),
         "restarted": restarted,
+    }
+
+
+def _agent_host(container: Mapping[str, Any]) -> dict[str, Any]:
+    ended = (container.get("state") or {}).get("terminated")
+    if ended is None:
+        return {}
+    reason = str(ended.get("reason") or "no reason given")
+    return {
+        "host_ended": f"ended with status {ended.get('exitCode')} ({reason[:_EXIT_MESSAGE_CHARACTERS]})",
+        "host_exit_code": ended.get("exitCode"),
+        "host_out_of_memory": reason == "OOMKilled",
     }
 
 

@@ -12,7 +12,7 @@ from multistep.api.trial_status import VerifierStatus
 from multistep.engine.network import Network
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import container_status, kueue
+from multistep.pods import agent_host, container_status, kueue
 from multistep.pods.identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -67,6 +67,11 @@ class PodRequest:
         return self.verifier.image_user if self.verifier else self.trial.status.image_user
 
     @property
+    def hosted(self) -> bool:
+        """Whether the pod has an agent host."""
+        return self.verifier is None and self.trial.spec.agent.hosted
+
+    @property
     def runner_in_image(self) -> bool:
         return self.trial.spec.environment.runner_in_image and not self.own_image
 
@@ -74,7 +79,7 @@ class PodRequest:
 def manifest(request: PodRequest) -> dict[str, Any]:
     """Return the manifest of the pod. Raises InvalidSpec for a pod template with a field that is not allowed."""
     template = request.trial.spec.environment.pod_template or {}
-    _check_template(template)
+    _check_template(template, hosted=request.hosted)
     own = _own_pod(request)
     given = template.get("metadata") or {}
     queued = kueue.labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
@@ -108,7 +113,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
-            "containers": [_container(request)],
+            "containers": [_container(request), *([agent_host.container(request.settings, _VOLUME)] if request.hosted else [])],
             **_runner_parts(request),
         },
     }
@@ -124,7 +129,7 @@ def _labels(request: PodRequest) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "multistep",
         LABEL_TRIAL: label_value(trial.metadata.name),
         LABEL_TASK: label_value(request.task_name),
-        LABEL_AGENT: label_value(trial.spec.agent.name),
+        LABEL_AGENT: label_value(trial.spec.agent.label),
         LABEL_ATTEMPT: str(trial.status.attempt),
         LABEL_ROLE: "verifier" if request.verifier else "agent",
         LABEL_POD: request.name,
@@ -141,7 +146,7 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     if request.runner_in_image:
         image, policy = request.image, spec.image_pull_policy or ""
     return {
-        "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}],
+        "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}, *(agent_host.volumes() if request.hosted else [])],
         "initContainers": [
             {
                 "name": "install-runner",
@@ -195,9 +200,9 @@ def _resources(environment: EnvironmentConfig) -> dict[str, Any]:
     return {"requests": given, "limits": given} if given else {}
 
 
-def _check_template(template: Mapping[str, Any]) -> None:
+def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
     spec = template.get("spec") or {}
-    for field in ("shareProcessNamespace", "hostPID"):
+    for field in ("shareProcessNamespace", "hostPID", *(("hostNetwork",) if hosted else ())):
         if spec.get(field):
             raise InvalidSpec(
                 f"spec.environment.podTemplate.spec.{field}: must not be true; "
@@ -218,11 +223,12 @@ def _check_template(template: Mapping[str, Any]) -> None:
 
 
 def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the containers: "main" of the template with the operator's fields over it, then the template's others."""
-    operators = own["spec"]["containers"][0]
+    """Return the operator's containers, each with its fields over those of the template's container of the same name, then the
+    template's others."""
     given = (template.get("spec") or {}).get("containers") or []
-    templates: Mapping[str, Any] = next((each for each in given if each.get("name") == CONTAINER), {})
-    return [_merge(templates, operators), *(each for each in given if each.get("name") != CONTAINER)]
+    names = [each["name"] for each in own["spec"]["containers"]]
+    merged = [_merge(container_status.named(each["name"], given), each) for each in own["spec"]["containers"]]
+    return [*merged, *(each for each in given if each.get("name") not in names)]
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

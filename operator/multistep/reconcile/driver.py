@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Collect, Environment, Operation, Place, Release, Source, Transfer, in_verifier
+from multistep.engine.operations import Collect, Environment, HostCall, Operation, Place, Release, Source, Transfer, place_of
 from multistep.engine.plan import StepPlan, isolation
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
@@ -24,10 +24,10 @@ from multistep.engine.suspensions import prestarts
 from multistep.errors import ContradictoryRecords, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
-from multistep.pods import identity
+from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
-from multistep.runner_client.perform import perform, upload
+from multistep.runner_client.perform import call_host, perform, upload
 from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
@@ -119,9 +119,11 @@ class _Drive:
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
 
-    def take(self, session: Session, records: Iterable[Record]) -> None:
-        """Add the records that a runner sent when its session started."""
-        taken = {each.id: session.seen(each) for each in records}
+    def take(self, place: Place, hello: Hello) -> None:
+        """Add the records that a runner sent when its session started. Those of another place are trusted from there only: an agent
+        may control the environment's runner."""
+        session = self.sessions[place]
+        taken = {each.id: session.seen(each) for each in hello.records if place_of(each.id) == place}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
 
@@ -170,18 +172,20 @@ class Driver:
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             drive = _Drive(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
-            # A verifier's records are trusted from its own pod and from the store only: an agent may control the agent's pod.
-            drive.take(session, (each for each in hello.records if not in_verifier(each.id)))
+            drive.take("agent", hello)
+            if loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
+                await self._open_host_session(drive)  # before the replay, which would stop at the first record that is missing
             if loaded.plan.separate:
                 kept = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in kept}
             return await self._run_script(drive)
 
     @asynccontextmanager
-    async def _session(self, trial: MultiStepTrial, pod: PodFacts) -> AsyncIterator[tuple[Session, Hello]]:
+    async def _session(self, trial: MultiStepTrial, pod: PodFacts, *, host: bool = False) -> AsyncIterator[tuple[Session, Hello]]:
         self._metrics.exec_sessions.inc()
         started = time.monotonic()
-        stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, identity.CONTAINER, pods.RUNNER_CALL)
+        container, command = (agent_host.CONTAINER, agent_host.CALL) if host else (identity.CONTAINER, pods.RUNNER_CALL)
+        stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, container, command)
         with self._metrics.exec_sessions_open.track_inprogress():
             limit = self._settings.answer_timeout_seconds
             async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
@@ -202,6 +206,9 @@ class Driver:
             if len(progress.journal.steps) != steps_reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 steps_reported = len(progress.journal.steps)
+            if progress.next.where == "host" and "host" not in drive.sessions:
+                await self._open_host_session(drive)
+                continue
             if progress.next.where not in drive.sessions:
                 if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
                     return left
@@ -223,9 +230,15 @@ class Driver:
         named = drive.trial.status.verifier
         if _needs_root(drive.trial, hello, named.image_user if named else None):
             return VerifierRequired(journal, step, _user(hello))
-        drive.take(session, (each for each in hello.records if in_verifier(each.id)))
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
+        drive.take("verifier", hello)
         return None
+
+    async def _open_host_session(self, drive: _Drive) -> None:
+        """Open a session with the agent host."""
+        session, hello = await drive.stack.enter_async_context(self._session(drive.trial, drive.pods.agent, host=True))
+        drive.sessions["host"] = session
+        drive.take("host", hello)
 
     async def _advance_or_report(self, drive: _Drive, progress: Progress) -> Record:
         """Advance; if the session breaks, report the current phase first, as the pod's records may be lost."""
@@ -265,6 +278,9 @@ class Driver:
                 return await upload(session, operation.id, operation.target, chunks)
             case Release():
                 return await self._release(drive, session, operation)
+            case HostCall():
+                admission = drive.records[operation.admission]
+                return await call_host(session, operation, admission, self._wait_seconds(drive, operation.id))
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
     async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
@@ -323,7 +339,7 @@ class Driver:
         """Store the verifier's records, which hold the verdict; then delete its pod."""
         step = drive.step(operation.step)
         prefix = f"{drive.scope.attempt}/{step.name}/"
-        records = [each.to_json() for id, each in drive.records.items() if in_verifier(id) and id.startswith(prefix)]
+        records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
@@ -342,6 +358,7 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
         attempt=trial.status.attempt or 1,
         workdir=hello.workdir,
         runtime_dir=hello.runtime_dir,
+        trial_uid=trial.metadata.uid,
         isolated=isolated,
     )
 

@@ -64,7 +64,7 @@ def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
     found = []
     if task.unknown:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
-    if parts := ignored(task.config, task.layout, command_agent=spec.agent.name == "command"):
+    if parts := ignored(task.config, task.layout, spec.agent):
         found.append(_warning("UnsupportedFeatures", "; ".join(map(str, parts))))
     if unused := unused_variables(task.config, spec):
         names = ", ".join(unused)

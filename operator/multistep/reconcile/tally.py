@@ -118,7 +118,7 @@ class Tally:
 
 
 def _names(trial: MultiStepTrial) -> dict[str, str]:
-    return {"namespace": trial.metadata.namespace, "agent": trial.spec.agent.name}
+    return {"namespace": trial.metadata.namespace, "agent": trial.spec.agent.label}
 
 
 def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 
-from multistep.agents import AGENTS
+from multistep.agents import script_of
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_trial
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
@@ -190,9 +190,9 @@ class TrialReconcile(TrialCreation, TrialEnding):
         if paused > 0:
             await self._write(status.at_current_step(self._trial, self._t.clock()))
             return self._until_deadline(paused)
-        agent, both_pods = AGENTS[self._trial.spec.agent.name], Pods(self._pod, self._verifier)
+        agent, both_pods = script_of(self._plan), Pods(self._pod, self._verifier)
         hooks = Hooks(self._write_progress, self._release_verifier)
-        if not self._t.execs.acquire(self._key, 2 if self._plan.separate else 1):
+        if not self._t.execs.acquire(self._key, 1 + self._plan.separate + (self._plan.hosted is not None)):
             return self._until_deadline(None)
         before = self._trial.status.steps
         hint.quiet_until = 0.0  # if this session fails, the retry must not wait for the poll
@@ -204,6 +204,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
             self._t.execs.release(self._key)
         if not isinstance(left, Progressed):
             return await self._end_drive(left)
+        if left.journal.lost is not None:
+            return await self._end_failed_attempt(decisions.FailAttempt(left.journal.lost.reason, left.journal.lost.message))
         if left.journal.finished:
             return await self._finish(left.journal)
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from multistep.api.content import Content
-from multistep.api.records import DISK_FULL, Record
+from multistep.api.records import DISK_FULL, Fields, Record
 from multistep.engine.operations import (
     CAPTURE_LIMIT_BYTES,
+    HOST_OUTCOME,
     OUTPUT_LIMIT_BYTES,
     TAIL_BYTES,
+    Admit,
+    Dismiss,
     Healthcheck,
+    HostCall,
     Note,
     Operation,
     Reset,
@@ -22,6 +27,8 @@ from multistep.errors import RunnerError
 from multistep.runner_client.bodies import Body
 from multistep.runner_client.session import Session
 
+ENVIRONMENT_SOCKET = "multistep/runner"
+HOST_PROGRAM = "multistep-host"
 Contents = Callable[[Content], Body]
 _FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of uploads that would fail again; other failed uploads are retried
 
@@ -42,7 +49,20 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
             return await session.healthcheck(_healthcheck(operation), wait_seconds)
         case Note():
             return await session.note(operation.id, operation.data)
+        case Admit():
+            return await session.admit(operation.id, operation.user, root=operation.root)
+        case Dismiss():
+            return await session.dismiss(operation.id, operation.admission, kill=operation.kill)
     raise TypeError(f"not an operation that needs only the runner: {operation}")
+
+
+async def call_host(session: Session, call: HostCall, admission: Record, wait_seconds: float) -> Record:
+    """Start a command of the agent host. admission: the record of the admission, with its token. Return as ``perform`` does."""
+    token = Fields(admission.result, f"result of {admission.id}").text("token", 64)
+    credentials = {"id": call.admission, "token": token, "socket": ENVIRONMENT_SOCKET}
+    request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}
+    start = Start(call.id, (HOST_PROGRAM, call.command), timeout=call.timeout, remove=(HOST_OUTCOME,), captures=(HOST_OUTCOME,))
+    return await session.start({**_start(start), "stdin": json.dumps(request)}, wait_seconds)
 
 
 async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:

@@ -20,7 +20,7 @@ from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_b
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (2, 1)  # the previous release's too: its runners run in pods that it created
+PROTOCOLS = (3, 2, 1)  # the previous release's too: its runners run in pods that it created
 OUTPUT_PROTOCOL = 2  # first version with the op output
 ANSWER_TIMEOUT_SECONDS = 60.0
 
@@ -108,6 +108,14 @@ class Session:
     async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
         """Replace each directory by an empty one that is not a link."""
         return await self._ask_record("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
+
+    async def admit(self, id: str, user: str, *, root: bool) -> Record:
+        """Allow the agent host to act as a user; the result has its token. Needs protocol 3."""
+        return await self._ask_record("admit", {"id": id, "user": user, "root": root})
+
+    async def dismiss(self, id: str, admission: str, *, kill: bool) -> Record:
+        """End an admission. kill: kill also what its commands left running. Needs protocol 3."""
+        return await self._ask_record("dismiss", {"id": id, "admission": admission, "kill": kill})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
         """Extract a tar stream into the directory target. chunks is not read if the runner has the record already."""

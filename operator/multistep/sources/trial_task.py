@@ -49,7 +49,7 @@ class Loaded:
     @property
     def memory(self) -> int:
         """About how many bytes it takes, with the copies of the trial's own texts: extra instructions and variables."""
-        env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier)
+        env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier, self.env.credentials)
         values = sum(len(value) for each in env for value in each.values())
         return self.task.memory + values + sum(len(step.instruction or "") for step in self.plan.steps)
 
@@ -127,6 +127,7 @@ class TrialLoader:
             environment=await self._values(namespace, "spec.environment.env", spec.environment.env),
             agent=await self._values(namespace, "spec.agent.env", spec.agent.env),
             verifier=await self._values(namespace, "spec.verifier.env", spec.verifier.env),
+            credentials=await self._values(namespace, "spec.agent.credentials", spec.agent.credentials),
         )
         name = spec.task.name or trial.metadata.name
         plan = make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=self._policies_enforced)

@@ -17,6 +17,7 @@ from typing import Any
 from multistep.api.model import GROUP, VERSION, EnvVar
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
+from multistep.api.trial_status import Usage
 from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.rewards import StepException
@@ -26,9 +27,6 @@ from multistep.store.redact import MARK
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # without a default, which could be the secret itself
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
-_AGENT_RESULT = dict.fromkeys(
-    ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd", "model_usage", "rollout_details", "metadata")
-)
 
 
 def files(
@@ -77,7 +75,7 @@ def result_json(
         "source": None,
         "task_checksum": _digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": {"name": plan.agent_name, "version": _own_version(), "model_info": None},
+        "agent_info": _agent_info(plan, journal),
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
@@ -137,7 +135,11 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
 def secrets(env: TrialEnv, config: TaskConfig) -> set[str]:
     """Return the values to redact (Harbor 0.25, end of a trial): of variables of the agent's env, the task's verifier.env
     and the trial's whose names look like secrets, except switches such as "1" and "true"."""
-    found = (each for values in (env.agent, config.verifier.env, env.verifier) for each in _sensitive_values(values, env.variables))
+    found = (
+        each
+        for values in (env.agent, env.credentials, config.verifier.env, env.verifier)
+        for each in _sensitive_values(values, env.variables)
+    )
     return {value for value in found if value and value.strip().lower() not in _SWITCHES}
 
 
@@ -174,6 +176,30 @@ def _step_result(run: StepRun) -> dict[str, Any]:
     }
 
 
+def _agent_info(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
+    """Return Harbor's AgentInfo: as a hosted agent describes itself, else the operator's own agent."""
+    agent = journal.agent
+    if agent is None:
+        version = "unknown" if plan.hosted is not None else _own_version()
+        return {"name": plan.agent_name, "version": version, "model_info": None}
+    model = {"name": agent.model_name, "provider": agent.model_provider} if agent.model_name else None
+    return {"name": agent.name, "version": agent.version, "model_info": model}
+
+
+def _agent_result(run: StepRun) -> dict[str, Any]:
+    """Return Harbor's AgentContext of a step."""
+    usage = run.usage or Usage()
+    return {
+        "n_input_tokens": usage.input_tokens,
+        "n_cache_tokens": usage.cached_tokens,
+        "n_output_tokens": usage.output_tokens,
+        "cost_usd": usage.cost_usd,
+        "model_usage": None,
+        "rollout_details": None,
+        "metadata": None if run.metadata is None else dict(run.metadata),
+    }
+
+
 def _mode(plan: TrialPlan) -> str:
     return "separate" if plan.separate else "shared"
 
@@ -190,21 +216,23 @@ def _phases(run: StepRun) -> dict[str, Any]:
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
-        "agent_result": _AGENT_RESULT if AGENT in run.timings else None,
+        "agent_result": _agent_result(run) if AGENT in run.timings else None,
         "agent_execution": _timing(run.timings.get(AGENT)),
         "verifier": _timing(run.timings.get(VERIFIER)),
     }
 
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
-    """Return environment_setup, from the attempt's start to its first step, and agent_setup, which takes no time here."""
+    """Return environment_setup, from the attempt's start to the agent's setup or the first step, and agent_setup, which takes no
+    time for an agent without one."""
     former = trial.status.attempts[-1].end_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
     ready = journal.steps[0].started_at if journal.steps else None
+    setup = journal.agent_setup or (None if ready is None else (ready, ready))
     start = attempt_start.timestamp() if attempt_start else journal.started_at
     if start is None:
         return {"environment_setup": None, "agent_setup": None}
-    return {"environment_setup": _timing((start, ready or now)), "agent_setup": _timing((ready, ready)) if ready else None}
+    return {"environment_setup": _timing((start, now if setup is None else setup[0])), "agent_setup": _timing(setup)}
 
 
 def _trial_exception(journal: Journal, failure: StepException | None, now: float) -> dict[str, Any] | None:
@@ -252,12 +280,14 @@ def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
 
 def _agent(trial: MultiStepTrial) -> dict[str, Any]:
     agent = trial.spec.agent
-    own = {"command": agent.command, "user": agent.user}
+    own = {"command": agent.command, "user": agent.user, "version": agent.version, **agent.options}
     return {
         "name": agent.name,
+        "import_path": agent.import_path,
+        "model_name": agent.model,
         "override_timeout_sec": agent.timeout_seconds,
         "max_timeout_sec": agent.max_timeout_seconds,
-        "env": _env(agent.env),
+        "env": _env([*agent.credentials, *agent.env]),
         "kwargs": {key: value for key, value in own.items() if value is not None},
     }
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from multistep.agents import AGENTS
+from multistep.agents import BUILT_IN as SCRIPTS
+from multistep.api.agent_spec import BUILT_IN
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout
-from multistep.api.trial_spec import AgentSpec
 from multistep.engine.operations import Note, Start, Upload
 from multistep.engine.plan import TrialEnv
 from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play
@@ -44,7 +44,7 @@ def phase(played: Played) -> list[str]:
 
 
 def test_there_is_a_script_for_every_agent_of_the_spec() -> None:
-    assert set(AGENTS) == set(AgentSpec.model_fields["name"].annotation.__args__)  # type: ignore[union-attr]
+    assert set(SCRIPTS) == set(BUILT_IN)
 
 
 def test_the_oracle_uploads_the_solution_and_runs_it() -> None:
@@ -155,7 +155,7 @@ def test_nop_has_a_phase_in_which_nothing_runs() -> None:
 
 def test_nothing_of_the_verifier_is_known_to_agent_setup_or_healthcheck() -> None:
     toml = TASK + '[steps.verifier.env]\nSECRET = "x"\n[steps.healthcheck]\ncommand = "y"\n'
-    for agent in AGENTS:
+    for agent in BUILT_IN:
         played = run(agent, toml=toml, steps={"a": StepLayout("do it", workdir=True, setup=True, solution=True, solve_script=True)})
         knowing = [each.id for each in played.operations if "SECRET" in getattr(each, "env", {})]
         assert knowing == ["1/a/verifier"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.task_toml import ArtifactConfig
 from multistep.api.trial import MultiStepTrial, parse_status, parse_trial
-from multistep.api.trial_spec import AgentSpec
 from multistep.api.trial_status import TrialStatus
 from multistep.errors import InvalidSpec
 
@@ -56,7 +56,10 @@ def test_null_is_absent() -> None:
         ({"task": {}}, "spec.task: must have exactly one of bundle, inline, oci, git and url"),
         ({"task": {**TASK, "bundle": BUNDLE}}, "spec.task: must have exactly one of bundle, inline, oci, git and url"),
         ({"task": {"bundle": {**BUNDLE, "digest": "md5:0"}}}, "spec.task.bundle.digest: should match pattern"),
-        ({"agent": {"name": "claude"}}, "spec.agent.name: should be 'oracle', 'nop' or 'command'; got 'claude'"),
+        (
+            {"agent": {"name": "claude"}},
+            "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.25",
+        ),
         ({"agent": {"name": "command"}}, "spec.agent: command is required with name 'command'"),
         ({"agent": {"name": "nop", "command": ["a"]}}, "spec.agent: command is required with name 'command'"),
         ({"agent": {"name": "nop", "timeoutSeconds": -1}}, "spec.agent.timeoutSeconds: should be greater than or equal"),
@@ -82,7 +85,14 @@ def test_null_is_absent() -> None:
         ({"ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished: should be greater than or equal to 0"),
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds: should be greater than or equal to 1"),
         ({"onAgentError": "abort"}, "spec.onAgentError: should be 'Abort' or 'Continue'; got 'abort'"),
-        ({"resumeTrajectory": True}, "spec.resumeTrajectory: must not be true"),
+        ({"resumeTrajectory": True}, "spec: resumeTrajectory must not be true: oracle cannot resume a trajectory"),
+        ({"agent": {"name": "aider", "importPath": "a:B"}}, "spec.agent: must have exactly one of name and importPath"),
+        ({"agent": {"importPath": "a.B"}}, "spec.agent.importPath: should match pattern"),
+        ({"agent": {"name": "nop", "model": "a/b"}}, "spec.agent: model is not allowed: the nop agent uses no model"),
+        (
+            {"agent": {"name": "cluade-code"}},
+            "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.25; did",
+        ),
     ],
 )
 def test_what_is_refused(spec: dict[str, Any], message: str) -> None:

@@ -191,7 +191,7 @@ def test_a_trajectory_is_refused_for_the_command_agent_and_a_warning_for_others(
     (task / "steps/a/trajectory.json").write_text("{}")
     refused = invoke("run", task, "--", "true")
     assert refused.exit_code == 2 and cluster.objects == {}
-    assert "  steps/a/trajectory.json: is not supported: the command agent" in refused.stderr
+    assert "  steps/a/trajectory.json: is not supported: agent 'command'" in refused.stderr
     warned = invoke("run", task, "--agent", "oracle")
     assert warned.exit_code == 0 and "warning: steps/a/trajectory.json: is ignored" in warned.stderr
 

@@ -162,7 +162,7 @@ def test_what_a_manifest_sets_itself_is_refused_beside_it(tmp_path: Path, invoke
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        (("--agent", "claude"), "--agent claude: must be oracle, nop, or NAME=COMMAND"),
+        (("--agent", "claude"), "--agent claude: must be oracle, nop, AGENT@MODEL, or NAME=COMMAND"),
         (("--agent", "mine="), "--agent mine=: must be NAME=COMMAND"),
         (("--agent", "=x"), "--agent =x: must be NAME=COMMAND"),
         (("--agent", "mine=sh -c 'x"), "--agent mine=sh -c 'x: quotes are not balanced: No closing quotation"),

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.agents import AGENTS
+from multistep.agents import BUILT_IN
 from multistep.api.records import Record
 from multistep.engine.journal import Journal
 from multistep.engine.replay import Replay, replay
@@ -26,7 +26,7 @@ def test_replay_waits_for_what_runs_and_reports_since_when() -> None:
     records = {each.id: played.records[each.id] for each in played.operations[: cut + 1]}
     id = played.operations[cut].id
     records[id] = Record(id, "start", "running", 33.0)
-    progress = replay(scope(made), AGENTS["oracle"], records)
+    progress = replay(scope(made), BUILT_IN["oracle"], records)
     assert (progress.next, progress.running) == (played.operations[cut], records[id])
     assert progress.journal.steps[0].timings["verifier"] == (50.0, None)
     assert not progress.journal.finished
@@ -38,7 +38,7 @@ def test_a_running_collect_hook_does_not_make_the_agent_run_again() -> None:
     cut = played.ids.index("a/collect-hook-0")
     records = {each.id: played.records[each.id] for each in played.operations[:cut]}
     id = played.operations[cut].id
-    progress = replay(scope(made), AGENTS["oracle"], {**records, id: Record(id, "start", "running", 99.0)})
+    progress = replay(scope(made), BUILT_IN["oracle"], {**records, id: Record(id, "start", "running", 99.0)})
     assert "agent" in progress.journal.steps[0].durations
 
 
@@ -47,7 +47,7 @@ def test_a_running_healthcheck_of_the_environment_belongs_to_no_step() -> None:
     played = play(made)
     records = {each.id: played.records[each.id] for each in played.operations[:1]}
     running = Record("1//healthcheck", "healthcheck", "running", 11.0)
-    progress = replay(scope(made), AGENTS["oracle"], {**records, running.id: running})
+    progress = replay(scope(made), BUILT_IN["oracle"], {**records, running.id: running})
     assert (progress.running, progress.journal.steps) == (running, [])
 
 
@@ -57,12 +57,12 @@ def test_a_trial_can_be_suspended_before_it_is_prepared_and_before_each_step_and
     between = []
     for cut, operation in enumerate(played.operations):
         records = {each.id: played.records[each.id] for each in played.operations[:cut]}
-        if replay(scope(made), AGENTS["oracle"], records).between_steps:
+        if replay(scope(made), BUILT_IN["oracle"], records).between_steps:
             between.append(played.ids[cut])
         running = Record(operation.id, "start", "running", 11.0)
-        assert not replay(scope(made), AGENTS["oracle"], {**records, running.id: running}).between_steps
+        assert not replay(scope(made), BUILT_IN["oracle"], {**records, running.id: running}).between_steps
     assert between == [each for each in played.ids if each.endswith(("/begin", "prepare"))]
-    assert not replay(scope(made), AGENTS["oracle"], played.records).between_steps
+    assert not replay(scope(made), BUILT_IN["oracle"], played.records).between_steps
 
 
 TOMLS = st.sampled_from([EVERYTHING, THREE, SINGLE, GATED])
@@ -109,7 +109,7 @@ def test_replay_is_deterministic_and_stable_for_every_prefix(
 ) -> None:
     made = plan(toml, spec, steps={"a": FULL} if "[[steps]]" in toml else None, root=COMPLETE)
     played = play(made, outcomes)
-    here, agent = scope(made), AGENTS[made.agent_name]
+    here, agent = scope(made), BUILT_IN[made.agent_name]
     for done, operation in enumerate(played.operations):
         records = {each.id: played.records[each.id] for each in played.operations[:done]}
         first, second = replay(here, agent, records), replay(here, agent, records)
@@ -127,7 +127,7 @@ def test_a_replay_that_continues_reports_what_a_new_one_would(
 ) -> None:
     made = plan(toml, spec, steps={"a": FULL} if "[[steps]]" in toml else None, root=COMPLETE)
     played = play(made, outcomes)
-    here, agent = scope(made), AGENTS[made.agent_name]
+    here, agent = scope(made), BUILT_IN[made.agent_name]
     going, records = Replay(here, agent), dict[str, Record]()
     for operation in played.operations:
         assert going.advance(records) == replay(here, agent, records)
@@ -154,6 +154,6 @@ def test_every_id_is_asked_for_once_and_every_trial_ends(
 
 def test_records_of_another_attempt_count_for_nothing() -> None:
     made, played = plan(), play(plan())
-    progress = replay(scope(made, attempt=2), AGENTS["oracle"], played.records)
+    progress = replay(scope(made, attempt=2), BUILT_IN["oracle"], played.records)
     assert progress.next and progress.next.id == "2//prepare"
     assert progress.journal == Journal()

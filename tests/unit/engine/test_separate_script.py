@@ -9,7 +9,7 @@ import pytest
 
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout
-from multistep.engine.operations import Collect, Directory, Environment, Source, Start, Transfer, in_verifier
+from multistep.engine.operations import Collect, Directory, Environment, Source, Start, Transfer, place_of
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, Played, plan, play
 
@@ -109,7 +109,7 @@ def test_the_order_of_operations_when_modes_are_mixed() -> None:
 
 def test_where_each_operation_takes_place_is_in_its_id() -> None:
     for operation in separate().operations:
-        assert (operation.where == "verifier") is in_verifier(operation.id)
+        assert operation.where == place_of(operation.id)
 
 
 def test_the_agents_environment_is_not_reset_after_a_separate_verification() -> None:
@@ -205,7 +205,7 @@ def test_a_variable_that_cannot_be_resolved_is_the_steps_exception() -> None:
 
 def test_with_verification_disabled_there_is_nothing_apart() -> None:
     played = separate(spec={"verifier": {"disable": True}})
-    assert not any(in_verifier(each.id) for each in played.operations)
+    assert not any(place_of(each.id) != "agent" for each in played.operations)
     assert played.operation("a/collect").part == "all"
 
 

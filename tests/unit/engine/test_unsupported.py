@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.task_toml import parse_task
 from multistep.engine.unsupported import ignored, unsupported
@@ -68,7 +69,7 @@ def test_a_compose_file_is_refused_also_when_the_trial_names_an_image() -> None:
 @pytest.mark.parametrize("where", ["environment", "verifier.environment"])
 def test_what_is_ignored_is_warned_of_by_name_and_the_task_runs(where: str, text: str, message: str) -> None:
     toml = in_environment(text) if where == "environment" else f"{IMAGE}[{where}]\n{text}\n{STEPS}"
-    (found,) = ignored(parse_task(toml), TaskLayout(), command_agent=True)
+    (found,) = ignored(parse_task(toml), TaskLayout(), AgentSpec(name="command", command=["x"]))
     assert str(found).startswith(f"{where}.{message}")
     assert plan(toml)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.fake_runner import Json
-from tests.support.played import rewarded
+from tests.support.played import outcome, rewarded
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
 
 TWO: Json = {**CONFIG, "steps": CONFIG["steps"][:2]}
@@ -59,7 +59,29 @@ def _out_of_memory(world: World) -> None:
     world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
 
 
+HOSTED: Json = {"agent": {"name": "terminus-2", "model": "openai/m"}}
+HOSTED_OPTIONS: Mapping[str, Any] = {
+    "settings": {"agent_host_image": "agent-host"},
+    "durations": {"/host/agent-setup": 20.0, "a/host/agent": 100.0, "b/host/agent": 100.0},
+    "results": {
+        "/host/agent-setup": outcome(),
+        "a/host/agent": outcome(tokens=(100, 10, 5)),
+        "b/host/agent": outcome(tokens=(200, 20, 7)),
+    },
+}
+
+
 SCENARIOS = {
+    "an agent of Harbor": Scenario({"trial": _trial(**HOSTED), **HOSTED_OPTIONS}, reward=0.75, living=True, fully=True),
+    "an agent of Harbor whose setup fails": Scenario(
+        {
+            "trial": _trial(**HOSTED, infrastructureRetries=1),
+            **HOSTED_OPTIONS,
+            "results": {"/host/agent-setup": outcome(error=("RuntimeError", "no network"))},
+        },
+        ("Failed", "AgentSetupFailed"),
+        attempts=("AgentSetupFailed", "AgentSetupFailed"),
+    ),
     "short": Scenario({}, reward=0.5, living=True),
     "long phases": Scenario(
         {"durations": {"/healthcheck": 3.0, "a/agent": 100.0, "b/healthcheck": 9.0, "b/verifier": 40.0, "c/agent": 200.0}},

@@ -12,6 +12,7 @@ from multistep.cli.options import (
     Target,
     agent_env_option,
     complete_sweeps,
+    hosted_options,
     image_options,
     kubeconfig_options,
     namespace_option,
@@ -100,7 +101,8 @@ def sweep() -> None:
     "agents",
     multiple=True,
     metavar="AGENT",
-    help="oracle, nop, or NAME=COMMAND for a command of your own; repeatable. Default: oracle.",
+    help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a command of your own; repeatable. Default: "
+    "oracle.",
 )
 @click.option("--attempts", type=click.IntRange(1, 1000), metavar="N", help="Trials per task and agent; default: 1.")
 @click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="Maximum number of active trials; default: 10.")
@@ -110,6 +112,7 @@ def sweep() -> None:
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )
 @agent_env_option
+@hosted_options
 @queue_option
 @click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")
 @image_options
@@ -123,12 +126,19 @@ def run(
     kubeconfig: str | None,
     context: str | None,
     output: str,
+    version: str | None,
+    keys: tuple[str, ...],
+    kwargs: tuple[str, ...],
+    base_url: str | None,
+    preinstalled: bool,
     **options: Any,
 ) -> None:
     """Run the tasks in each DIRECTORY, or the sweep in FILE, and follow the sweep until it finishes."""
     from multistep.cli.sweep.run_sweep import SweepSession
+    from multistep.cli.trial.agent_choice import ModelOptions
 
-    session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", **options)
+    model = ModelOptions(None, version, keys, kwargs, base_url, preinstalled)
+    session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", model=model, **options)
     if code := session.run():
         raise click.exceptions.Exit(code)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from multistep.api.sweep import SweepStatus, parse_sweep_status
+from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
 from multistep.cli.exits import Exit
@@ -26,6 +26,7 @@ from multistep.cli.sweep.sweep_manifest import (
 from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, print_json, print_out
+from multistep.cli.trial.agent_choice import ModelOptions
 from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, owned_by
 from multistep.cli.trial.run_trial import built_image, check, check_used
 from multistep.cli.trial.submit import existing_image
@@ -50,6 +51,7 @@ class SweepSession:
     queue: str | None = None
     variables: Sequence[str] = ()
     agent_env: Sequence[str] = ()
+    model: ModelOptions = field(default_factory=ModelOptions)
     image: str | None = None
     runner_in_image: bool = False
     detach: bool = False
@@ -71,7 +73,7 @@ class SweepSession:
                 "--agent-env": self.agent_env,
                 "--image": self.image,
             },
-            **{"--queue": self.queue},
+            **{"--queue": self.queue, "the options of a model": self.model.given},
         }
         if more:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
@@ -84,12 +86,14 @@ class SweepSession:
         values = given_values(self.variables, self.agent_env)
         tasks = find_tasks(self.sources)
         name = self.name or new_sweep_name(tasks)
-        options = SweepOptions(name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue)
+        options = SweepOptions(
+            name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue, self.model
+        )
         planned = sweep_of_tasks(tasks, {}, options)
-        kinds = {each["agent"]["name"] for each in planned.sweep["spec"]["agents"]}
+        agents = [each.agent for each in parse_sweep(planned.sweep).spec.agents]
         given = values.variables
-        reports = [check(task, verification=True, agents=kinds, given=given) for task in tasks]
-        check_used(given, frozenset().union(*(each.used for each in reports)), agents=kinds)
+        reports = [check(task, verification=True, agents=agents, given=given) for task in tasks]
+        check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
         asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
         images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
         return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))

@@ -14,10 +14,12 @@ import yaml
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.trial.agent_choice import ModelOptions, agent_entry, hosted_choice, label
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,
     bundle_config_maps,
+    dns_label,
     environment,
     new_name,
     optional,
@@ -37,7 +39,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The options of `sweep run`. agents: values of --agent; values: of --var and --agent-env."""
+    """The options of `sweep run`. agents: values of --agent; values: of --var and --agent-env; model: of Harbor's agents."""
 
     name: str
     agents: Sequence[str] = ()
@@ -46,6 +48,7 @@ class SweepOptions:
     timeout_multiplier: float | None = None
     values: Values = field(default_factory=Values)
     queue: str | None = None
+    model: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def sweep_of_tasks(
         "metadata": {"name": name},
         "spec": {
             "tasks": [_task(task, parts[task.name], images.get(task.name)) for task in tasks],
-            "agents": [_agent(each, agent_env) for each in options.agents or ("oracle",)],
+            "agents": [_agent(each, options.model, agent_env) for each in options.agents or ("oracle",)],
             **optional(
                 attempts=options.attempts,
                 parallelism=options.parallelism,
@@ -115,17 +118,20 @@ def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | No
     return {"name": task.name, "bundle": bundle, **optional(environment=environment(image))}
 
 
-def _agent(text: str, env: Sequence[Manifest]) -> Manifest:
-    more = optional(env=list(env) or None)
-    name, separator, command = text.partition("=")
+def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifest:
+    """Parse ``AGENT``, ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises UsageError."""
+    name, separator, value = text.partition("=")
+    if (hosted := hosted_choice(value if separator else text, options)) is not None:
+        return {"name": name if separator else dns_label(label(hosted)), "agent": {**hosted, **optional(env=list(env) or None)}}
     if not separator:
         if name not in _PLAIN_AGENTS:
-            raise UsageError(f"--agent {text}: must be {', '.join(_PLAIN_AGENTS)}, or NAME=COMMAND for one of your own")
-        return {"name": name, "agent": {"name": name, **more}}
-    words = _words(text, command)
+            plain = ", ".join(_PLAIN_AGENTS)
+            raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a command of your own")
+        return {"name": name, "agent": agent_entry(name, ModelOptions(), env=env)}
+    words = _words(text, value)
     if not name or not words:
         raise UsageError(f"--agent {text}: must be NAME=COMMAND")
-    return {"name": name, "agent": {"name": "command", "command": words, **more}}
+    return {"name": name, "agent": agent_entry("command", ModelOptions(), command=words, env=env)}
 
 
 def _words(text: str, command: str) -> list[str]:

@@ -6,16 +6,17 @@ The rules are the operator's (sources.task, engine.plan); this module applies th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.problems import problems as schema_problems
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
-from multistep.api.trial_spec import AgentSpec, EnvironmentSpec, TrialSpec, VerifierSpec
+from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
 from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from multistep.engine.templates import Unresolved, resolve
@@ -72,11 +73,11 @@ class Report:
 
 
 def examine(
-    bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Collection[str] = (), image: str | None = None
+    bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Sequence[AgentSpec] = (), image: str | None = None
 ) -> Report:
     """Return the report on a task.
 
-    verification: as in sources.task.load_task. agents: names of its agents, if known. image: used instead of the task's.
+    verification: as in sources.task.load_task. agents: that work on it, if known. image: used instead of the task's.
     """
     try:
         table = toml_table(_config_text(bundle))
@@ -92,8 +93,8 @@ def examine(
     warnings += [*_ineffective(table, config), *_limited(config), *_undeclared(bundle, config)]
     variables = dict(_variables(config))
     try:
-        task = load_task(bundle, verification=verification, oracle="oracle" in agents)
-        parts = unsupported(task.config, task.layout, command_agent="command" in agents)
+        task = load_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents))
+        parts = dict.fromkeys(part for agent in agents or (None,) for part in unsupported(task.config, task.layout, agent))
         warnings += [str(each) for each in parts if not each.refused]
         if refused := [Problem(each.path, each.message) for each in parts if each.refused]:
             return Report(name, tuple(refused), tuple(warnings), variables=variables)

@@ -42,7 +42,7 @@ class TrialImage:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """The inputs of a MultiStepTrial. variables, agent_env: entries of spec.variables and spec.agent.env.
+    """The inputs of a MultiStepTrial. agent: spec.agent; variables: entries of spec.variables. resume: the agent's trajectory.
 
     config_maps: names of the bundle's ConfigMaps, in order. source: entries of spec.task for a remote task, instead of
     config_maps. queue: name of a Kueue LocalQueue.
@@ -52,18 +52,17 @@ class TrialRequest:
     task_name: str
     digest: str
     config_maps: Sequence[str]
-    agent: str
-    command: Sequence[str] = ()
+    agent: Manifest
     namespace: str | None = None
     image: TrialImage | None = None
     variables: Sequence[Manifest] = ()
-    agent_env: Sequence[Manifest] = ()
     timeout_multiplier: float | None = None
     on_agent_error: str | None = None
     verify: bool = True
     keep: bool = False
     source: Manifest | None = None
     queue: str | None = None
+    resume: bool = False
 
 
 def new_name(stem: str, agent: str = "") -> str:
@@ -109,10 +108,7 @@ def trial_manifest(request: TrialRequest) -> Manifest:
     bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
     spec: Manifest = {
         "task": {"name": request.task_name, **(request.source or bundle)},
-        "agent": {
-            "name": request.agent,
-            **optional(command=list(request.command) or None, env=list(request.agent_env) or None),
-        },
+        "agent": request.agent,
         **optional(
             environment=environment(request.image),
             verifier=None if request.verify else {"disable": True},
@@ -120,6 +116,7 @@ def trial_manifest(request: TrialRequest) -> Manifest:
             variables=list(request.variables) or None,
             onAgentError=request.on_agent_error and request.on_agent_error.capitalize(),
             podCleanup="Never" if request.keep else None,
+            resumeTrajectory=request.resume or None,
         ),
     }
     metadata = {"name": request.name, **optional(labels=queue_labels(request.queue))}

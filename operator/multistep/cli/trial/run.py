@@ -23,6 +23,7 @@ _EPILOG = """\b
 Examples:
   multistep run my-task --agent oracle
   multistep run my-task --results out/ --agent-env API_KEY -- bash -c 'my-agent < "$MULTISTEP_INSTRUCTION_FILE"'
+  multistep run my-task --agent claude-code --model anthropic/claude-sonnet-4-5 --key-from-secret keys:anthropic
   multistep run my-task --agent nop --var API_KEY --var MODE=fast -o json | jq .status.rewards
   multistep run my-task --detach && kubectl get mst --watch
 
@@ -68,16 +69,23 @@ def run(
     context: str | None,
     verbose: bool,
     output: str,
+    model: str | None,
+    version: str | None,
+    keys: tuple[str, ...],
+    kwargs: tuple[str, ...],
+    base_url: str | None,
+    preinstalled: bool,
     **options: Any,
 ) -> None:
     """Run a trial of the task in directory TASK and show its outcome."""
+    from multistep.cli.trial.agent_choice import ModelOptions
     from multistep.cli.trial.run_trial import Session
     from multistep.cli.trial.submit import TrialOptions
 
     code = Session(
         task=task,
         target=Target(kubeconfig, context, namespace),
-        options=TrialOptions(**options),
+        options=TrialOptions(**options, model=ModelOptions(model, version, keys, kwargs, base_url, preinstalled)),
         variables=variables,
         agent_env=agent_env,
         image=image,

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from multistep.api.agent_spec import AgentSpec
+from multistep.api.model import parsed
 from multistep.api.trial import parse_trial
 from multistep.api.trial_status import TrialStatus
 from multistep.cli import cluster
@@ -51,8 +53,9 @@ class Session:
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
         given = {*values.variables, *(each["name"] for each in request.variables)}
-        report = check(directory, verification=request.verify, agents=(request.agent,), given=given, image=self.image)
-        check_used(given, report.used, agents=(request.agent,))
+        agents = [parsed(AgentSpec, request.agent, under="spec.agent.")]
+        report = check(directory, verification=request.verify, agents=agents, given=given, image=self.image)
+        check_used(given, report.used, agents=agents)
         request = asyncio.run(self._reserve(directory, request, values))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
@@ -123,7 +126,7 @@ class Session:
 
 
 def check(
-    directory: TaskDirectory, *, verification: bool, agents: Collection[str], given: Collection[str], image: str | None = None
+    directory: TaskDirectory, *, verification: bool, agents: Sequence[AgentSpec], given: Collection[str], image: str | None = None
 ) -> Report:
     """Print a task's warnings. Raises InvalidTask, or UsageError if a variable is missing.
 
@@ -141,13 +144,13 @@ def check(
     return report
 
 
-def check_used(given: Collection[str], used: Collection[str], *, agents: Collection[str]) -> None:
-    """Report variables that no template uses, so that no process receives them: for the command agent as a UsageError."""
+def check_used(given: Collection[str], used: Collection[str], *, agents: Sequence[AgentSpec]) -> None:
+    """Report variables that no template uses, so that no process receives them: as a UsageError for agents that use variables."""
     unused = sorted(set(given).difference(used))
     if not unused:
         return
     message = f"--var {' --var '.join(unused)}: no template in task.toml uses {', '.join(f'${{{name}}}' for name in unused)}"
-    if "command" in agents:
+    if any(each.name not in ("oracle", "nop") for each in agents):
         raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
     print_err(f"warning: {message}")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.image.images import plan_build
 from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.trial.agent_choice import ModelOptions, agent_entry, label
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,
@@ -21,7 +22,7 @@ from multistep.cli.trial.manifests import (
     trial_manifest,
 )
 from multistep.cli.values import Values, from_secret
-from multistep.errors import ClusterError, Conflict, Unavailable, UsageError
+from multistep.errors import ClusterError, Conflict, Unavailable
 from multistep.kube.protocols import Object
 from multistep.kube.resources import TRIALS
 
@@ -40,6 +41,8 @@ class TrialOptions:
     no_verify: bool = False
     keep: bool = False
     queue: str | None = None
+    resume: bool = False
+    model: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass(frozen=True)
@@ -52,25 +55,24 @@ class Submission:
 
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
     """Return the trial of the options, without its bundle's ConfigMaps. Raises UsageError."""
-    agent = options.agent or ("command" if options.command else "oracle")
-    if (agent == "command") != bool(options.command):
-        raise UsageError("the command agent requires a command, other agents take none: --agent command -- PROGRAM ARGUMENT...")
+    env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
+    chosen = options.agent or ("command" if options.command else "oracle")
+    agent = agent_entry(chosen, options.model, command=options.command, env=env)
     return TrialRequest(
-        name=checked_name(options.name) if options.name else new_name(task.name, agent),
+        name=checked_name(options.name) if options.name else new_name(task.name, label(agent)),
         task_name=task.directory_name,
         digest=task.digest,
         config_maps=(),
         agent=agent,
-        command=options.command,
         namespace=namespace,
         image=image,
         variables=[from_secret("--var-from-secret", each) for each in options.secret_variables],
-        agent_env=[from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env],
         timeout_multiplier=options.timeout_multiplier,
         on_agent_error=options.on_agent_error,
         verify=not options.no_verify,
         keep=options.keep,
         queue=options.queue,
+        resume=options.resume,
     )
 
 
@@ -83,8 +85,9 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
     parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
     names = [part["metadata"]["name"] for part in parts]
     variables = [*request.variables, *values.variable_entries(request.name)]
-    agent_env = [*request.agent_env, *values.agent_entries(request.name)]
-    trial = trial_manifest(replace(request, config_maps=names, variables=variables, agent_env=agent_env))
+    env = [*request.agent.get("env", ()), *values.agent_entries(request.name)]
+    agent = {**request.agent, **({"env": env} if env else {})}
+    trial = trial_manifest(replace(request, config_maps=names, variables=variables, agent=agent))
     return Submission([*parts, *values.secrets(request.name, request.namespace)], trial)
 
 

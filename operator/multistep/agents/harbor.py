@@ -1,0 +1,117 @@
+"""An agent of Harbor, run by the agent host: one object over the trial, a setup before step 1, and a run or resume per step
+(Harbor 0.25, trial)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from multistep.agents import host_outcome
+from multistep.agents.common import out_of_memory, timed_out
+from multistep.agents.host_outcome import HostError, Outcome
+from multistep.api.records import PhaseResult, Record
+from multistep.engine.hosted_agent import HostedAgent
+from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
+from multistep.engine.operations import Admit, Dismiss, HostCall, Script
+from multistep.engine.plan import StepPlan
+from multistep.engine.rewards import StepException
+from multistep.engine.scope import Scope, TrialError, at_timeout, failed
+
+_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # in ids
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A finished command of the agent host. result: None if the environment did not admit the agent host."""
+
+    record: Record
+    outcome: Outcome
+    result: PhaseResult | None
+
+
+def setup(scope: Scope, journal: Journal) -> Script[None]:
+    """Set the agent up, as root where it asks for root.
+
+    A failed setup of an agent of Harbor is an infrastructure failure: it has seen no instruction. That of a class of the user's
+    is the agent's, as it could read the environment and give up on a hard task.
+    """
+    hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
+    request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
+    called = yield from _call(scope, "setup", user, request, hosted.setup_timeout, root=True)
+    journal.agent_setup = (called.record.started_at, called.record.ended_at)
+    journal.agent = called.outcome.agent
+    if (error := _setup_error(called, hosted.setup_timeout)) is None:
+        return
+    if hosted.spec.name is None:
+        raise TrialError(error)
+    journal.lost = AttemptLost("AgentSetupFailed", f"{error.type}: {error.message}")
+
+
+def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
+    """Run the agent on the step's instruction, or resume it from the step before."""
+    hosted = _hosted(scope)
+    instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resume and step.index > 0}
+    request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
+    called = yield from _call(scope, "step", step.agent_user, request, step.agent_timeout)
+    run.timed(AGENT, called.record)
+    run.usage, run.metadata = called.outcome.usage, called.outcome.metadata
+    if called.result is not None and (ended := timed_out(step, called.result) or out_of_memory(called.result)):
+        return ended
+    error = called.outcome.error
+    return None if error is None else StepException(error.type, error.message, AGENT)
+
+
+def _setup_error(called: _Called, timeout: float | None) -> StepException | None:
+    if called.result is not None and called.result.timed_out:
+        return StepException("AgentSetupTimeoutError", f"the agent's setup was stopped {at_timeout(timeout)}", AGENT_SETUP)
+    error = called.outcome.error
+    return None if error is None else StepException(error.type, f"the agent's setup failed: {error.message}", AGENT_SETUP)
+
+
+def _call(
+    scope: Scope,
+    command: Literal["setup", "step"],
+    user: str,
+    request: Mapping[str, Any],
+    timeout: float | None,
+    *,
+    root: bool = False,
+) -> Script[_Called]:
+    """Run a command of the agent host under an admission of its own. What the agent's programs left running goes on, unless they
+    were stopped at the timeout."""
+    name = _NAMES[command]
+    admission = scope.id(f"{name}-admit")
+    record = yield Admit(admission, user, root=root)
+    if (fault := failed(record)) is not None:
+        return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
+    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, timeout)
+    result = PhaseResult.from_record(record)
+    yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=result.timed_out)
+    return _Called(record, host_outcome.read(result), result)
+
+
+def _environment(scope: Scope, user: str) -> dict[str, Any]:
+    return {"environment": {"workdir": scope.workdir, "user": user, "env": dict(scope.plan.environment_env)}}
+
+
+def _agent(hosted: HostedAgent) -> dict[str, Any]:
+    spec = hosted.spec
+    agent = {
+        "name": spec.name,
+        "importPath": spec.import_path,
+        "model": spec.model,
+        "version": spec.version,
+        "kwargs": dict(spec.options),
+        "preinstalled": spec.preinstalled,
+    }
+    return {"agent": agent, "mcpServers": list(hosted.mcp_servers), "skillsDir": hosted.skills_dir}
+
+
+def _variables(scope: Scope) -> dict[str, str]:
+    return {**_hosted(scope).credentials, **scope.plan.agent_env}
+
+
+def _hosted(scope: Scope) -> HostedAgent:
+    assert scope.plan.hosted is not None  # agents.script_of
+    return scope.plan.hosted

@@ -1,0 +1,95 @@
+"""The agent of a trial: one of the operator's own, or one of Harbor's, which runs in the agent host."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from multistep.api import harbor_agents
+from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
+
+BUILT_IN: Final = ("oracle", "nop", "command")
+"""Names of the operator's own agents."""
+
+_ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "preinstalled")
+
+
+def _known(name: str) -> str:
+    known = (*BUILT_IN, *harbor_agents.NAMES)
+    if name not in known:
+        hint = harbor_agents.suggestion(name, known)
+        raise ValueError(f"must be oracle, nop, command or the name of an agent of Harbor 0.25{hint}")
+    return name
+
+
+class AgentSpec(Model):
+    """The agent that works on the steps."""
+
+    model_config = cel(
+        (
+            "(has(self.name) && self.name == 'command') == has(self.command)",
+            "command is required with name 'command' and not allowed with any other",
+        ),
+        ("has(self.name) != has(self.importPath)", "must have exactly one of name and importPath"),
+    )
+
+    name: Annotated[str, AfterValidator(_known), Field(max_length=63)] | None = None
+    """oracle runs the task's solution; nop does nothing; command runs the given command; any other name is an agent of Harbor."""
+    import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=512)] | None = None
+    """Class of an agent as package.module:Class, instead of a name; the agent host's image must contain it."""
+    model: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Model as PROVIDER/NAME, such as anthropic/claude-sonnet-4-5; only for agents of Harbor."""
+    version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Version of the agent's program; unset: the agent chooses."""
+    options: Annotated[dict[str, Any], Field(alias="kwargs", max_length=64)] = {}
+    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs."""
+    credentials: EnvVars = []
+    """Variables with the provider's keys, such as ANTHROPIC_API_KEY."""
+    base_url: Annotated[str | None, Field(alias="baseURL", pattern=r"^https?://", max_length=2048)] = None
+    """URL of the model's API, if it is not the provider's own."""
+    preinstalled: bool = False
+    """The environment's image holds the agent's program: nothing is installed, and a missing program is an error."""
+    command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
+    """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""
+    env: EnvVars = []
+    """Variables of the agent only."""
+    timeout_seconds: Seconds | None = None
+    """Agent timeout in seconds; overrides the step's and the task's. 0 or unset: no override."""
+    max_timeout_seconds: Seconds | None = None
+    """Upper bound of the timeout in seconds; 0 or unset: none."""
+    timeout_multiplier: Multiplier | None = None
+    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
+    user: str | int | None = None
+    """User name or uid of the agent; overrides the task's."""
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the agent host runs the agent."""
+        return self.name not in BUILT_IN
+
+    @property
+    def label(self) -> str:
+        """Return the agent's name for labels, metrics and reports: its class for one that has no name."""
+        return self.name or (self.import_path or "").rpartition(":")[2]
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether the agent may be able to resume a trajectory. The agent host knows for an agent without a name."""
+        return self.import_path is not None or self.name in harbor_agents.RESUMING
+
+    @model_validator(mode="after")
+    def _one_agent(self) -> Self:
+        if (self.name is None) == (self.import_path is None):
+            raise ValueError("must have exactly one of name and importPath")
+        if (self.name == "command") != (self.command is not None):
+            raise ValueError("command is required with name 'command' and not allowed with any other")
+        return self
+
+    @model_validator(mode="after")
+    def _for_hosted_agents(self) -> Self:
+        for field in () if self.hosted else _ONLY_HOSTED:
+            if getattr(self, field):
+                alias = type(self).model_fields[field].alias or field
+                raise ValueError(f"{alias} is not allowed: the {self.name} agent uses no model")
+        return self

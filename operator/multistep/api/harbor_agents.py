@@ -1,0 +1,87 @@
+"""The agents that Harbor 0.25 registers, which the agent host runs, and what they can do.
+
+agent-host/tests compares these tables with Harbor's own classes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+NAMES: Final = (
+    "acp",
+    "aider",
+    "antigravity-cli",
+    "antigravity-sdk",
+    "claude-code",
+    "cline-cli",
+    "code-puppy",
+    "codex",
+    "computer-1",
+    "copilot-cli",
+    "cortex-code",
+    "cursor-cli",
+    "deerflow",
+    "devin",
+    "dspy-rlm",
+    "eve",
+    "fabric",
+    "fx",
+    "fx-dev",
+    "gemini-cli",
+    "goose",
+    "grok-build",
+    "hermes",
+    "junie",
+    "kimi-cli",
+    "kimi-code",
+    "langgraph",
+    "mcode",
+    "mimo",
+    "mini-swe-agent",
+    "muse-code",
+    "nemo-agent",
+    "openclaw",
+    "opencode",
+    "openhands",
+    "openhands-sdk",
+    "pi",
+    "qwen-coder",
+    "rovodev-cli",
+    "strands",
+    "swe-agent",
+    "terminus-2",
+    "trae-agent",
+    "vibe",
+)
+"""Names of Harbor's agents, without oracle and nop, which need no agent host."""
+
+RESUMING: Final = frozenset(
+    {
+        "aider",
+        "claude-code",
+        "codex",
+        "copilot-cli",
+        "cortex-code",
+        "gemini-cli",
+        "goose",
+        "hermes",
+        "junie",
+        "kimi-cli",
+        "kimi-code",
+        "mcode",
+        "mimo",
+        "muse-code",
+        "opencode",
+        "pi",
+        "qwen-coder",
+    }
+)
+"""Those that can resume their trajectory in the next step."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the most similar known name; "" if none is similar."""
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""

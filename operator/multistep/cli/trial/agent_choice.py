@@ -1,0 +1,118 @@
+"""The agent of the command line: entries of spec.agent from --agent, --model and the options of Harbor's agents."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from multistep.api import harbor_agents
+from multistep.api.agent_spec import BUILT_IN
+from multistep.cli.trial.manifests import Manifest, optional, variable_from_secret
+from multistep.errors import UsageError
+
+KEY_VARIABLES: Final[Mapping[str, str]] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "google": "GOOGLE_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "xai": "XAI_API_KEY",
+    "groq": "GROQ_API_KEY",
+}
+"""Variable in which agents expect a provider's key, by the provider's name in a model."""
+
+_HOSTED = re.compile(r"(?P<agent>[\w.-]+(?::\w+)?)@(?P<model>\S+)")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options of Harbor's agents. keys: values of --key-from-secret; kwargs: of --agent-kwarg."""
+
+    model: str | None = None
+    version: str | None = None
+    keys: Sequence[str] = ()
+    kwargs: Sequence[str] = ()
+    base_url: str | None = None
+    preinstalled: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether any option is given."""
+        return self != ModelOptions()
+
+
+def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (), env: Sequence[Manifest] = ()) -> Manifest:
+    """Return spec.agent for an agent's name or import path. Raises UsageError."""
+    if (agent == "command") != bool(command):
+        raise UsageError("the command agent requires a command, other agents take none: --agent command -- PROGRAM ARGUMENT...")
+    if agent in BUILT_IN:
+        if options.given:
+            raise UsageError(f"--agent {agent} uses no model: --model and its options are for agents such as claude-code")
+        return {"name": agent, **optional(command=list(command) or None, env=list(env) or None)}
+    return {**_identity(agent, options.model), **_options(options), **optional(env=list(env) or None)}
+
+
+def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
+    """Return spec.agent for ``AGENT@MODEL``; None for another text. Raises UsageError."""
+    found = _HOSTED.fullmatch(text)
+    return agent_entry(found["agent"], replace(options, model=found["model"])) if found else None
+
+
+def label(entry: Manifest) -> str:
+    """Return the agent's name for names of trials and sweeps."""
+    name: str = entry.get("name") or entry["importPath"].rpartition(":")[2]
+    return name
+
+
+def _identity(agent: str, model: str | None) -> Manifest:
+    if ":" in agent:
+        return {"importPath": agent}
+    if agent not in harbor_agents.NAMES:
+        hint = harbor_agents.suggestion(agent, (*BUILT_IN, *harbor_agents.NAMES))
+        raise UsageError(
+            f"--agent {agent}: no such agent{hint}; must be oracle, nop, command, an agent of Harbor such as claude-code, or the "
+            "import path of a class (package.module:Class)"
+        )
+    if model is None:
+        raise UsageError(f"--agent {agent} needs a model: --model PROVIDER/NAME, such as anthropic/claude-sonnet-4-5")
+    return {"name": agent}
+
+
+def _options(options: ModelOptions) -> Manifest:
+    return optional(
+        model=options.model,
+        version=options.version,
+        kwargs=dict(_kwarg(each) for each in options.kwargs) or None,
+        credentials=[_credential(each, options.model) for each in options.keys] or None,
+        baseURL=options.base_url,
+        preinstalled=options.preinstalled or None,
+    )
+
+
+def _kwarg(text: str) -> tuple[str, Any]:
+    """Parse ``NAME=VALUE``: a JSON value, else a text (Harbor 0.25, --agent-kwarg)."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.isidentifier():
+        raise UsageError(f"--agent-kwarg {text}: must be NAME=VALUE, such as max_turns=50")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _credential(text: str, model: str | None) -> Manifest:
+    """Parse ``[NAME=]SECRET:KEY``; the default of NAME depends on the model's provider."""
+    name, separator, source = text.rpartition("=")
+    secret, _, key = source.partition(":")
+    if not secret or not key or (separator and not name):
+        raise UsageError(f"--key-from-secret {text}: must be SECRET:KEY or NAME=SECRET:KEY")
+    provider = (model or "").partition("/")[0]
+    if not name and provider not in KEY_VARIABLES:
+        raise UsageError(f"--key-from-secret {text}: the variable for the key of {provider or 'no provider'!r} is not known; give "
+                         f"NAME={text}")  # fmt: skip
+    return variable_from_secret(name or KEY_VARIABLES[provider], secret, key)

@@ -1,0 +1,40 @@
+"""The plan of an agent that the agent host runs: one of Harbor's, by name or import path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.api.agent_spec import AgentSpec
+from multistep.api.task_toml import TaskConfig
+from multistep.api.trial_spec import TrialSpec
+from multistep.engine.timeouts import real_limit
+
+SETUP_SECONDS = 360.0  # Harbor 0.25, trial: timeout of an agent's setup
+
+
+@dataclass(frozen=True)
+class HostedAgent:
+    """An agent of Harbor. setup_timeout: seconds, None for none; credentials: secret variables; resume: over the steps."""
+
+    spec: AgentSpec
+    setup_timeout: float | None
+    resume: bool = False
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    mcp_servers: Sequence[Mapping[str, Any]] = ()
+    skills_dir: str | None = None
+
+
+def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:
+    """Return the plan of the trial's agent."""
+    own = spec.agent_setup_timeout_multiplier
+    environment = config.environment
+    return HostedAgent(
+        spec=spec.agent,
+        setup_timeout=real_limit(SETUP_SECONDS * (spec.timeout_multiplier if own is None else own)),
+        resume=spec.resume_trajectory,
+        credentials=credentials,
+        mcp_servers=tuple(each.model_dump(mode="json", exclude_none=True) for each in environment.mcp_servers or []),
+        skills_dir=environment.skills_dir,
+    )

@@ -1,0 +1,59 @@
+"""The agent host: a sidecar that runs one of Harbor's agents against the environment's runner. Pure functions on manifests."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from multistep.errors import InvalidSpec
+from multistep.settings import Settings
+
+CONTAINER: Final = "agent-host"
+RUNNER: Final = "/multistep/runner"
+_SOCKET: Final = "multistep/host"  # containers of a pod share the abstract sockets
+CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
+_STATE: Final = "multistep-host"
+
+
+def container(settings: Settings, runner_volume: str) -> dict[str, Any]:
+    """Return the container. It has no credentials of the pod, cannot write to its image, and runs as the image's own user.
+
+    Raises InvalidSpec if the operator has no image for it.
+    """
+    if not settings.agent_host_image:
+        raise InvalidSpec("spec.agent: agents of Harbor need the chart's setting agentHostImage, which is not set")
+    policy = settings.operator_image_pull_policy
+    return {
+        "name": CONTAINER,
+        "image": settings.agent_host_image,
+        **({"imagePullPolicy": policy} if policy else {}),
+        "command": [RUNNER, "serve", "--socket", _SOCKET, "--port", str(settings.agent_host_port)],
+        "env": [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "64Mi"},
+            "limits": {"memory": settings.agent_host_memory},
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/ready", "port": settings.agent_host_port},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": 1,
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": runner_volume, "mountPath": "/multistep", "readOnly": True},
+            {"name": _STATE, "mountPath": "/run/multistep-host", "subPath": "run"},
+            {"name": _STATE, "mountPath": "/tmp", "subPath": "tmp"},
+        ],
+    }
+
+
+def volumes() -> list[dict[str, Any]]:
+    """Return the volume for its files: sockets, outcomes, the agent's logs before they are in the environment."""
+    return [{"name": _STATE, "emptyDir": {"sizeLimit": "1Gi"}}]

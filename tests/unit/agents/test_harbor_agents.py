@@ -1,0 +1,151 @@
+"""Harbor's agents: setup once, then a run or a resume per step, each under an admission of its own; and how they fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.agents import host_outcome
+from multistep.api.records import PhaseResult, Record
+from multistep.api.task_toml import parse_task
+from multistep.api.trial_status import Usage
+from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
+from multistep.engine.plan import TrialEnv, TrialPlan
+from multistep.engine.usage import since, total
+from multistep.store import harbor
+from tests.support.fake_runner import DEFAULTS
+from tests.support.played import THREE, Played, captured, outcome, plan, play
+
+MODEL = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5"}
+OWN = {"importPath": "my.agents:Mine", "model": "openai/m"}
+
+
+def hosted(agent: Mapping[str, Any] = MODEL, toml: str = THREE, **spec: Any) -> TrialPlan:
+    credentials = TrialEnv(credentials={"ANTHROPIC_API_KEY": "k"}, agent={"MODE": "fast"})
+    return plan(toml, {"agent": agent, **spec}, env=credentials)
+
+
+def agents_part(played: Played) -> list[str]:
+    return [id for each, id in zip(played.operations, played.ids, strict=True) if isinstance(each, Admit | HostCall | Dismiss)]
+
+
+def test_the_agent_is_set_up_once_and_runs_in_each_step_under_an_admission() -> None:
+    played = play(hosted())
+    setup = ["/agent-setup-admit", "/host/agent-setup", "/agent-setup-dismiss"]
+    steps = [f"{step}/{each}" for step in "abc" for each in ("agent-admit", "host/agent", "agent-dismiss")]
+    assert agents_part(played) == setup + steps
+    assert played.ids.index("/host/agent-setup") < played.ids.index("a/begin")
+    assert played.journal.agent is not None and played.journal.agent.model_provider == "openai"
+    assert all(run.exception is None for run in played.journal.steps)
+
+
+def test_only_the_setup_may_act_as_root_and_what_runs_on_is_kept() -> None:
+    played = play(hosted({**MODEL, "user": "agent"}))
+    admissions = [each for each in played.operations if isinstance(each, Admit)]
+    assert [(each.user, each.root) for each in admissions] == [("agent", True)] + [("agent", False)] * 3
+    assert not any(each.kill for each in played.operations if isinstance(each, Dismiss))
+
+
+def test_the_agent_host_gets_the_agent_its_variables_and_the_instruction_but_nothing_that_tells_the_attempt() -> None:
+    agent = {**MODEL, "kwargs": {"max_turns": 3}, "version": "2.1", "preinstalled": True}
+    played = play(hosted(agent), trial_uid="uid", attempt=2)
+    setup, step = played.operation("/host/agent-setup").request, played.operation("b/host/agent").request
+    assert setup["agent"] == {
+        **{"name": "claude-code", "importPath": None, "model": MODEL["model"], "version": "2.1"},
+        **{"kwargs": {"max_turns": 3}, "preinstalled": True},
+    }
+    assert setup["env"] == step["env"] == {"ANTHROPIC_API_KEY": "k", "MODE": "fast"}
+    assert step["step"] == {"name": "b", "instruction": "do it", "resume": False}
+    assert setup["trial"] == "uid" and "2/" not in json.dumps([setup, step])
+
+
+def test_a_resuming_agent_resumes_from_the_second_step_on_and_keeps_its_logs() -> None:
+    played = play(hosted(resumeTrajectory=True))
+    assert [played.operation(f"{step}/host/agent").request["step"]["resume"] for step in "abc"] == [False, True, True]
+    logs = [played.operation(f"{step}/begin").directories[0] for step in "abc"]
+    assert [each.keep for each in logs] == [False, True, True]
+
+
+def test_a_timeout_is_the_agents_and_kills_all_that_it_started() -> None:
+    toml = THREE + "[agent]\ntimeout_sec = 5\n"
+    played = play(hosted(toml=toml), {"a/host/agent": {"timedOut": True, "exitCode": None, "captures": {}}})
+    assert played.operation("a/host/agent").timeout == 5
+    assert played.operation("a/agent-dismiss").kill
+    run = played.journal.steps[0]
+    assert run.exception is not None and (run.exception.type, run.exception.phase) == ("AgentTimeoutError", "agent")
+
+
+@pytest.mark.parametrize(
+    ("result", "type_"),
+    [
+        (outcome(error=("NonZeroAgentExitCodeError", "exited with status 2")), "NonZeroAgentExitCodeError"),
+        ({"captures": {HOST_OUTCOME: None}, "exitCode": 1}, "AgentHostError"),
+        ({"captures": {HOST_OUTCOME: captured("[]")}}, "AgentHostError"),
+        ({"captures": {HOST_OUTCOME: captured("{")}}, "AgentHostError"),
+        ({"captures": {}, "exitCode": None, "signal": 9, "oomKills": 1}, "OutOfMemoryError"),
+    ],
+)
+def test_how_an_agent_fails_in_a_step(result: Mapping[str, Any], type_: str) -> None:
+    run = play(hosted(), {"a/host/agent": result}).journal.steps[0]
+    assert run.exception is not None and (run.exception.type, run.exception.phase) == (type_, "agent")
+
+
+def test_a_user_that_does_not_exist_is_the_agents_error() -> None:
+    fault = {"error": {"code": "NoSuchUser", "message": "no user x"}}
+    played = play(hosted(), {"a/agent-admit": fault})
+    assert "a/host/agent" not in played.ids
+    assert "no user x" in played.journal.steps[0].exception.message  # type: ignore[union-attr]
+
+
+def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_a_step_began() -> None:
+    played = play(hosted(), {"/host/agent-setup": outcome(error=("RuntimeError", "no network"))})
+    assert played.journal.lost is not None and played.journal.lost.reason == "AgentSetupFailed"
+    assert not played.journal.finished and played.journal.steps == []
+
+
+def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
+    """It can read the environment, so it could give up on tasks that look hard."""
+    slow = {"timedOut": True, "exitCode": None, "captures": {}}
+    played = play(hosted(OWN), {"/host/agent-setup": slow})
+    assert played.operation("/agent-setup-dismiss").kill
+    assert played.journal.lost is None and played.journal.broken
+    assert (played.journal.exception and played.journal.exception.type) == "AgentSetupTimeoutError"
+
+
+def test_usage_is_that_of_each_step_also_for_an_agent_that_counts_all_steps() -> None:
+    counts = {f"{step}/host/agent": outcome(tokens=(100 * n, 10 * n, n)) for n, step in enumerate("abc", 1)}
+    each = play(hosted(), counts).journal.steps
+    assert [run.usage and run.usage.input_tokens for run in each] == [100, 200, 300]
+    resumed = play(hosted(resumeTrajectory=True), counts).journal.steps
+    assert [run.usage and run.usage.input_tokens for run in resumed] == [100, 100, 100]
+    assert total(run.usage for run in resumed) == Usage(input_tokens=300, cached_tokens=30, output_tokens=3, cost_usd=0.5)
+
+
+tokens = st.one_of(st.none(), st.integers(0, 10**9))
+usages = st.builds(Usage, input_tokens=tokens, cached_tokens=tokens, output_tokens=tokens, cost_usd=tokens)
+
+
+@given(before=st.one_of(st.none(), usages), now=st.one_of(st.none(), usages))
+def test_a_steps_usage_is_never_negative(before: Usage | None, now: Usage | None) -> None:
+    found = since(now, before)
+    assert (found is None) == (now is None)
+    assert found is None or all(each is None or each >= 0 for each in found.model_dump().values())
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_an_outcome_of_any_form_is_read_or_an_error(document: Any) -> None:
+    capture = captured(json.dumps(document))
+    result = PhaseResult.from_record(
+        Record("1/a/host/agent", "start", "done", 1.0, 2.0, result={**DEFAULTS["start"], "captures": {HOST_OUTCOME: capture}})
+    )
+    assert isinstance(host_outcome.read(result), host_outcome.Outcome)
+
+
+def test_keys_are_redacted_and_named_in_no_file() -> None:
+    env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret"})
+    assert "sk-secret" in harbor.secrets(env, parse_task(THREE))
