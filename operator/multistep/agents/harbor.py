@@ -31,14 +31,14 @@ class _Called:
 
 
 def setup(scope: Scope, journal: Journal) -> Script[None]:
-    """Set the agent up, as root where it asks for root.
+    """Set the agent up, as root where it asks for root to install its program.
 
     A failed setup of an agent of Harbor is an infrastructure failure: it has seen no instruction. That of a class of the user's
     is the agent's, as it could read the environment and give up on a hard task.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
-    called = yield from _call(scope, "setup", user, request, hosted.setup_timeout, root=True)
+    called = yield from _call(scope, "setup", user, request, hosted.setup_timeout, root=not hosted.spec.preinstalled)
     journal.agent_setup = (called.record.started_at, called.record.ended_at)
     journal.agent = called.outcome.agent
     if (error := _setup_error(called, hosted.setup_timeout)) is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,23 @@ class Target:
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options of Harbor's agents. keys: values of --key-from-secret; kwargs: of --agent-kwarg."""
+
+    model: str | None = None
+    version: str | None = None
+    keys: Sequence[str] = ()
+    kwargs: Sequence[str] = ()
+    base_url: str | None = None
+    preinstalled: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether any option is given."""
+        return self != ModelOptions()
 
 
 def task_argument(function: F) -> F:
@@ -99,7 +117,14 @@ def agent_option(function: F) -> F:
 
 
 def hosted_options(function: F) -> F:
-    """Add the options of Harbor's agents, apart from --model."""
+    """Add the options of Harbor's agents, apart from --model. The function gets them as one ModelOptions."""
+
+    @functools.wraps(function)
+    def with_model(*args: Any, model: str | None = None, **given: Any) -> object:
+        chosen = ModelOptions(model, *(given.pop(each.name) for each in fields(ModelOptions)[1:]))
+        return function(*args, model=chosen, **given)
+
+    wrapped: Any = with_model
     for option in (
         click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
         click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
@@ -119,8 +144,8 @@ def hosted_options(function: F) -> F:
             help="The provider's key, from a Secret that exists, as variable NAME; default: the provider's variable.",
         ),
     ):
-        function = option(function)
-    return function
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
 
 
 def image_options(function: F) -> F:

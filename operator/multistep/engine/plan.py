@@ -311,12 +311,15 @@ def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User",
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
     Separate: every verifier runs in a pod of its own. User: no agent of the trial is root or a verifier's user, so none can
-    change verdicts or runner. Shared: neither, or unknown. default_user: user of a phase that configures none.
+    change verdicts or runner. Shared: neither, or unknown. default_user: user of a phase that configures none. An agent of the
+    user's own that installs its program as root could leave something behind that makes it root later.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
     if verifiers and not shared:
         return "Separate"
+    if plan.hosted is not None and plan.hosted.spec.name is None and not plan.hosted.spec.preinstalled:
+        return "Shared"
     agents = {step.agent_user or default_user for step in plan.steps}
     others = {each.user or default_user for each in shared} | {"0"}
     return "Shared" if any(_may_be_one(agent, other) for agent in agents for other in others) else "User"

@@ -50,9 +50,9 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
         case Note():
             return await session.note(operation.id, operation.data)
         case Admit():
-            return await session.admit(operation.id, operation.user, root=operation.root)
+            return await session.operate("admit", {"id": operation.id, "user": operation.user, "root": operation.root})
         case Dismiss():
-            return await session.dismiss(operation.id, operation.admission, kill=operation.kill)
+            return await session.operate("dismiss", {"id": operation.id, "admission": operation.admission, "kill": operation.kill})
     raise TypeError(f"not an operation that needs only the runner: {operation}")
 
 

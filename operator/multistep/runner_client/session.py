@@ -101,21 +101,17 @@ class Session:
             self.ack(record.id)
         return record
 
+    async def operate(self, op: str, spec: Mapping[str, Any]) -> Record:
+        """Perform an operation whose answer is its record. spec: the request without ``op``."""
+        return answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)
+
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
         """Store data (at most 64 KiB) as the result of a record. The first write wins."""
-        return await self._ask_record("note", {"id": id, "data": dict(data)})
+        return await self.operate("note", {"id": id, "data": dict(data)})
 
     async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
         """Replace each directory by an empty one that is not a link."""
-        return await self._ask_record("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
-
-    async def admit(self, id: str, user: str, *, root: bool) -> Record:
-        """Allow the agent host to act as a user; the result has its token. Needs protocol 3."""
-        return await self._ask_record("admit", {"id": id, "user": user, "root": root})
-
-    async def dismiss(self, id: str, admission: str, *, kill: bool) -> Record:
-        """End an admission. kill: kill also what its commands left running. Needs protocol 3."""
-        return await self._ask_record("dismiss", {"id": id, "admission": admission, "kill": kill})
+        return await self.operate("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
         """Extract a tar stream into the directory target. chunks is not read if the runner has the record already."""
@@ -135,7 +131,7 @@ class Session:
 
     async def send(self, spec: Mapping[str, Any]) -> Record:
         """Start sending a file to a URL. spec: the request without ``op``. Needs protocol 2."""
-        return await self._ask_record("send", spec)
+        return await self.operate("send", spec)
 
     async def download(
         self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None
@@ -169,6 +165,3 @@ class Session:
             return answers.record(await self._exchanges.ask(start), spec["id"], op)
         answer = await self._exchanges.ask(start, answers.wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
         return answers.record(answer, spec["id"], op)
-
-    async def _ask_record(self, op: str, spec: Mapping[str, Any]) -> Record:
-        return answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)

@@ -11,17 +11,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from multistep.api.model import GROUP, VERSION, EnvVar
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
-from multistep.api.trial_status import Usage
 from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.templates import Unresolved, resolve
+from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.redact import MARK
 
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -75,7 +74,7 @@ def result_json(
         "source": None,
         "task_checksum": _digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": _agent_info(plan, journal),
+        "agent_info": agent_info(plan, journal),
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
@@ -176,30 +175,6 @@ def _step_result(run: StepRun) -> dict[str, Any]:
     }
 
 
-def _agent_info(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return Harbor's AgentInfo: as a hosted agent describes itself, else the operator's own agent."""
-    agent = journal.agent
-    if agent is None:
-        version = "unknown" if plan.hosted is not None else _own_version()
-        return {"name": plan.agent_name, "version": version, "model_info": None}
-    model = {"name": agent.model_name, "provider": agent.model_provider} if agent.model_name else None
-    return {"name": agent.name, "version": agent.version, "model_info": model}
-
-
-def _agent_result(run: StepRun) -> dict[str, Any]:
-    """Return Harbor's AgentContext of a step."""
-    usage = run.usage or Usage()
-    return {
-        "n_input_tokens": usage.input_tokens,
-        "n_cache_tokens": usage.cached_tokens,
-        "n_output_tokens": usage.output_tokens,
-        "cost_usd": usage.cost_usd,
-        "model_usage": None,
-        "rollout_details": None,
-        "metadata": None if run.metadata is None else dict(run.metadata),
-    }
-
-
 def _mode(plan: TrialPlan) -> str:
     return "separate" if plan.separate else "shared"
 
@@ -216,7 +191,7 @@ def _phases(run: StepRun) -> dict[str, Any]:
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
-        "agent_result": _agent_result(run) if AGENT in run.timings else None,
+        "agent_result": agent_result(run) if AGENT in run.timings else None,
         "agent_execution": _timing(run.timings.get(AGENT)),
         "verifier": _timing(run.timings.get(VERIFIER)),
     }
@@ -324,14 +299,6 @@ def _shown_value(variable: EnvVar) -> str:
         return f"${{{variable.name}}}"
     value = variable.value or ""
     return MARK if value and is_sensitive(variable.name) and not _TEMPLATE.fullmatch(value) else value
-
-
-def _own_version() -> str:
-    """Return Multistep's version, which is also the version of its agents."""
-    try:
-        return version("multistep")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _uri(trial: MultiStepTrial) -> str:

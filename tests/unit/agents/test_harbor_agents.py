@@ -15,7 +15,7 @@ from multistep.api.records import PhaseResult, Record
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_status import Usage
 from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
-from multistep.engine.plan import TrialEnv, TrialPlan
+from multistep.engine.plan import TrialEnv, TrialPlan, isolation
 from multistep.engine.usage import since, total
 from multistep.store import harbor
 from tests.support.fake_runner import DEFAULTS
@@ -49,6 +49,18 @@ def test_only_the_setup_may_act_as_root_and_what_runs_on_is_kept() -> None:
     admissions = [each for each in played.operations if isinstance(each, Admit)]
     assert [(each.user, each.root) for each in admissions] == [("agent", True)] + [("agent", False)] * 3
     assert not any(each.kill for each in played.operations if isinstance(each, Dismiss))
+
+
+def test_a_preinstalled_agent_never_acts_as_root() -> None:
+    played = play(hosted({**MODEL, "preinstalled": True}))
+    assert not any(each.root for each in played.operations if isinstance(each, Admit))
+
+
+def test_a_class_of_the_users_that_was_root_once_may_change_verdicts() -> None:
+    users = THREE + '[agent]\nuser = "1000"\n[verifier]\nuser = "root"\n'
+    assert isolation(hosted(toml=users), "0") == "User"
+    assert isolation(hosted(OWN, toml=users), "0") == "Shared"
+    assert isolation(hosted({**OWN, "preinstalled": True}, toml=users), "0") == "User"
 
 
 def test_the_agent_host_gets_the_agent_its_variables_and_the_instruction_but_nothing_that_tells_the_attempt() -> None:
@@ -110,7 +122,7 @@ def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_a_step_began()
 
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
     """It can read the environment, so it could give up on tasks that look hard."""
-    slow = {"timedOut": True, "exitCode": None, "captures": {}}
+    slow: Mapping[str, Any] = {"timedOut": True, "exitCode": None, "captures": {}}
     played = play(hosted(OWN), {"/host/agent-setup": slow})
     assert played.operation("/agent-setup-dismiss").kill
     assert played.journal.lost is None and played.journal.broken

@@ -24,6 +24,7 @@ from multistep.engine.decisions import (
     Suspend,
     Wait,
 )
+from tests.unit.engine.host_table import HOSTS
 from tests.unit.engine.lifecycle_cases import (
     AGAIN,
     DEADLINE,
@@ -61,6 +62,7 @@ from tests.unit.engine.lifecycle_cases import (
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
+    **HOSTS,
     # not started yet
     "new": (trial(), None, StartAttempt(1, "t-1")),
     # suspended
@@ -202,28 +204,6 @@ ROWS: dict[str, Row] = {
         began(container_id="c"),
         pod(container_id="d"),
         FailAttempt("ContainerRestarted", "pod t-1 runs container d, not c"),
-    ),
-    "agent host killed": (
-        IN_STEP,
-        pod(host_ended="ended with status 137 (Error)", host_exit_code=137),
-        FailAttempt("AgentHostEnded", "the agent host ended with status 137 (Error)"),
-    ),
-    "agent host ended before the first step": (
-        began(),
-        pod(host_ended="ended with status 1 (Error)", host_exit_code=1),
-        FailAttempt("AgentHostEnded", "the agent host ended with status 1 (Error) before the first step"),
-    ),
-    "agent host out of memory": (
-        IN_STEP,
-        pod(host_ended="ended with status 137 (OOMKilled)", host_exit_code=137, host_out_of_memory=True),
-        PhaseDied(
-            "OutOfMemoryError", "the agent host ended with status 137 (OOMKilled): it used more than its memory limit", "agent"
-        ),
-    ),
-    "agent host stopped by its agent": (
-        IN_STEP,
-        pod(host_ended="ended with status 0 (Completed)", host_exit_code=0),
-        PhaseDied("AgentHostError", "the agent host ended with status 0 (Completed)", "agent"),
     ),
     "started again after its own doing": (
         IN_STEP,

@@ -64,6 +64,6 @@ async def test_records_of_the_agent_host_are_not_believed_from_the_environment()
         world.runner.records["1/a/host/agent"] = {**forged, "acknowledged": True, "result": result}
         return host.stream() if container == agent_host.CONTAINER else stream
 
-    world.cluster.open_exec = open_exec  # type: ignore[method-assign, assignment]
+    world.cluster.open_exec = open_exec  # type: ignore[method-assign]
     await world.run(until=lambda: host.starts["1/a/host/agent"])
     assert host.starts["1/a/host/agent"] == 1

@@ -126,19 +126,12 @@ def run(
     kubeconfig: str | None,
     context: str | None,
     output: str,
-    version: str | None,
-    keys: tuple[str, ...],
-    kwargs: tuple[str, ...],
-    base_url: str | None,
-    preinstalled: bool,
     **options: Any,
 ) -> None:
     """Run the tasks in each DIRECTORY, or the sweep in FILE, and follow the sweep until it finishes."""
     from multistep.cli.sweep.run_sweep import SweepSession
-    from multistep.cli.trial.agent_choice import ModelOptions
 
-    model = ModelOptions(None, version, keys, kwargs, base_url, preinstalled)
-    session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", model=model, **options)
+    session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", **options)
     if code := session.run():
         raise click.exceptions.Exit(code)
 

@@ -13,7 +13,7 @@ from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
 from multistep.cli.exits import Exit
-from multistep.cli.options import Target
+from multistep.cli.options import ModelOptions, Target
 from multistep.cli.sweep.follow_sweep import follow_sweep
 from multistep.cli.sweep.sweep_manifest import (
     SweepOptions,
@@ -26,7 +26,6 @@ from multistep.cli.sweep.sweep_manifest import (
 from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, print_json, print_out
-from multistep.cli.trial.agent_choice import ModelOptions
 from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, owned_by
 from multistep.cli.trial.run_trial import built_image, check, check_used
 from multistep.cli.trial.submit import existing_image

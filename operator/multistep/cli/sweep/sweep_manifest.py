@@ -13,8 +13,9 @@ import yaml
 
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
+from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import ModelOptions, agent_entry, hosted_choice, label
+from multistep.cli.trial.agent_choice import agent_entry, hosted_choice, label
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,

@@ -47,18 +47,11 @@ def package(
     to: str | None,
     source_secret: str | None,
     plain_http: bool,
-    model: str | None,
-    version: str | None,
-    keys: tuple[str, ...],
-    kwargs: tuple[str, ...],
-    base_url: str | None,
-    preinstalled: bool,
     **options: Any,
 ) -> None:
     """Write the manifests of a trial of the task in directory TASK to stdout."""
     from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.agent_choice import ModelOptions
     from multistep.cli.trial.manifests import to_yaml
     from multistep.cli.trial.submit import TrialOptions, existing_image, make_request, make_submission
     from multistep.cli.values import Values
@@ -73,12 +66,7 @@ def package(
     chosen = existing_image(directory, image, runner_in_image=runner_in_image)
     if chosen is not None and image is None:
         print_err(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
-    request = make_request(
-        directory,
-        TrialOptions(**options, model=ModelOptions(model, version, keys, kwargs, base_url, preinstalled)),
-        image=chosen,
-        namespace=namespace,
-    )
+    request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
     if to:
         from dataclasses import replace
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from multistep.api import harbor_agents
 from multistep.api.agent_spec import BUILT_IN
+from multistep.cli.options import ModelOptions
 from multistep.cli.trial.manifests import Manifest, optional, variable_from_secret
 from multistep.errors import UsageError
 
@@ -27,23 +28,6 @@ KEY_VARIABLES: Final[Mapping[str, str]] = {
 """Variable in which agents expect a provider's key, by the provider's name in a model."""
 
 _HOSTED = re.compile(r"(?P<agent>[\w.-]+(?::\w+)?)@(?P<model>\S+)")
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """The options of Harbor's agents. keys: values of --key-from-secret; kwargs: of --agent-kwarg."""
-
-    model: str | None = None
-    version: str | None = None
-    keys: Sequence[str] = ()
-    kwargs: Sequence[str] = ()
-    base_url: str | None = None
-    preinstalled: bool = False
-
-    @property
-    def given(self) -> bool:
-        """Whether any option is given."""
-        return self != ModelOptions()
 
 
 def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (), env: Sequence[Manifest] = ()) -> Manifest:

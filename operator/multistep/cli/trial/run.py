@@ -69,23 +69,16 @@ def run(
     context: str | None,
     verbose: bool,
     output: str,
-    model: str | None,
-    version: str | None,
-    keys: tuple[str, ...],
-    kwargs: tuple[str, ...],
-    base_url: str | None,
-    preinstalled: bool,
     **options: Any,
 ) -> None:
     """Run a trial of the task in directory TASK and show its outcome."""
-    from multistep.cli.trial.agent_choice import ModelOptions
     from multistep.cli.trial.run_trial import Session
     from multistep.cli.trial.submit import TrialOptions
 
     code = Session(
         task=task,
         target=Target(kubeconfig, context, namespace),
-        options=TrialOptions(**options, model=ModelOptions(model, version, keys, kwargs, base_url, preinstalled)),
+        options=TrialOptions(**options),
         variables=variables,
         agent_env=agent_env,
         image=image,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.image.images import plan_build
+from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import ModelOptions, agent_entry, label
+from multistep.cli.trial.agent_choice import agent_entry, label
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,

@@ -1,0 +1,42 @@
+"""The agent in Harbor 0.25's result.json: who it is, and what it used."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from multistep.api.trial_status import Usage
+from multistep.engine.journal import Journal, StepRun
+from multistep.engine.plan import TrialPlan
+
+
+def agent_info(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
+    """Return Harbor's AgentInfo: as a hosted agent describes itself, else the operator's own agent."""
+    agent = journal.agent
+    if agent is None:
+        version = "unknown" if plan.hosted is not None else own_version()
+        return {"name": plan.agent_name, "version": version, "model_info": None}
+    model = {"name": agent.model_name, "provider": agent.model_provider} if agent.model_name else None
+    return {"name": agent.name, "version": agent.version, "model_info": model}
+
+
+def agent_result(run: StepRun) -> dict[str, Any]:
+    """Return Harbor's AgentContext of a step."""
+    usage = run.usage or Usage()
+    return {
+        "n_input_tokens": usage.input_tokens,
+        "n_cache_tokens": usage.cached_tokens,
+        "n_output_tokens": usage.output_tokens,
+        "cost_usd": usage.cost_usd,
+        "model_usage": None,
+        "rollout_details": None,
+        "metadata": None if run.metadata is None else dict(run.metadata),
+    }
+
+
+def own_version() -> str:
+    """Return Multistep's version, which is also the version of its agents."""
+    try:
+        return version("multistep")
+    except PackageNotFoundError:
+        return "unknown"

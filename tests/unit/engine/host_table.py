@@ -1,0 +1,32 @@
+"""Situations in which the agent host ended, and the decisions."""
+
+from __future__ import annotations
+
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
+from tests.unit.engine.lifecycle_cases import IN_STEP, began, pod
+
+HOSTS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
+    "agent host killed": (
+        IN_STEP,
+        pod(host_ended="ended with status 137 (Error)", host_exit_code=137),
+        FailAttempt("AgentHostEnded", "the agent host ended with status 137 (Error)"),
+    ),
+    "agent host ended before the first step": (
+        began(),
+        pod(host_ended="ended with status 1 (Error)", host_exit_code=1),
+        FailAttempt("AgentHostEnded", "the agent host ended with status 1 (Error) before the first step"),
+    ),
+    "agent host out of memory": (
+        IN_STEP,
+        pod(host_ended="ended with status 137 (OOMKilled)", host_exit_code=137, host_out_of_memory=True),
+        PhaseDied(
+            "OutOfMemoryError", "the agent host ended with status 137 (OOMKilled): it used more than its memory limit", "agent"
+        ),
+    ),
+    "agent host stopped by its agent": (
+        IN_STEP,
+        pod(host_ended="ended with status 0 (Completed)", host_exit_code=0),
+        PhaseDied("AgentHostError", "the agent host ended with status 0 (Completed)", "agent"),
+    ),
+}
