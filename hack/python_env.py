@@ -14,7 +14,11 @@ from localkube.commands import capture, stream
 
 LOCK = ROOT / "requirements" / "dev.lock"
 TOOLS_LOCK = ROOT / "hack" / "tools.lock"
-_LOCKING = ("--upgrade", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header")
+_LOCKING = ("--universal", "--generate-hashes", "--no-annotate", "--no-header")
+_OURS = ("--python-version", "3.11")
+_HOST = "agent-host/pyproject.toml"
+_HOST_LOCK = "agent-host/requirements/host.lock"
+_HARBORS = ("--python-version", "3.12", "--override", "agent-host/requirements/overrides.txt")
 _STAMP = VENV / ".made-of"
 
 
@@ -33,11 +37,13 @@ def ensure() -> None:
 def lock() -> None:
     """Pin the newest versions that pyproject.toml and tools.in allow, with the hashes of their files."""
     for source, output, *options in (
-        ("pyproject.toml", "requirements/operator.lock", "--extra", "otel"),
-        ("pyproject.toml", "requirements/dev.lock", "--extra", "otel", "--extra", "report", "--group", "dev"),
-        ("hack/tools.in", "hack/tools.lock"),
+        ("pyproject.toml", "requirements/operator.lock", *_OURS, "--extra", "otel"),
+        ("pyproject.toml", "requirements/dev.lock", *_OURS, "--extra", "otel", "--extra", "report", "--group", "dev"),
+        ("hack/tools.in", "hack/tools.lock", *_OURS),
+        (_HOST, _HOST_LOCK, *_HARBORS),
+        (_HOST, "agent-host/requirements/test.lock", *_HARBORS, "--constraint", _HOST_LOCK, "--group", f"{_HOST}:test"),
     ):
-        uv("pip", "compile", "--quiet", *_LOCKING, *options, source, "--output-file", output, offline_first=False)
+        uv("pip", "compile", "--quiet", "--upgrade", *_LOCKING, *options, source, "--output-file", output, offline_first=False)
         print_line(f"wrote {output}")
 
 

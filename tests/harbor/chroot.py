@@ -36,6 +36,14 @@ class ChrootPython:
             inside = Path("/", copy.relative_to(self.root))
             return _in_chroot(self.root, [f"{_VENV}/bin/python", str(inside / script.name), str(inside / "directory")])
 
+    def pytest(self, project: Path) -> subprocess.CompletedProcess[str]:
+        """Run the tests of a copy of the directory."""
+        with tempfile.TemporaryDirectory(dir=self.root / "tmp") as temporary:
+            copy = Path(temporary) / "project"
+            shutil.copytree(project, copy)
+            inside = Path("/", copy.relative_to(self.root))
+            return _in_chroot(self.root, [f"{_VENV}/bin/python", "-B", "-m", "pytest", "-q", f"--rootdir={inside}", str(inside)])
+
 
 def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
     """Install a Debian at `root` whose /venv has the requirements. `root` exists only when it is complete."""
@@ -84,7 +92,10 @@ def _in_chroot(root: Path, command: Sequence[str]) -> subprocess.CompletedProces
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PIP_CERT": _CA_INSIDE}
     env |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
-    return subprocess.run([chroot, str(root), *command], env=env, capture_output=True, text=True, check=False)
+    # In a separate mount namespace, so that /proc disappears with the command.
+    script = 'mount -t proc proc "$1/proc" && exec "$0" "$@"'
+    entering = ["unshare", "--mount", "sh", "-c", script, chroot, str(root)]
+    return subprocess.run([*entering, *command], env=env, capture_output=True, text=True, check=False)
 
 
 def _checked(done: subprocess.CompletedProcess[str]) -> None:

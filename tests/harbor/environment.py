@@ -1,4 +1,4 @@
-"""Provide a Python with Harbor 0.25.0 outside the checkout, installed once for each requirements.lock.
+"""Provide a Python with Harbor 0.25.0 outside the checkout, installed once for each lock of the agent host's tests.
 
 It is a virtual environment of one of the machine's interpreters, or of one in a separate Debian (chroot.py).
 """
@@ -17,10 +17,10 @@ from typing import Protocol
 
 from tests.harbor import chroot
 
-LOCK = Path(__file__).with_name("requirements.lock")
+LOCK = Path(__file__).parents[2] / "agent-host/requirements/test.lock"
 OLDEST = (3, 12)  # Harbor 0.25.0 requires it
 _NEWEST_MINOR = 14  # the newest minor version that the lock covers
-# --no-deps: the lock is complete and overrides Harbor's requirement of certifi (overrides.txt).
+# --no-deps: the lock is complete and overrides Harbor's requirement of certifi.
 _PIP_OPTIONS = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
 
 
@@ -29,6 +29,9 @@ class Python(Protocol):
 
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
         """Run a script with a directory as its argument; the script only reads the directory."""
+
+    def pytest(self, project: Path) -> subprocess.CompletedProcess[str]:
+        """Run the tests of a project's directory."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class HostPython:
 
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run([self.executable, script, directory], capture_output=True, text=True, check=False)
+
+    def pytest(self, project: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.executable, "-B", "-m", "pytest", "-q"], cwd=project, capture_output=True, text=True, check=False
+        )
 
 
 def harbor_python() -> Python:

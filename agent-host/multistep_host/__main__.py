@@ -1,0 +1,96 @@
+"""`multistep-host setup|step`: hand the request on stdin to the trial's daemon and write its outcome to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from multistep_host.outcome import Outcome, host_error, outcome, write
+
+DIRECTORY_VARIABLE = "MULTISTEP_HOST_DIR"
+_DEFAULT_DIRECTORY = "/run/multistep-host"
+_USAGE = "usage: multistep-host setup|step < REQUEST.json"
+_LOG_BYTES = 1000
+
+
+def main() -> None:
+    """Run the command. The exit code is 0 if an outcome was written, 2 if the request is invalid."""
+    if sys.argv[1:] not in (["setup"], ["step"]):
+        sys.exit(_USAGE)
+    request = sys.stdin.read()
+    try:
+        target = Path(json.loads(request)["outcome"])
+    except (ValueError, KeyError, TypeError):
+        print("multistep-host: stdin is no JSON object with a field `outcome`", file=sys.stderr)
+        sys.exit(2)
+    directory = Path(os.environ.get(DIRECTORY_VARIABLE, _DEFAULT_DIRECTORY))
+    send = _setup if sys.argv[1] == "setup" else _step
+    write(target, send(directory, json.dumps(json.loads(request)).encode() + b"\n"))
+
+
+def _setup(directory: Path, request: bytes) -> Outcome:
+    path = directory / "daemon.sock"
+    if _connect(path) is not None:
+        return outcome(error=host_error("the agent host was set up already: a trial's attempt is set up once"))
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen()
+        _start_daemon(directory, listener)
+    return _step(directory, request)
+
+
+def _step(directory: Path, request: bytes) -> Outcome:
+    connection = _connect(directory / "daemon.sock")
+    if connection is None:
+        return _lost(directory, "the agent host has no daemon: it ended")
+    with connection, connection.makefile("rb") as answers:
+        try:
+            connection.sendall(request)
+            answer = answers.readline()
+        except ConnectionError:
+            answer = b""
+    if not answer.endswith(b"\n"):
+        return _lost(directory, "the agent host's daemon ended during the request")
+    result: Outcome = json.loads(answer)
+    return result
+
+
+def _connect(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _start_daemon(directory: Path, listener: socket.socket) -> None:
+    """Start the daemon in a session of its own: it survives this command."""
+    command = [sys.executable, "-m", "multistep_host.daemon", str(listener.fileno()), str(directory / "trial")]
+    with _log_file(directory).open("wb") as log:
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[listener.fileno()], start_new_session=True
+        )
+
+
+def _log_file(directory: Path) -> Path:
+    return directory / "daemon.log"
+
+
+def _lost(directory: Path, message: str) -> Outcome:
+    try:
+        log = _log_file(directory).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
+    except OSError:
+        log = ""
+    return outcome(error=host_error(f"{message}; its log ends with: {log}" if log else message))
+
+
+if __name__ == "__main__":
+    main()

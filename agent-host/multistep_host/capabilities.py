@@ -1,0 +1,21 @@
+"""Print what Harbor's registered agents can do, as JSON: `python -m multistep_host.capabilities`."""
+
+from __future__ import annotations
+
+import json
+
+from harbor.agents.factory import AgentFactory
+from harbor.models.agent.name import AgentName
+
+
+def capabilities() -> dict[str, dict[str, bool]]:
+    """Return each registered agent's capabilities, from Harbor's classes."""
+    found = {}
+    for name in AgentFactory.registered_names():
+        has = AgentFactory.get_agent_class(AgentName(name)).capabilities
+        found[name] = {"resume": has.resume, "mcp": has.mcp_servers, "skills": has.skills, "baseURL": has.base_url}
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(capabilities(), indent=1))

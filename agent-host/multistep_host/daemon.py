@@ -1,0 +1,122 @@
+"""The trial's daemon: holds the agent over the steps and serves one request at a time on its Unix socket.
+
+The socket exists before the daemon: `multistep-host setup` creates it and passes it on. A request is one line of JSON, and so is
+its answer. A client that goes away (the operator's runner kills it at the timeout) cancels its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from multistep_host import litellm_stub
+from multistep_host.outcome import Outcome, host_error, outcome
+
+MAX_REQUEST_BYTES = 4 << 20
+_CANCEL_SECONDS = 10.0
+_CREDENTIALS = struct.Struct("3i")
+_log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """Serves the requests of a trial. directory: for Harbor's files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._turn = asyncio.Lock()
+        self._agent: Any = None  # a TrialAgent; its module imports Harbor, which waits until it is known whether litellm is needed
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, which carries one request."""
+        try:
+            if _peer_uid(writer) != os.getuid():
+                return
+            request = json.loads(await reader.readline())
+            answer = await self._while_connected(reader, request)
+            if answer is not None:
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (ConnectionError, ValueError):
+            _log.exception("a client's connection failed")
+        finally:
+            writer.close()
+
+    async def _while_connected(self, reader: asyncio.StreamReader, request: dict[str, Any]) -> Outcome | None:
+        """Return the request's outcome, or None if the client went away first."""
+        work = asyncio.create_task(self._handle(request))
+        gone = asyncio.create_task(reader.read())
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            gone.cancel()
+            return work.result()
+        _log.warning("the client went away: its request is cancelled")
+        work.cancel()
+        if self._agent is not None:
+            self._agent.dismiss()
+        await asyncio.wait({work}, timeout=_CANCEL_SECONDS)
+        if not work.done():  # the agent's state is unknown now
+            _log.error("the agent did not stop within %s s: the daemon ends", _CANCEL_SECONDS)
+            os._exit(1)
+        return None
+
+    async def _handle(self, request: dict[str, Any]) -> Outcome:
+        async with self._turn:
+            try:
+                return await (self._setup(request) if "agent" in request else self._step(request))
+            except Exception as error:
+                _log.exception("a request failed")
+                return outcome(error=host_error(f"{type(error).__name__}: {error}"))
+
+    async def _setup(self, raw: dict[str, Any]) -> Outcome:
+        if litellm_stub.suffices(raw["agent"]):
+            litellm_stub.install()
+        from multistep_host.phase_requests import SetupRequest
+        from multistep_host.trial import TrialAgent, failed_creation
+
+        request = SetupRequest.model_validate(raw)
+        try:
+            self._agent = TrialAgent.create(request, self._directory)
+        except Exception as error:
+            _log.exception("the agent cannot be created")
+            return failed_creation(error)
+        result: Outcome = await self._agent.setup(request)
+        return result
+
+    async def _step(self, raw: dict[str, Any]) -> Outcome:
+        if self._agent is None:
+            return outcome(error=host_error("the agent host has no agent: its setup failed"))
+        from multistep_host.phase_requests import StepRequest
+
+        result: Outcome = await self._agent.step(StepRequest.model_validate(raw))
+        return result
+
+
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
+    connection = writer.get_extra_info("socket")
+    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+async def _run(listener: socket.socket, directory: Path) -> None:
+    server = await asyncio.start_unix_server(Daemon(directory).serve, sock=listener, limit=MAX_REQUEST_BYTES)
+    await server.serve_forever()
+
+
+def main(descriptor: int, directory: Path) -> None:
+    """Serve until the container ends. descriptor: the listening socket's."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm downloads a price list when it is imported
+    with socket.socket(fileno=descriptor) as listener:
+        listener.setblocking(False)
+        asyncio.run(_run(listener, directory))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

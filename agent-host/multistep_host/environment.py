@@ -1,0 +1,152 @@
+"""Harbor's view of the trial's environment: a BaseEnvironment over guest sessions with the environment's runner."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.capabilities import EnvironmentCapabilities
+from harbor.models.task.config import EnvironmentConfig
+from harbor.models.trial.paths import TrialPaths
+
+from multistep_host import transfer
+from multistep_host.frames import GuestError, RefusedError
+from multistep_host.guest import Command, CommandResult, Guest
+
+MAX_DOWNLOAD_BYTES = 512 << 20
+_CANNOT_START = 126  # as a shell and `docker exec` report a command that cannot be started
+_NOT_FOUND = 127
+_START_ERRORS = {"NoSuchCommand": _NOT_FOUND, "NoSuchUser": _CANNOT_START, "BadCwd": _CANNOT_START, "Permission": _CANNOT_START}
+_SIGKILL = 9
+
+
+class GuestEnvironment(BaseEnvironment):
+    """The environment that Harbor's agents work in.
+
+    Uploaded files belong to the user that the operator admitted; as with Harbor's Docker environment, the runner writes them as
+    PID 1's user, so every directory can be a target.
+    """
+
+    def __init__(self, trial: str, directory: Path, workdir: str | None) -> None:
+        """Create the view. directory: Harbor's trial directory on the host."""
+        self.guest = Guest()
+        paths = TrialPaths(trial_dir=directory)
+        paths.mkdir()
+        super().__init__(
+            environment_dir=directory,
+            environment_name=trial,
+            session_id=f"{trial}__env",
+            trial_paths=paths,
+            task_env_config=EnvironmentConfig(workdir=workdir or None),
+        )
+
+    def configure(self, env: Mapping[str, str], workdir: str | None) -> None:
+        """Set the variables and the working directory of commands that set none themselves."""
+        self._persistent_env = dict(env)
+        self.task_env_config.workdir = workdir or None
+
+    @staticmethod
+    def type() -> str:
+        """Return the name of this kind of environment."""
+        return "multistep"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        """Return what Harbor may ask of it: nothing optional."""
+        return EnvironmentCapabilities()
+
+    def _validate_definition(self) -> None:
+        """Accept the definition: the operator has validated and started it."""
+
+    async def start(self, force_build: bool) -> None:
+        """Do nothing: the operator has started the environment."""
+
+    async def stop(self, delete: bool) -> None:
+        """Do nothing: the operator stops the environment."""
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command with bash, as Harbor 0.25's Docker environment does.
+
+        Raises:
+            RuntimeError: it ran into timeout_sec, or the environment was lost.
+        """
+        who = self._resolve_user(user)
+        wanted = Command(
+            argv=("bash", "-c", command),
+            user="" if who is None else str(who),
+            cwd=cwd or self.task_env_config.workdir or "",
+            env={name: str(value) for name, value in (self._merge_env(env) or {}).items()},
+            timeout=timeout_sec,
+        )
+        try:
+            return _exec_result(await self.guest.execute(wanted), timeout_sec)
+        except RefusedError as refusal:
+            return ExecResult(stdout="", stderr=str(refusal), return_code=_CANNOT_START)
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        """Upload a file."""
+        target = Path(target_path)
+        with tempfile.TemporaryFile() as archive:
+            await asyncio.to_thread(transfer.pack_file, archive, Path(source_path), target.name)
+            await self.guest.upload(archive, str(target.parent))
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        """Upload what is in a directory."""
+        with tempfile.TemporaryFile() as archive:
+            await asyncio.to_thread(transfer.pack_directory, archive, Path(source_dir))
+            await self.guest.upload(archive, str(target_dir))
+
+    async def upload_files(self, source_dir: Path, files: list[Path], target_dir: str) -> None:
+        """Upload some files of a directory, each to the same place below `target_dir`."""
+        with tempfile.TemporaryFile() as archive:
+            await asyncio.to_thread(transfer.pack_files, archive, source_dir, files)
+            await self.guest.upload(archive, target_dir)
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        """Download a file.
+
+        Raises:
+            RuntimeError: it is no file, or larger than MAX_DOWNLOAD_BYTES.
+        """
+        with tempfile.TemporaryFile() as archive:
+            await self.guest.download(str(source_path), "file", archive.write, MAX_DOWNLOAD_BYTES)
+            await asyncio.to_thread(transfer.unpack_file, archive, Path(target_path))
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """Download what is in a directory, over what exists in `target_dir`.
+
+        Raises:
+            RuntimeError: it is no directory, or larger than MAX_DOWNLOAD_BYTES.
+        """
+        await self.download_tree(str(source_dir), Path(target_dir))
+
+    async def download_tree(self, source: str, target: Path, keep: Collection[Path] = ()) -> set[Path]:
+        """Download as `download_dir` does, except over the files to keep, and return the paths written."""
+        with tempfile.TemporaryFile() as archive:
+            await self.guest.download(source, "directory", archive.write, MAX_DOWNLOAD_BYTES)
+            return await asyncio.to_thread(transfer.unpack_directory, archive, target, keep)
+
+
+def _exec_result(done: CommandResult, timeout_sec: float | None) -> ExecResult:
+    phase: Mapping[str, Any] = done.phase
+    if error := phase.get("error"):
+        if error["code"] not in _START_ERRORS:
+            raise GuestError(f"the environment's runner could not run a command: {error['message']}")
+        return ExecResult(stdout=done.stdout, stderr=done.stderr + error["message"], return_code=_START_ERRORS[error["code"]])
+    if phase.get("timedOut"):
+        raise RuntimeError(f"Command timed out after {timeout_sec} seconds")
+    code = phase.get("exitCode")
+    if code is None:
+        code = 128 + (phase.get("signal") or _SIGKILL)
+    return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=code)

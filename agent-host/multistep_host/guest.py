@@ -1,0 +1,173 @@
+"""Guest sessions: what the environment's runner does for this container while the operator admits it.
+
+The runner listens on an abstract Unix socket, which the containers of a pod share. Both sides prove by HMAC that they know the
+admission's token, so that a root process in the environment cannot impersonate the runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from multistep_host.frames import DATA, JSON, Connection, GuestError, RefusedError, parse_answer
+from multistep_host.output import BoundedOutput
+
+_HANDSHAKE_SECONDS = 10.0
+_CONNECTIONS = 32  # the runner accepts 64
+_STDOUT, _STDERR = 1, 2
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What the operator admitted this container for. socket: the abstract socket's name without `@`."""
+
+    id: str
+    token: bytes = field(repr=False)
+    socket: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command for the environment. user, cwd: empty for the admission's. timeout: in seconds."""
+
+    argv: Sequence[str]
+    user: str = ""
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """A finished command. phase: the runner's result (`start` in docs/runner-protocol.md)."""
+
+    stdout: str
+    stderr: str
+    phase: Mapping[str, Any]
+
+
+class Guest:
+    """Executes and transfers files in the environment, for one admission at a time."""
+
+    def __init__(self) -> None:
+        self._admission: Admission | None = None
+        self._connections: set[Connection] = set()
+        self._slots = asyncio.Semaphore(_CONNECTIONS)
+
+    def admit(self, admission: Admission) -> None:
+        """Use this admission from now on."""
+        self._admission = admission
+
+    def dismiss(self) -> None:
+        """Close all connections, so that the runner kills what it runs for them, and open no further one."""
+        self._admission = None
+        for connection in tuple(self._connections):
+            connection.close()
+
+    async def execute(self, command: Command) -> CommandResult:
+        """Run a command and return its result and output.
+
+        Raises:
+            RefusedError: the admission does not permit it.
+            GuestError: the runner cannot be reached or was lost.
+        """
+        outputs = {_STDOUT: BoundedOutput(), _STDERR: BoundedOutput()}
+        async with self._connect() as connection:
+            await connection.request(_exec_request(command))
+            while True:
+                kind, payload = await connection.frame()
+                if kind == JSON:
+                    phase = parse_answer(payload)["result"]
+                    return CommandResult(outputs[_STDOUT].text(), outputs[_STDERR].text(), phase)
+                if kind != DATA or not payload or payload[0] not in outputs:
+                    raise GuestError("the environment's runner sent output of an unknown stream")
+                outputs[payload[0]].write(payload[1:])
+
+    async def upload(self, archive: IO[bytes], target: str) -> None:
+        """Merge a tar stream into a directory. Its members belong to the admission's user.
+
+        Raises:
+            RefusedError: the environment rejects it, for example because its disk is full.
+            GuestError: the runner cannot be reached or was lost.
+        """
+        async with self._connect() as connection:
+            await connection.request({"op": "upload", "user": "", "target": target})
+            await connection.answer()
+            await connection.send_body(archive)
+            await connection.answer()
+
+    async def download(self, path: str, kind: str, write: Callable[[bytes], object], limit: int) -> None:
+        """Pass a tar stream of the path to `write`. kind: "file" or "directory". limit: in bytes.
+
+        Raises:
+            GuestError: the path does not exist or is of another kind, the runner cannot be reached or was lost, or the stream is
+                damaged or larger than the limit.
+        """
+        async with self._connect() as connection:
+            await connection.request({"op": "download", "sources": [{"path": path}]})
+            answer = await connection.answer()
+            found = answer["sources"][0]["type"]
+            if found != kind:
+                raise GuestError(f"{path} in the environment is {'missing' if found == 'missing' else f'no {kind}'}")
+            await connection.receive_body(write, limit)
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[Connection]:
+        admission = self._admission
+        if admission is None:
+            raise GuestError("the environment admits no commands between the agent's steps")
+        async with self._slots:
+            connection = await _open(admission.socket)
+            self._connections.add(connection)
+            try:
+                await _handshake(connection, admission)
+                yield connection
+            finally:
+                self._connections.discard(connection)
+                connection.close()
+
+
+async def _open(socket: str) -> Connection:
+    try:
+        return Connection(*await asyncio.open_unix_connection("\0" + socket))
+    except OSError as error:
+        raise GuestError(f"the environment's runner cannot be reached: {error}") from error
+
+
+async def _handshake(connection: Connection, admission: Admission) -> None:
+    nonce = secrets.token_hex(16)
+    try:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            await connection.request({"admission": admission.id, "nonce": nonce})
+            answer = await connection.answer()
+            theirs = str(answer.get("nonce"))
+            if not hmac.compare_digest(str(answer.get("proof")), proof(admission.token, "runner", nonce, theirs)):
+                raise GuestError("the process at the environment's socket does not know the admission's token")
+            await connection.request({"proof": proof(admission.token, "guest", theirs, nonce)})
+            await connection.answer()
+    except RefusedError as error:
+        raise GuestError(f"the environment's runner does not admit the agent host: {error}") from error
+    except TimeoutError as error:
+        raise GuestError(f"the environment's runner did not answer within {_HANDSHAKE_SECONDS} s") from error
+
+
+def proof(token: bytes, role: str, theirs: str, ours: str) -> str:
+    """Return the proof that `role` knows the token: over the other side's nonce, then its own."""
+    return hmac.new(token, f"{role}\0{theirs}\0{ours}\0".encode(), hashlib.sha256).hexdigest()
+
+
+def _exec_request(command: Command) -> dict[str, Any]:
+    return {
+        "op": "exec",
+        "argv": list(command.argv),
+        "user": command.user,
+        "cwd": command.cwd,
+        "env": dict(command.env),
+        "timeoutSeconds": command.timeout,
+    }

@@ -1,0 +1,67 @@
+"""A small stand-in for litellm, for agents that only resolve a model's name with it.
+
+Importing litellm takes more than 100 MiB and 3 s of CPU time, per trial. Agents that run in the environment need nothing of it but
+the provider of a model's name. What they lose is Harbor's estimate of costs by litellm's price list, where a program reports none.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from multistep_host.litellm_providers import PROVIDERS
+
+# These agents of Harbor 0.25 call the model from the host, or use litellm's table of models.
+_NEED_LITELLM = frozenset({"terminus-2", "computer-1", "dspy-rlm", "kimi-cli"})
+# litellm treats some names of these providers in ways of their own.
+_SPECIAL = frozenset({"azure", "cohere", "chatgpt", "github_copilot", "ragflow"})
+_ANTHROPIC_TEXT_MODELS = ("claude-2", "claude-instant")
+
+
+class UnknownProviderError(ValueError):
+    """The model's name does not start with a provider's name."""
+
+
+def suffices(agent: Mapping[str, Any]) -> bool:
+    """Return whether the agent (of a setup request) works the same with the stub. Not for classes that we do not know."""
+    name, model = agent.get("name"), agent.get("model")
+    return bool(name) and ":" not in str(name) and name not in _NEED_LITELLM and (model is None or _provider(model) is not None)
+
+
+def install() -> None:
+    """Make `import litellm` import the stub. Call it before Harbor is imported."""
+    stub: Any = types.ModuleType("litellm", __doc__)
+    stub.provider_list = sorted(PROVIDERS)
+    stub.get_llm_provider = get_llm_provider
+    stub.cost_per_token = _cost_per_token
+    stub.model_cost = {}
+    stub.suppress_debug_info = True
+    sys.modules["litellm"] = stub
+
+
+def get_llm_provider(model: str) -> tuple[str, str, None, None]:
+    """Return the model's name without its provider, and the provider, as litellm's function does.
+
+    Raises:
+        UnknownProviderError: the name has no known provider; litellm raises an error, too, and Harbor then takes the name as it is.
+    """
+    provider = _provider(model)
+    if provider is None:
+        raise UnknownProviderError(f"{model!r} does not start with the name of a provider")
+    return model.partition("/")[2], provider, None, None
+
+
+def _provider(model: str) -> str | None:
+    """Return the provider that litellm finds by the name's first part alone, or None."""
+    provider, slash, name = model.partition("/")
+    if not slash or provider not in PROVIDERS - _SPECIAL:
+        return None
+    if provider == "anthropic" and name.startswith(_ANTHROPIC_TEXT_MODELS):
+        return None
+    return provider
+
+
+def _cost_per_token(**_: Any) -> tuple[float, float]:
+    raise LookupError("the agent host has no price list")

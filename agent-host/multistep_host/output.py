@@ -1,0 +1,34 @@
+"""What is kept of a command's output: all of a short one, the start and the end of a long one."""
+
+from __future__ import annotations
+
+HEAD_BYTES = 2 << 20
+TAIL_BYTES = 2 << 20
+
+
+class BoundedOutput:
+    """Collects one of a command's output streams in bounded memory, because a hostile agent may print without end.
+
+    The end is kept because Harbor classifies errors by what a program prints last.
+    """
+
+    def __init__(self, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:
+        self._head_bytes, self._tail_bytes = head_bytes, tail_bytes
+        self._head, self._tail = bytearray(), bytearray()
+        self._size = 0
+
+    def write(self, block: bytes) -> None:
+        """Append a block."""
+        self._size += len(block)
+        room = self._head_bytes - len(self._head)
+        self._head += block[:room]
+        self._tail += block[room:]
+        if len(self._tail) > 2 * self._tail_bytes:  # rarely, so that appending stays cheap
+            del self._tail[: -self._tail_bytes]
+
+    def text(self) -> str:
+        """Return the output; a line in the middle reports how many bytes are left out. Invalid UTF-8 is replaced."""
+        tail = bytes(self._tail[-self._tail_bytes :])
+        omitted = self._size - len(self._head) - len(tail)
+        gap = f"\n[... {omitted} bytes left out ...]\n".encode() if omitted else b""
+        return (bytes(self._head) + gap + tail).decode(errors="replace")

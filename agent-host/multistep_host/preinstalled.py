@@ -1,0 +1,47 @@
+"""Agents whose program the environment's image or a volume has: Harbor's install is skipped."""
+
+from __future__ import annotations
+
+import logging
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.environments.base import BaseEnvironment
+
+# The `install` of these agents of Harbor 0.25 also writes configuration or uploads the program that runs the agent.
+CONFIGURED_BY_INSTALL = frozenset(
+    {
+        "acp",
+        "antigravity-cli",
+        "antigravity-sdk",
+        "cline-cli",
+        "deerflow",
+        "devin",
+        "eve",
+        "fabric",
+        "fx",
+        "fx-dev",
+        "junie",
+        "openhands-sdk",
+        "strands",
+    }
+)
+_VERSION_SECONDS = 60
+_log = logging.getLogger(__name__)
+
+
+async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
+    """Have the agent's `setup` install nothing if the environment has the agent's program; its version is then the agent's."""
+    if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
+        return
+    if command := agent.get_version_command():
+        found = await environment.exec(command, timeout_sec=_VERSION_SECONDS)
+        if found.return_code != 0:
+            _log.warning("%s is not preinstalled: %s", agent.name(), (found.stderr or found.stdout or "").strip()[-500:])
+            return
+        agent._version = agent.parse_version(found.stdout or "") or agent._version
+    agent.install = _install_nothing
+
+
+async def _install_nothing(environment: BaseEnvironment) -> None:
+    """Stand in for an agent's `install`."""

@@ -1,0 +1,154 @@
+"""One trial's agent: Harbor's agent object, its setup and its steps, in the order of Harbor 0.25's MultiStepTrial."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.factory import AgentFactory
+from harbor.models.agent.context import AgentContext
+from harbor.models.task.config import MCPServerConfig
+from harbor.models.trial.config import AgentConfig
+from harbor.trial.errors import AgentSetupTimeoutError, AgentTimeoutError
+
+from multistep_host import preinstalled
+from multistep_host.environment import GuestEnvironment
+from multistep_host.logs import AgentLogs
+from multistep_host.outcome import Outcome, error_of, host_error, outcome
+from multistep_host.phase_requests import PhaseRequest, SetupRequest, StepRequest
+from multistep_host.variables import Variables
+
+_log = logging.getLogger(__name__)
+
+
+class TrialAgent:
+    """The agent of a trial. It lives as long as the trial, because some agents keep their session in the object."""
+
+    def __init__(self, environment: GuestEnvironment, agent: BaseAgent, variables: Variables) -> None:
+        self._environment = environment
+        self._agent = agent
+        self._variables = variables
+        self._logs = AgentLogs(environment, agent.logs_dir)
+
+    @classmethod
+    def create(cls, request: SetupRequest, directory: Path) -> TrialAgent:
+        """Create the agent. directory: Harbor's trial directory, which the agent's logs go to.
+
+        Raises:
+            Exception: Harbor or the agent's class rejects the configuration.
+        """
+        variables = Variables()
+        variables.replace(request.env)
+        environment = GuestEnvironment(request.trial, directory, request.environment.workdir)
+        agent = create_agent(request, variables, environment.trial_paths.agent_dir)
+        return cls(environment, agent, variables)
+
+    async def setup(self, request: SetupRequest) -> Outcome:
+        """Set the agent up, which installs its program unless the environment has it."""
+        with self._admitted(request):
+            try:
+                if request.agent.preinstalled:
+                    await preinstalled.skip_install(self._agent, self._environment)
+                work = self._agent.setup(environment=self._environment)
+                await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup")
+            except Exception as error:
+                _log.exception("the agent's setup failed")
+                return outcome(error=error_of(error), agent=self._info())
+        return outcome(agent=self._info())
+
+    async def step(self, request: StepRequest) -> Outcome:
+        """Have the agent work on a step, and return what it used. The agent's logs end up in the environment."""
+        error, context = None, AgentContext()
+        with self._admitted(request):
+            if not request.step.resume:
+                self._logs.clear()
+            try:
+                await self._work(request, context)
+            except Exception as exception:
+                _log.exception("the agent's step failed")
+                error = error_of(exception)
+            await self._logs.exchange(self._agent, context)
+        return outcome(error=error, agent=self._info(), **report(context))
+
+    def dismiss(self) -> None:
+        """Close the guest session, so that the runner kills the agent's commands."""
+        self._environment.guest.dismiss()
+
+    async def _work(self, request: StepRequest, context: AgentContext) -> None:
+        self._variables.replace(request.env)
+        self._variables.refresh(self._agent)
+        run = self._agent.resume if request.step.resume else self._agent.run
+        with self._environment.scoped_exec_env(self._agent.extra_env):
+            work = run(instruction=request.step.instruction, environment=self._environment, context=context)
+            await _within(request.timeout_seconds, work, AgentTimeoutError, "Agent execution")
+
+    @contextmanager
+    def _admitted(self, request: PhaseRequest) -> Iterator[None]:
+        self._environment.configure(request.environment.env, request.environment.workdir)
+        self._environment.guest.admit(request.admission.admission())
+        try:
+            with self._environment.with_default_user(request.environment.user or None):
+                yield
+        finally:
+            self._environment.guest.dismiss()
+
+    def _info(self) -> dict[str, object] | None:
+        try:
+            info = self._agent.to_agent_info()
+        except Exception:
+            _log.exception("the agent does not describe itself")
+            return None
+        model = info.model_info and {"name": info.model_info.name, "provider": info.model_info.provider}
+        return {"name": info.name, "version": info.version, "model": model}
+
+
+def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> BaseAgent:
+    """Create Harbor's agent object as Harbor 0.25's Trial does."""
+    wanted = request.agent
+    kwargs = dict(wanted.options)
+    if wanted.version is not None:
+        kwargs["version"] = wanted.version
+    config = AgentConfig(
+        name=wanted.name,
+        import_path=wanted.import_path,
+        model_name=wanted.model,
+        kwargs=kwargs,
+        env=variables.references(),
+    )
+    optional: dict[str, object] = {}
+    if request.mcp_servers:
+        optional["mcp_servers"] = [MCPServerConfig.model_validate(each) for each in request.mcp_servers]
+    if request.skills_dir:
+        optional["skills_dir"] = request.skills_dir
+    agent = AgentFactory.create_agent_from_config(config, logs_dir=logs, **optional)
+    agent.session_id, agent.context_id = f"{request.trial}__agent", uuid.uuid4()
+    return agent
+
+
+def report(context: AgentContext) -> dict[str, Any]:
+    """Return an outcome's usage, metadata and rolloutDetails."""
+    usage = {
+        "inputTokens": context.n_input_tokens,
+        "cachedTokens": context.n_cache_tokens,
+        "outputTokens": context.n_output_tokens,
+        "costUSD": context.cost_usd,
+    }
+    return {"usage": usage, "metadata": context.metadata, "rollout_details": bool(context.rollout_details)}
+
+
+async def _within(seconds: float | None, work: Awaitable[None], error: type[TimeoutError], what: str) -> None:
+    try:
+        await asyncio.wait_for(work, seconds)
+    except TimeoutError as timeout:
+        raise error(f"{what} timed out after {seconds} seconds") from timeout
+
+
+def failed_creation(exception: Exception) -> Outcome:
+    """Return the outcome of a setup whose agent could not be created."""
+    return outcome(error=host_error(f"the agent cannot be created: {type(exception).__name__}: {exception}"))

@@ -1,0 +1,29 @@
+"""Fixtures: an environment's runner in this process, and Harbor's view of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm reads it when it is imported
+
+from multistep_host.environment import GuestEnvironment
+from runner import Runner
+
+
+@pytest.fixture
+async def runner() -> AsyncIterator[Runner]:
+    """Return a runner that admits guests."""
+    async with Runner().serving() as serving:
+        yield serving
+
+
+@pytest.fixture
+async def environment(runner: Runner, tmp_path: Path) -> GuestEnvironment:
+    """Return an admitted environment."""
+    found = GuestEnvironment("trial", tmp_path / "trial", workdir=None)
+    found.guest.admit(runner.admission)
+    return found

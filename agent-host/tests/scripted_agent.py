@@ -1,0 +1,66 @@
+"""Agents that do what their instruction says, for tests of the host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.capabilities import AgentCapabilities
+from harbor.agents.installed.base import ApiRateLimitError
+from harbor.environments.base import BaseEnvironment
+from harbor.models.agent.context import AgentContext
+
+
+class ScriptedAgent(BaseAgent):
+    """Runs its instruction as a command. Its usage is what the command writes to usage.json in the logs."""
+
+    capabilities = AgentCapabilities(resume=True, atif=True)
+
+    def __init__(self, *arguments: Any, fail: str = "", **kwargs: Any) -> None:
+        self.fail = fail
+        super().__init__(*arguments, **kwargs)
+
+    @staticmethod
+    def name() -> str:
+        return "scripted"
+
+    def version(self) -> str:
+        return "7"
+
+    async def setup(self, environment: BaseEnvironment) -> None:
+        if self.fail == "setup":
+            raise RuntimeError("Agent install failed: no network")
+        await environment.exec("true")
+
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        await self._run("run", instruction, environment, context)
+
+    async def resume(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        await self._run("resume", instruction, environment, context)
+
+    async def _run(self, how: str, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        if instruction == "swallow cancellation":
+            await swallow_cancellation()
+        result = await environment.exec(instruction, env={"HOW": how})
+        (self.logs_dir / "host.txt").write_text(f"{how} {os.environ.get('KEY')} {self._get_env('KEY')} {result.stdout}")
+        if self.fail == "run":
+            raise ApiRateLimitError("too many requests")
+        if self.fail == "usage":
+            context.n_input_tokens, context.metadata = 3, {"turns": 2}
+            context.rollout_details = [{"logprobs": [[0.5]]}]
+
+    def populate_context_post_run(self, context: AgentContext) -> None:
+        usage = json.loads((self.logs_dir / "usage.json").read_text())
+        context.n_input_tokens, context.n_output_tokens, context.cost_usd = usage["in"], usage["out"], usage["cost"]
+        (self.logs_dir / "trajectory.json").write_text("{}")
+
+
+async def swallow_cancellation() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue

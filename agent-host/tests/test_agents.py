@@ -1,0 +1,148 @@
+"""The contract with all of Harbor's registered agents: what of their insides the host relies on."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harbor.agents.base import BaseAgent
+from harbor.agents.factory import AgentFactory
+from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.models.agent.name import AgentName
+
+from multistep_host import litellm_stub
+from multistep_host.capabilities import capabilities
+from multistep_host.environment import GuestEnvironment
+from multistep_host.phase_requests import SetupRequest
+from multistep_host.preinstalled import CONFIGURED_BY_INSTALL, skip_install
+from multistep_host.trial import create_agent
+from multistep_host.variables import Variables
+
+ALL = AgentFactory.registered_names()
+NAMES = [name for name in ALL if name != "oracle"]  # it needs the task's files; the operator runs it without a host
+MODEL = "anthropic/claude-sonnet-4-5"
+MODELS = {"antigravity-sdk": "gemini/gemini-2.5-pro"}
+LANGGRAPH = '{"dependencies": ["."], "graphs": {"agent": "./graph.py:graph"}, "env": {}}'
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "CURSOR_API_KEY")
+
+
+def variables_of(key: str) -> Variables:
+    variables = Variables()
+    variables.replace(dict.fromkeys(KEYS, key))
+    return variables
+
+
+def kwargs_of(name: str, directory: Path) -> dict[str, str]:
+    """Return the options that the agent cannot be created without. directory: for a project of the user's."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for file, text in (
+        ("package.json", "{}"),
+        ("agent.ts", ""),
+        ("instructions.md", ""),
+        ("langgraph.json", LANGGRAPH),
+        ("graph.py", ""),
+    ):
+        (directory / file).write_text(text)
+    project = str(directory)
+    return {
+        "acp": {"registry_spec": "claude-code-acp"},
+        "eve": {"path": project},
+        "fabric": {"fabric_adapter_id": "claude"},
+        "langgraph": {"project_path": project},
+        "muse-code": {"base_url": "http://gateway/openai/v1"},
+    }.get(name, {})
+
+
+def make(name: str, logs: Path, variables: Variables) -> BaseAgent:
+    agent = {"name": name, "model": MODELS.get(name, MODEL), "kwargs": kwargs_of(name, logs / "project")}
+    admission = {"id": "1", "token": "00" * 32, "socket": "x"}
+    return create_agent(
+        SetupRequest.model_validate({"outcome": "/x", "admission": admission, "agent": agent, "trial": "t"}), variables, logs
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_agent_is_created_and_takes_a_steps_new_variables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    variables = variables_of("first")
+    agent = make(name, tmp_path, variables)
+    agent.to_agent_info()
+    before = agent.model_connection.api_key
+    variables.replace(dict.fromkeys(KEYS, "second"))
+    variables.refresh(agent)
+    assert (before, agent.model_connection.api_key) in {("first", "second"), (None, None)}
+    assert agent.extra_env["ANTHROPIC_API_KEY"] == "second"
+    client = getattr(agent, "_llm", None)
+    assert client is None or client._llm_kwargs["api_key"] == "second"
+
+
+def test_the_capabilities_are_those_of_all_registered_agents() -> None:
+    found = capabilities()
+    assert sorted(found) == ALL
+    assert len(found) == 46
+    assert found["claude-code"] == {"resume": True, "mcp": True, "skills": True, "baseURL": True}
+    assert found["terminus-2"]["resume"] is False
+
+
+def test_the_capabilities_are_printed_as_json() -> None:
+    command = [sys.executable, "-m", "multistep_host.capabilities"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    assert json.loads(done.stdout) == capabilities()
+
+
+def test_an_install_that_also_configures_is_never_skipped() -> None:
+    configuring = {name for name in NAMES if _configures(AgentFactory.get_agent_class(AgentName(name)))}
+    assert configuring <= CONFIGURED_BY_INSTALL <= set(NAMES)
+
+
+def _configures(agent: type[BaseAgent]) -> bool:
+    source = inspect.getsource(agent.install) if issubclass(agent, BaseInstalledAgent) else ""
+    return any(sign in source for sign in ("upload", "_write", "_config"))
+
+
+@pytest.mark.parametrize(("command", "version"), [("echo '2.1.0 (Claude Code)'", "2.1.0"), ("exit 127", None)])
+async def test_the_install_is_skipped_only_if_the_program_is_there(
+    environment: GuestEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, version: str | None
+) -> None:
+    agent = make("claude-code", tmp_path, Variables())
+    monkeypatch.setattr(agent, "get_version_command", lambda: command)
+    own = agent.install
+    await skip_install(agent, environment)
+    assert (agent.install != own, agent.version()) == (version is not None, version)
+
+
+STUB = """
+import json, sys
+from multistep_host import litellm_stub
+litellm_stub.install()
+from pathlib import Path
+sys.path.insert(0, "tests")
+import test_agents
+made = {}
+for name in sys.argv[2:]:
+    agent = test_agents.make(name, Path(sys.argv[1]), test_agents.variables_of("key"))
+    info = agent.to_agent_info()
+    made[name] = [info.model_info and info.model_info.model_dump(), agent.model_connection.env]
+assert not hasattr(sys.modules["litellm"], "__file__")
+print(json.dumps(made))
+"""
+
+
+def test_agents_for_which_the_stub_suffices_are_the_same_as_with_litellm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    names = [name for name in NAMES if litellm_stub.suffices({"name": name, "model": MODELS.get(name, MODEL)})]
+    command = [sys.executable, "-c", STUB, str(tmp_path), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
+    assert done.returncode == 0, done.stderr
+    expected = {}
+    for name in names:
+        agent = make(name, tmp_path, variables_of("key"))
+        info = agent.to_agent_info()
+        expected[name] = [info.model_info and info.model_info.model_dump(), agent.model_connection.env]
+    assert json.loads(done.stdout) == expected
+    assert len(names) == len(NAMES) - 4

@@ -1,0 +1,136 @@
+"""A trial's agent: its setup and its steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor.models.trial.paths import EnvironmentPaths
+
+from multistep_host.phase_requests import SetupRequest, StepRequest
+from multistep_host.trial import TrialAgent
+from runner import TOKEN, Runner
+
+MakeTrial = Callable[..., TrialAgent]
+
+
+def request(runner: Runner, **changes: Any) -> dict[str, Any]:
+    admission = {"id": runner.admission.id, "token": TOKEN.hex(), "socket": runner.socket}
+    environment = {"workdir": "", "user": "", "env": {}}
+    return {"outcome": "/outcome.json", "admission": admission, "env": {"KEY": "first"}, "environment": environment, **changes}
+
+
+def setup_request(runner: Runner, **agent: Any) -> SetupRequest:
+    whole = {
+        "name": None,
+        "importPath": "scripted_agent:ScriptedAgent",
+        "model": "anthropic/claude-sonnet-4-5",
+        "kwargs": {},
+        **agent,
+    }
+    return SetupRequest.model_validate(request(runner, agent=whole, mcpServers=[], skillsDir=None, trial="trial"))
+
+
+def step_request(runner: Runner, instruction: str, *, resume: bool = False, **changes: Any) -> StepRequest:
+    step = {"name": "one", "instruction": instruction, "resume": resume}
+    return StepRequest.model_validate(request(runner, step=step, **changes))
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the environment's /logs/agent, which is elsewhere on this machine."""
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    monkeypatch.setattr(EnvironmentPaths, "agent_dir", directory)
+    return directory
+
+
+@pytest.fixture
+def make(runner: Runner, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrial:
+    monkeypatch.delenv("KEY", raising=False)
+    return lambda **kwargs: TrialAgent.create(setup_request(runner, kwargs=kwargs), tmp_path / "trial")
+
+
+async def test_setup_reports_the_agent(make: MakeTrial, runner: Runner) -> None:
+    done = await make().setup(setup_request(runner))
+    model = {"name": "claude-sonnet-4-5", "provider": "anthropic"}
+    assert (done["ok"], done["agent"]) == (True, {"name": "scripted", "version": "7", "model": model})
+
+
+async def test_a_failed_setup_has_the_exceptions_type_and_message(make: MakeTrial, runner: Runner) -> None:
+    done = await make(fail="setup").setup(setup_request(runner))
+    assert done["error"] == {"type": "RuntimeError", "message": "Agent install failed: no network"}
+    assert not done["ok"]
+
+
+async def test_a_steps_usage_comes_from_the_environments_logs(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    done = await make().step(step_request(runner, f"""echo '{{"in": 5, "out": 7, "cost": 0.5}}' > {logs}/usage.json"""))
+    assert done["usage"] == {"inputTokens": 5, "cachedTokens": None, "outputTokens": 7, "costUSD": 0.5}
+    assert done["ok"] and not done["rolloutDetails"]
+
+
+async def test_usage_that_the_agent_reports_itself_needs_no_download(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    done = await make(fail="usage").step(step_request(runner, "true"))
+    assert (done["usage"]["inputTokens"], done["metadata"], done["rolloutDetails"]) == (3, {"turns": 2}, True)
+    assert [each["op"] for each in runner.requests] == ["exec", "upload"]
+    assert (logs / "rollout-details.json").read_text() == '[{"logprobs": [[0.5]]}]'
+
+
+async def test_only_the_hosts_own_logs_are_uploaded(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    command = f"""echo '{{"in": 1, "out": 1, "cost": 0}}' > {logs}/usage.json; chmod 600 {logs}/usage.json"""
+    await make().step(step_request(runner, command))
+    assert {path.name for path in logs.iterdir()} == {"usage.json", "host.txt", "trajectory.json"}
+
+
+async def test_logs_that_the_agents_class_cannot_read_leave_the_usage_unknown(make: MakeTrial, runner: Runner) -> None:
+    done = await make().step(step_request(runner, "true"))
+    assert done["ok"]
+    assert set(done["usage"].values()) == {None}
+
+
+async def test_an_agents_error_is_harbors_and_its_logs_are_kept(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    done = await make(fail="run").step(step_request(runner, "true"))
+    assert done["error"] == {"type": "ApiRateLimitError", "message": "too many requests"}
+    assert (logs / "host.txt").exists()
+
+
+async def test_the_agents_time_limit_raises_harbors_error(make: MakeTrial, runner: Runner) -> None:
+    done = await make().step(step_request(runner, "sleep 30", timeoutSeconds=0.2))
+    assert done["error"] == {"type": "AgentTimeoutError", "message": "Agent execution timed out after 0.2 seconds"}
+
+
+async def test_a_resumed_step_resumes_and_keeps_the_hosts_logs(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    trial = make()
+    await trial.step(step_request(runner, "echo $HOW"))
+    (logs.parent / "trial/agent/session").touch()
+    await trial.step(step_request(runner, "echo $HOW", resume=True))
+    assert (logs / "host.txt").read_text() == "resume first first resume\n"
+    (logs / "session").unlink()  # as the operator does before a step that does not resume
+    await trial.step(step_request(runner, "echo $HOW"))
+    assert not (logs.parent / "trial/agent/session").exists()
+
+
+async def test_each_step_has_its_own_variables(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    trial = make()
+    os.environ["SHADOWED"] = "host"
+    await trial.step(step_request(runner, "echo $KEY $SHADOWED", env={"KEY": "${KEY}", "SHADOWED": "agent"}))
+    assert (logs / "host.txt").read_text() == "run ${KEY} ${KEY} ${KEY} agent\n"
+    await trial.step(step_request(runner, "echo $KEY", env={}))
+    assert (logs / "host.txt").read_text() == "run None None \n"
+    assert os.environ.pop("SHADOWED") == "host"
+
+
+async def test_the_environment_is_closed_between_steps(make: MakeTrial, runner: Runner) -> None:
+    trial = make()
+    await trial.step(step_request(runner, "true"))
+    with pytest.raises(RuntimeError, match="admits no commands"):
+        await trial._environment.exec("true")
+
+
+def test_a_request_with_an_unknown_field_is_invalid_and_its_error_shows_no_secret(runner: Runner) -> None:
+    with pytest.raises(ValueError, match="Extra inputs") as raised:
+        StepRequest.model_validate(request(runner, step={"name": "a", "instruction": "b"}, surprise=TOKEN.hex()))
+    assert TOKEN.hex() not in str(raised.value)
