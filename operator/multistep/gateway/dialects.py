@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Document = Mapping[str, Any]
+_NOT_JSON: Final = object()  # None is JSON's null, a complete document
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,15 @@ class Reading:
         """Read the data of one server-sent event."""
         if data.strip() == b"[DONE]":
             self.ended = True
-        elif any(mark in data for mark in self._dialect.marks) and (document := _parsed(data)) is not None:
-            self._read(document)
+        elif any(mark in data for mark in self._dialect.marks):
+            self._read(_parsed(data))
 
     def document(self, body: bytes) -> None:
         """Read the body of an answer without events. A complete JSON document is a complete answer."""
         found = _parsed(body)
         for each in found if isinstance(found, list) else [found]:
             self._read(each)
-        self.ended = found is not None
+        self.ended = found is not _NOT_JSON
 
     def _read(self, document: Any) -> None:
         if not isinstance(document, Mapping):
@@ -74,7 +75,7 @@ def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return None
+        return _NOT_JSON
 
 
 def _part(document: Any, *path: str) -> Any:

@@ -116,7 +116,7 @@ def request_of(
     streamed = {"stream": True} if stream else {}
     if api == "messages":
         headers = {"x-api-key": token, "anthropic-version": "2023-06-01"}
-        return f"{base}/v1/messages", headers, {"model": model, "max_tokens": 100, "messages": [message], **streamed}
+        return f"{base}/v1/messages", headers, {"model": model, "max_tokens": 1000, "messages": [message], **streamed}
     if api == "gemini":
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
         contents = [{"role": "user", "parts": [{"text": text}]}]
