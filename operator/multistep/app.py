@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
+import aiohttp
+
 from multistep import leadership
 from multistep.background import BackgroundTasks, repeat, retry_until_success
 from multistep.endpoints import Endpoints
@@ -23,6 +25,7 @@ from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
+from multistep.reconcile import model_gateway
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.garbage_collector import OrphanRemoval
 from multistep.reconcile.reconciler import Reconciler
@@ -68,6 +71,7 @@ class App:
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
         self._end = end
         self.reconciler: Reconciler
+        self.models: model_gateway.ModelGateway | None = None
         self.traces: Traces | None = None
         self._stack = AsyncExitStack()
         self.tasks = BackgroundTasks()
@@ -82,6 +86,10 @@ class App:
         self.lease = await leadership.connect(self._stack, self.settings, self.metrics)
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
             self.traces = Traces(to, self.metrics)
+        if self.settings.gateway_url:
+            http = await self._stack.enter_async_context(aiohttp.ClientSession())
+            settings = self.settings
+            self.models = model_gateway.connect(http, settings.gateway_url, settings.gateway_admin_url, settings.gateway_secret_dir)
         self._compose(client)
         self._show(gate)
         await self._serve()
@@ -97,6 +105,7 @@ class App:
             wake=lambda key: self.queue.add(key),
             ended=self.traces.ended if self.traces else lambda _: None,
             shipping=self.shipping,
+            models=self.models,
         )
         waited = metrics.queue_wait_seconds.observe
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers, waited=waited, failed=metrics.failed)
@@ -140,6 +149,8 @@ class App:
             self.tasks.start("traces", self.traces.run())
         self.tasks.start("lease", leadership.keep(self.lease, self._end))
         self.tasks.start("work", self._work())
+        if self.models is not None:
+            self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, self.models.renew))
         pause = partial(self.resync.pause_seconds, self.settings.resync_seconds)
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 

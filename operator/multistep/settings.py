@@ -42,6 +42,12 @@ class Settings(BaseSettings):
     operator_image: str = "localhost/multistep-operator:dev"
     """The operator's own image. The init container of trial pods copies the runner from it."""
     operator_image_pull_policy: str = "IfNotPresent"
+    gateway_url: str = ""
+    """URL of the model gateway for agents; empty: there is none, and trials need spec.agent.access Direct."""
+    gateway_admin_url: str = ""
+    """URL of the model gateway's admin port."""
+    gateway_secret_dir: Path = Path("/etc/multistep/gateway")
+    """Mounted Secret that the operator shares with the model gateway."""
     agent_host_image: str = ""
     """Image of the agent host, the container that runs Harbor's agents beside the environment; empty: such trials fail."""
     agent_host_memory: str = "1Gi"

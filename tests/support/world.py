@@ -22,6 +22,7 @@ from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded, TrialLoader
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_models import FakeModels
 from tests.support.fake_runner import FakeRunner, Json, Tree
 from tests.support.fake_volume import FakeVolume, Results
 from tests.support.faults import Faults, Killed
@@ -130,6 +131,7 @@ class World(Observed):
     plans: dict[str, Loaded] = field(default_factory=dict)
     stored: bool = False
     files: Mapping[str, Tree] = field(default_factory=dict)
+    models: FakeModels | None = None
 
     def __post_init__(self) -> None:
         self.now = START
@@ -150,7 +152,15 @@ class World(Observed):
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
         settings = SETTINGS.model_copy(update=dict(self.settings))
         store: Any = self.volume if self.stored else None
-        reconciler = Reconciler(cluster, self.volume, settings, self.metrics, clock=lambda: self.now, shipping=store)  # type: ignore[arg-type]
+        reconciler = Reconciler(
+            cluster,
+            self.volume,  # type: ignore[arg-type]
+            settings,
+            self.metrics,
+            clock=lambda: self.now,
+            shipping=store,
+            models=self.models,
+        )
         reads_here(reconciler)
         tools = reconciler._tools
         loader = cast(TrialLoader, Loader(tools.loader, self.plans))

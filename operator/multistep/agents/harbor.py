@@ -13,7 +13,8 @@ from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
-from multistep.engine.operations import Admit, Dismiss, HostCall, Script
+from multistep.engine.model_access import ModelFailure, report
+from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, at_timeout, failed
@@ -56,10 +57,33 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     called = yield from _call(scope, "step", step.agent_user, request, step.agent_timeout)
     run.timed(AGENT, called.record)
     run.usage, run.metadata = called.outcome.usage, called.outcome.metadata
+    if hosted.spec.uses_gateway:
+        found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)))
+        run.usage = found.usage or run.usage
+        if found.failure is not None and (refused := _lost_by_provider(run, hosted, found.failure)) is not None:
+            return refused
     if called.result is not None and (ended := timed_out(step, called.result) or out_of_memory(called.result)):
         return ended
     error = called.outcome.error
     return None if error is None else StepException(error.type, error.message, AGENT)
+
+
+def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) -> StepException | None:
+    """Record an attempt that has no result, as the provider ended the step's last request; return the exception for a budget."""
+    if failure.kind == "Budget":
+        return StepException("BudgetExceededError", failure.message, AGENT)
+    if failure.kind == "Provider":
+        run.lost = AttemptLost("ProviderFailed", failure.message)
+    else:
+        run.lost = AttemptLost("ModelAccessDenied", f"{failure.message}; {_keys(hosted)}", final=True)
+    return None
+
+
+def _keys(hosted: HostedAgent) -> str:
+    """Return where the keys are, for the message about a key or a model that the provider rejects."""
+    refs = [each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from]
+    places = [f"key {ref.key!r} of Secret {ref.name!r}" for ref in refs if ref]
+    return f"check spec.agent.model ({hosted.spec.model}) and {' and '.join(places) or 'spec.agent.credentials'}"
 
 
 def _setup_error(called: _Called, timeout: float | None) -> StepException | None:
@@ -85,7 +109,8 @@ def _call(
     record = yield Admit(admission, user, root=root)
     if (fault := failed(record)) is not None:
         return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
-    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, timeout)
+    access = (scope.step.name if scope.step else "-") if _hosted(scope).spec.uses_gateway else ""
+    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, timeout, access)
     result = PhaseResult.from_record(record)
     yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=result.timed_out)
     return _Called(record, host_outcome.read(result), result)
@@ -109,7 +134,9 @@ def _agent(hosted: HostedAgent) -> dict[str, Any]:
 
 
 def _variables(scope: Scope) -> dict[str, str]:
-    return {**_hosted(scope).credentials, **scope.plan.agent_env}
+    """Return the agent's variables. Those with keys are the driver's to set where the agent uses the gateway."""
+    hosted = _hosted(scope)
+    return {**({} if hosted.spec.uses_gateway else hosted.credentials), **scope.plan.agent_env}
 
 
 def _hosted(scope: Scope) -> HostedAgent:

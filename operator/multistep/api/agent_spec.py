@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from multistep.api import harbor_agents
+from multistep.api import harbor_agents, providers
 from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
 
 BUILT_IN: Final = ("oracle", "nop", "command")
@@ -46,6 +46,9 @@ class AgentSpec(Model):
     """Options of the agent: keyword arguments of its class, as in Harbor's kwargs."""
     credentials: EnvVars = []
     """Variables with the provider's keys, such as ANTHROPIC_API_KEY."""
+    access: Literal["Gateway", "Direct"] = "Gateway"
+    """Gateway: the agent calls the model gateway, which alone has the provider's key and counts tokens. Direct: it calls the
+    provider, its processes have the key, and its own count is used."""
     base_url: Annotated[str | None, Field(alias="baseURL", pattern=r"^https?://", max_length=2048)] = None
     """URL of the model's API, if it is not the provider's own."""
     preinstalled: bool = False
@@ -74,6 +77,11 @@ class AgentSpec(Model):
         return self.name or (self.import_path or "").rpartition(":")[2]
 
     @property
+    def uses_gateway(self) -> bool:
+        """Whether the agent calls the model gateway."""
+        return self.access == "Gateway" and bool(self.credentials)
+
+    @property
     def may_resume(self) -> bool:
         """Whether the agent may be able to resume a trajectory. The agent host knows for an agent without a name."""
         return self.import_path is not None or self.name in harbor_agents.RESUMING
@@ -92,4 +100,16 @@ class AgentSpec(Model):
             if getattr(self, field):
                 alias = type(self).model_fields[field].alias or field
                 raise ValueError(f"{alias} is not allowed: the {self.name} agent uses no model")
+        return self
+
+    @model_validator(mode="after")
+    def _gateway_knows_the_provider(self) -> Self:
+        if not self.uses_gateway:
+            return self
+        if self.name in harbor_agents.DIRECT:
+            raise ValueError(f"access must be Direct: {self.name} takes no base URL, so it cannot use the model gateway")
+        for each in self.credentials:
+            if each.name not in providers.BY_KEY_VARIABLE:
+                known = ", ".join(providers.BY_KEY_VARIABLE)
+                raise ValueError(f"credentials: the model gateway does not know {each.name}, only {known}; access Direct takes any")
         return self

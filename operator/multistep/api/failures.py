@@ -95,6 +95,11 @@ WAITING = (
         "a NetworkPolicy of the pod's name exists and does not belong to the trial",
         f"when it is deleted; {NO_HURRY}",
     ),
+    Waiting(
+        "GatewayUnavailable",
+        "the model gateway does not answer the operator, which needs the usage of a step or has to give it a key",
+        f"when the gateway answers; retried every 10 s; {NO_HURRY}",
+    ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
         "Unschedulable",
@@ -175,6 +180,12 @@ ATTEMPTS = (
         "Infrastructure",
         "the setup of an agent of Harbor failed or reached its timeout, for example because a program could not be downloaded",
         "read the message; use an image that holds the agent's program (`spec.agent.preinstalled`)",
+    ),
+    Failure(
+        "ProviderFailed",
+        "Provider",
+        "the model gateway saw the provider end a step's last request with an error, cut it off, or refuse it for minutes",
+        "nothing, unless it recurs; check the provider's status page and the key's rate limits",
     ),
     Failure(
         "ContainerRestarted",
@@ -274,6 +285,12 @@ FAILED = (
         "change the policy, or the rejected field in the task or `spec.environment.podTemplate`",
     ),
     Failure("PodNameTaken", "Infrastructure", "a pod of that name belongs to another owner", "delete or rename it"),
+    Failure(
+        "ModelAccessDenied",
+        "Configuration",
+        "the provider rejects the key, or does not know the model",
+        "check `spec.agent.model` and the Secret that the message names",
+    ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),
 )  # fmt: skip
@@ -289,6 +306,7 @@ EXCEPTIONS = (
     Failure("AgentTimeoutError", None, "the agent reached its timeout", _LIMITS),
     Failure("NonZeroAgentExitCodeError", None, "the agent's command failed", "read its output in the results"),
     Failure("AgentSetupTimeoutError", "Agent", "the setup of the user's own agent class reached its timeout", _LIMITS),
+    Failure("BudgetExceededError", "Agent", "the agent's model requests reached a limit of tokens or cost", "raise the limit"),
     Failure("AgentHostError", "Agent", "the agent's class ended the agent host, or returned no valid outcome", "read the message"),
     Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),
     Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),

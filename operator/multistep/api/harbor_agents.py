@@ -81,6 +81,10 @@ RESUMING: Final = frozenset(
 """Those that can resume their trajectory in the next step."""
 
 
+DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "fabric", "junie", "rovodev-cli"})
+"""Those that take no base URL, and so cannot use the model gateway."""
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return a hint with the most similar known name; "" if none is similar."""
     similar = difflib.get_close_matches(name, list(known), n=1)

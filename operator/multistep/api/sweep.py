@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -96,7 +96,7 @@ class TrialOverride(Model):
     """Merged into the template's spec: objects field by field; lists and values are replaced."""
 
 
-_CLASSES = ("Agent", "Verifier", "Task", "Infrastructure", "User")
+_CLASSES = get_args(FailureClass)
 _KNOWN_CLASSES = {
     "x-kubernetes-validations": [
         {

@@ -10,7 +10,7 @@ from pydantic import Field
 from multistep.api.model import Model
 
 Rewards = dict[str, int | float]
-FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "User"]
+FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
 
 
 class Condition(Model):
@@ -89,7 +89,7 @@ class ArtifactsSummary(Model):
 
 
 class Usage(Model):
-    """What the model requests of an agent used, as the agent counted them; unset: unknown."""
+    """What the model requests of an agent used; unset: unknown."""
 
     input_tokens: int | None = None
     """Input tokens, with the cached ones."""
@@ -98,7 +98,17 @@ class Usage(Model):
     output_tokens: int | None = None
     """Output tokens."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
-    """Cost in US dollars."""
+    """Cost in US dollars; unset if a price is unknown."""
+    requests: int | None = None
+    """Model requests; only the gateway counts them."""
+    incomplete: int | None = None
+    """Requests of which the gateway does not know the usage, as they were cut off or lost; the amounts do not contain them."""
+    held_seconds: float | None = None
+    """Seconds for which requests waited at the gateway, as the provider refused more."""
+    source: Literal["Gateway", "Agent"] = "Agent"
+    """Who counted. The gateway counts on the wire; an agent can be wrong."""
+    prices: str | None = None
+    """Table of prices that the cost is computed with."""
 
 
 class StepStatus(Model):

@@ -37,6 +37,16 @@ class AgentInfo:
     model_provider: str | None = None
 
 
+@dataclass(frozen=True)
+class AttemptLost:
+    """Why an attempt has no result although its pod runs. reason: of the attempt or the trial (api.failures). final: another
+    attempt would fail, too."""
+
+    reason: str
+    message: str
+    final: bool = False
+
+
 @dataclass
 class StepRun:
     """One step that was started. timings: phase -> (start, end or None while it runs); rewards: None without a verifier result."""
@@ -56,6 +66,7 @@ class StepRun:
     printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of its output, if no file has it
     usage: Usage | None = None  # of a hosted agent
     metadata: Mapping[str, Any] | None = None  # which the agent returned, for result.json
+    lost: AttemptLost | None = None  # the provider ended the agent's last request
 
     def fail(self, exception: StepException | None) -> None:
         """Record an exception, unless the step already has one (Harbor 0.25)."""
@@ -70,14 +81,6 @@ class StepRun:
     def durations(self) -> dict[str, float]:
         """Return the seconds per finished phase."""
         return {phase: end - start for phase, (start, end) in self.timings.items() if end is not None}
-
-
-@dataclass(frozen=True)
-class AttemptLost:
-    """Why an attempt has no result although its pod runs. reason: of the attempt (api.failures)."""
-
-    reason: str
-    message: str
 
 
 @dataclass

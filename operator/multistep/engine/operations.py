@@ -208,11 +208,33 @@ class HostCall:
     admission: str
     request: Mapping[str, Any]
     timeout: float | None = None
+    model_access: str = ""  # name of the step for which the model gateway counts; "": the agent does not use the gateway
+    where: Place = "host"
+
+
+@dataclass(frozen=True)
+class CloseModelAccess:
+    """Block a step's token at the model gateway, and record the usage that the gateway counted (engine.model_access)."""
+
+    id: str
+    step: str
     where: Place = "host"
 
 
 Operation: TypeAlias = (
-    Reset | Upload | Start | Healthcheck | Note | Collect | Environment | Transfer | Release | Admit | Dismiss | HostCall
+    Reset
+    | Upload
+    | Start
+    | Healthcheck
+    | Note
+    | Collect
+    | Environment
+    | Transfer
+    | Release
+    | Admit
+    | Dismiss
+    | HostCall
+    | CloseModelAccess
 )
 PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits for the end
 

@@ -73,6 +73,9 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
             journal.steps.append(run)
             here = replace(scope, step=step)
             yield from _step(here, step, run, agent, verified=verified)
+            journal.lost = run.lost
+            if run.lost is not None:
+                return
             journal.completed_at = run.completed_at
             if scope.plan.hosted is not None and scope.plan.hosted.resume:
                 run.usage, counted = since(run.usage, counted), run.usage or counted
@@ -126,6 +129,8 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
     if run.exception is None:
         run.phase = AGENT
         run.fail((yield from _run_agent(scope, step, run, agent)))
+        if run.lost is not None:
+            return
         yield from _collect_hooks(scope, step, run)
         yield from _verify_and_collect(scope, step, run)
     record = yield Note(scope.id("end"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from multistep.api.agent_spec import AgentSpec
 from multistep.errors import InvalidSpec
 from multistep.settings import Settings
 
@@ -14,11 +15,13 @@ CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 _STATE: Final = "multistep-host"
 
 
-def container(settings: Settings, runner_volume: str) -> dict[str, Any]:
-    """Return the container. It has no credentials of the pod, cannot write to its image, and runs as the image's own user.
+def container(agent: AgentSpec, settings: Settings, runner_volume: str) -> dict[str, Any]:
+    """Return the container. It has no credentials of the pod, cannot write to its image, and does not run as root.
 
-    Raises InvalidSpec if the operator has no image for it.
+    Raises InvalidSpec if the operator has no image for it, or no gateway for its agent.
     """
+    if agent.uses_gateway and not settings.gateway_url:
+        raise InvalidSpec("spec.agent.access: Gateway needs the chart's model gateway (gateway.enabled); use Direct without one")
     if not settings.agent_host_image:
         raise InvalidSpec("spec.agent: agents of Harbor need the chart's setting agentHostImage, which is not set")
     policy = settings.operator_image_pull_policy

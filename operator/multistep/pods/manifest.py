@@ -113,7 +113,10 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
-            "containers": [_container(request), *([agent_host.container(request.settings, _VOLUME)] if request.hosted else [])],
+            "containers": [
+                _container(request),
+                *([agent_host.container(trial.spec.agent, request.settings, _VOLUME)] if request.hosted else []),
+            ],
             **_runner_parts(request),
         },
     }

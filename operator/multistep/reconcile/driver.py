@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from multistep.api.records import Hello, Record
@@ -14,7 +14,18 @@ from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Collect, Environment, HostCall, Operation, Place, Release, Source, Transfer, place_of
+from multistep.engine.operations import (
+    CloseModelAccess,
+    Collect,
+    Environment,
+    HostCall,
+    Operation,
+    Place,
+    Release,
+    Source,
+    Transfer,
+    place_of,
+)
 from multistep.engine.plan import StepPlan, isolation
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
@@ -26,6 +37,7 @@ from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
+from multistep.reconcile.model_gateway import ModelAccess
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
 from multistep.runner_client.perform import call_host, perform, upload
 from multistep.runner_client.session import Session
@@ -140,7 +152,9 @@ class Driver:
         shipping: Shipping | None = None,
         *,
         sessions_queued: Callable[[], bool] = lambda: False,
+        models: ModelAccess | None = None,
     ) -> None:
+        self._models = models
         self._cluster = cluster
         self._sessions_queued = sessions_queued
         self._direct = None
@@ -279,9 +293,20 @@ class Driver:
             case Release():
                 return await self._release(drive, session, operation)
             case HostCall():
-                admission = drive.records[operation.admission]
-                return await call_host(session, operation, admission, self._wait_seconds(drive, operation.id))
+                return await self._call_host(drive, session, operation)
+            case CloseModelAccess():
+                assert self._models is not None  # pods.agent_host refuses such a trial
+                return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
+
+    async def _call_host(self, drive: _Drive, session: Session, call: HostCall) -> Record:
+        hosted, variables = drive.loaded.plan.hosted, call.request.get("env", {})
+        if hosted is not None and call.model_access:
+            assert self._models is not None  # pods.agent_host refuses such a trial
+            variables = {**await self._models.variables(drive.trial, hosted, call), **variables}
+        admission = drive.records[call.admission]
+        call = replace(call, request={**call.request, "env": variables})
+        return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
     async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
         """Store the files, then note it at the runner. Idempotent: a repeated collection replaces the first."""

@@ -23,6 +23,7 @@ from multistep.reconcile.driver import Driver
 from multistep.reconcile.event_filter import PodEvent
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.finisher import Finisher
+from multistep.reconcile.model_gateway import ModelAccess
 from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
@@ -55,6 +56,7 @@ class Reconciler:
     wake: Wake = lambda _: None
     ended: Callable[[MultiStepTrial], object] = lambda _: None
     shipping: Shipping | None = None
+    models: ModelAccess | None = None
 
     def __post_init__(self) -> None:
         enforced = self.settings.network_policy_enforced
@@ -79,6 +81,7 @@ class Reconciler:
                 self.metrics,
                 self.shipping,
                 sessions_queued=lambda: self.execs.waiting > 0,
+                models=self.models,
             ),
             finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,
@@ -90,6 +93,7 @@ class Reconciler:
             starts=self.starts,
             quotas=self.quotas,
             execs=self.execs,
+            models=self.models,
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:

@@ -21,6 +21,7 @@ from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.finisher import Finisher
+from multistep.reconcile.model_gateway import ModelAccess
 from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
@@ -54,6 +55,7 @@ class Tools:
     starts: PodStarts
     quotas: Quotas
     execs: ConcurrencyLimit
+    models: ModelAccess | None
 
 
 class TrialContext(ABC):

@@ -10,10 +10,11 @@ from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_trial
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
-from multistep.engine.journal import Journal
+from multistep.engine.journal import AttemptLost, Journal
 from multistep.errors import (
     ContradictoryRecords,
     ExecKilled,
+    GatewayUnavailable,
     InvalidSpec,
     InvalidTask,
     NoCommonProtocol,
@@ -44,6 +45,7 @@ from multistep.reconcile.trial_pods import former
 
 TASK_GRACE_SECONDS = 5.0  # `multistep run` creates the ConfigMap and Secret after the trial, which owns them
 MAX_POLL_SECONDS = 3600.0
+GATEWAY_RETRY_SECONDS = 10.0
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
 
@@ -183,6 +185,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
     async def _drive(self) -> Result:
         """Continue in exec sessions with the pods; open none while a phase runs and no result waits (both pods are ready)."""
         assert self._pod is not None
+        if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
+            self._t.models.remember(hosted)
         hint = self._t.hints.of(self._key, self._pod.uid)
         quiet = hint.quiet_until - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
@@ -200,12 +204,15 @@ class TrialReconcile(TrialCreation, TrialEnding):
             left = await self._run_session(self._t.driver.drive(self._trial, self._loaded_now, agent, both_pods, hooks), hint)
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
+        except GatewayUnavailable as error:
+            return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)
         finally:
             self._t.execs.release(self._key)
         if not isinstance(left, Progressed):
             return await self._end_drive(left)
-        if left.journal.lost is not None:
-            return await self._end_failed_attempt(decisions.FailAttempt(left.journal.lost.reason, left.journal.lost.message))
+        if (lost := left.journal.lost) is not None:
+            await self._write_running(left.journal)  # the attempt's steps, with what they used
+            return await self._act(decisions.Fail(lost.reason, lost.message) if lost.final else _failed_attempt(lost))
         if left.journal.finished:
             return await self._finish(left.journal)
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
@@ -246,6 +253,10 @@ class TrialReconcile(TrialCreation, TrialEnding):
 
     async def _write_progress(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
+
+
+def _failed_attempt(lost: AttemptLost) -> decisions.FailAttempt:
+    return decisions.FailAttempt(lost.reason, lost.message)
 
 
 def _violation_reason(error: PodError) -> ViolationReason | None:

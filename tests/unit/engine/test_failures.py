@@ -48,7 +48,7 @@ def test_a_reason_has_one_row_in_its_table() -> None:
 
 
 def test_only_outside_causes_are_tried_again() -> None:
-    assert {row.failure_class for row in ATTEMPTS if row.reason != SUSPENDED} == {"Infrastructure"}
+    assert {row.failure_class for row in ATTEMPTS if row.reason != SUSPENDED} == {"Infrastructure", "Provider"}
 
 
 @pytest.mark.parametrize(

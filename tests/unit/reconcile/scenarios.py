@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import Json
 from tests.support.played import outcome, rewarded
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
@@ -70,8 +71,33 @@ HOSTED_OPTIONS: Mapping[str, Any] = {
     },
 }
 
+KEY_OF = {"name": "OPENAI_API_KEY", "value": "sk"}
+WITH_GATEWAY: Json = {"agent": {"name": "terminus-2", "model": "openai/m", "credentials": [KEY_OF]}}
+GATEWAY_SETTINGS = {"agent_host_image": "agent-host", "gateway_url": "http://gateway"}
+
+
+def _gateway(**reports: Any) -> Any:
+    return {
+        "trial": _trial(**WITH_GATEWAY, infrastructureRetries=1),
+        **HOSTED_OPTIONS,
+        "settings": GATEWAY_SETTINGS,
+        "models": FakeModels({each[1:].replace("_", "/"): report for each, report in reports.items()}),
+    }
+
 
 SCENARIOS = {
+    "an agent of Harbor with the model gateway": Scenario(
+        _gateway(_1_a=counted((100, 10, 5)), _1_b=counted((50, 0, 1))), reward=0.75, living=True
+    ),
+    "the provider failed once": Scenario(
+        _gateway(_1_b=failed("Provider"), _2_a=counted((1, 0, 1))), reward=0.75, attempts=("ProviderFailed",), living=True
+    ),
+    "the provider failed too often": Scenario(
+        _gateway(_1_a=failed("Provider"), _2_b=failed("Provider")),
+        ("Failed", "ProviderFailed"),
+        attempts=("ProviderFailed", "ProviderFailed"),
+    ),
+    "the provider rejects the key": Scenario(_gateway(_1_a=failed("Configuration", "401")), ("Failed", "ModelAccessDenied")),
     "an agent of Harbor": Scenario({"trial": _trial(**HOSTED), **HOSTED_OPTIONS}, reward=0.75, living=True, fully=True),
     "an agent of Harbor whose setup fails": Scenario(
         {

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from multistep.kube.protocols import ExecStream
 from multistep.pods import agent_host
+from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import DEFAULTS, FakeRunner
 from tests.support.played import outcome
 from tests.support.world import World, manifest
-from tests.unit.reconcile.scenarios import HOSTED, HOSTED_OPTIONS
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, WITH_GATEWAY
 
 
 def containers(world: World) -> list[str]:
@@ -67,3 +68,52 @@ async def test_records_of_the_agent_host_are_not_believed_from_the_environment()
     world.cluster.open_exec = open_exec  # type: ignore[method-assign]
     await world.run(until=lambda: host.starts["1/a/host/agent"])
     assert host.starts["1/a/host/agent"] == 1
+
+
+async def test_with_the_gateway_the_key_is_in_no_request_and_the_usage_is_the_wires() -> None:
+    models = FakeModels({"1/a": counted((100, 10, 5)), "1/b": counted((50, 0, 1), incomplete=2)})
+    world = World(trial=manifest(WITH_GATEWAY), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
+    await world.run()
+    sent = [each["stdin"] for each in world.runner.requests if "stdin" in each]
+    assert len(sent) == 4 and not any('"sk"' in each for each in sent)
+    assert '"OPENAI_API_KEY": "token of b"' in sent[2] and "http://gateway/openai/v1" in sent[2]
+    assert models.closed == ["1/a", "1/b", "1/c"]
+    used = [each.usage for each in world.status.steps]
+    assert [each and (each.input_tokens, each.source) for each in used] == [(100, "Gateway"), (50, "Gateway"), None]
+    assert used[1] is not None and used[1].incomplete == 2
+
+
+async def test_a_trial_waits_for_a_gateway_that_does_not_answer() -> None:
+    models = FakeModels(down=3)
+    world = World(trial=manifest(WITH_GATEWAY), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
+    await world.run(until=lambda: models.down < 3)
+    assert [each.reason for each in world.status.conditions if each.type == "Reconciling"] == ["GatewayUnavailable"]
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.attempts == []
+
+
+async def test_without_a_gateway_the_trial_says_how_to_do_without() -> None:
+    world = World(trial=manifest(WITH_GATEWAY), settings=HOSTED_OPTIONS["settings"])
+    await world.run()
+    assert world.condition[:2] == ("Failed", "InvalidSpec") and "use Direct without one" in world.condition[2]
+
+
+async def test_a_rejected_key_is_told_at_once_with_secret_and_key() -> None:
+    key = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}
+    models = FakeModels({"1/a": failed("Configuration", "the provider answered 401")})
+    spec = {"agent": {**WITH_GATEWAY["agent"], "credentials": [key]}}
+    world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
+    world.cluster.put({"kind": "Secret", "metadata": {"name": "keys", "namespace": "default"}, "data": {"openai": "c2s="}})
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ModelAccessDenied"), world.condition
+    assert "401" in world.condition[2] and "key 'openai' of Secret 'keys'" in world.condition[2]
+    assert world.status.failure is not None and world.status.failure.class_ == "Configuration"
+
+
+async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> None:
+    models = FakeModels({"1/a": failed("Provider"), "2/a": failed("Provider")})
+    spec = {**WITH_GATEWAY, "infrastructureRetries": 1}
+    world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
+    await world.run()
+    failure = world.status.failure
+    assert failure is not None and (failure.class_, failure.score, world.status.rewards) == ("Provider", None, None)

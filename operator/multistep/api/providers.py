@@ -1,0 +1,29 @@
+"""The providers whose APIs the model gateway passes through, and the variables by which agents find key and URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+ProviderName = Literal["anthropic", "openai", "gemini"]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A provider. key_variables, url_variables: names in the agents' environment; path: of its base URL at the gateway."""
+
+    name: ProviderName
+    key_variables: tuple[str, ...]
+    url_variables: tuple[str, ...]
+    path: str
+
+
+PROVIDERS: Final = (
+    Provider("anthropic", ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), "/anthropic"),
+    Provider("openai", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "/openai/v1"),
+    Provider("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"), "/gemini"),
+)
+
+BY_KEY_VARIABLE: Final[Mapping[str, Provider]] = {name: each for each in PROVIDERS for name in each.key_variables}
+"""Provider by the name of the variable with its key."""

@@ -1,0 +1,56 @@
+"""What the model gateway reports of a step: its usage, and whether provider, configuration or budget ended its last request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from multistep.api.records import Fields, Record
+from multistep.api.trial_status import Usage
+
+FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget"]
+
+
+@dataclass(frozen=True)
+class ModelFailure:
+    """Why the step's last model request failed, by the gateway's evidence. What an agent prints is none."""
+
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """The gateway's report. usage: None if it knows no request of the step."""
+
+    usage: Usage | None = None
+    failure: ModelFailure | None = None
+
+
+def report(record: Record) -> ModelReport:
+    """Return the report in the record of a CloseModelAccess. Raises RunnerError (code Protocol)."""
+    fields = Fields(record.result, f"result of {record.id}")
+    usage, failure = fields.optional_mapping("usage"), fields.optional_mapping("failure")
+    return ModelReport(
+        usage=None if usage is None else _usage(Fields(usage, "usage")),
+        failure=None if failure is None else _failure(Fields(failure, "failure")),
+    )
+
+
+def _usage(fields: Fields) -> Usage:
+    return Usage(
+        input_tokens=fields.optional_integer("inputTokens"),
+        cached_tokens=fields.optional_integer("cachedTokens"),
+        output_tokens=fields.optional_integer("outputTokens"),
+        cost_usd=fields.optional_number("costUSD"),
+        requests=fields.optional_integer("requests"),
+        incomplete=fields.optional_integer("incomplete"),
+        held_seconds=fields.optional_number("heldSeconds"),
+        source="Gateway",
+        prices=fields.optional_text("priceTable", 200),
+    )
+
+
+def _failure(fields: Fields) -> ModelFailure:
+    kinds: dict[str, FailureKind] = {each: each for each in get_args(FailureKind)}
+    return ModelFailure(kinds[fields.one_of("kind", set(kinds))], fields.text("message", 2000))

@@ -1,0 +1,137 @@
+"""The operator's use of the model gateway: keys, tokens of steps, and their usage.
+
+Memory holds the providers' keys of trials that this process has reconciled, for a gateway that has restarted; a new operator
+reconciles every trial once, and so knows them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import aiohttp
+from pydantic import SecretStr, ValidationError
+
+from multistep.api.labels import SWEEP
+from multistep.api.providers import BY_KEY_VARIABLE, Provider
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.hosted_agent import HostedAgent
+from multistep.engine.operations import HostCall
+from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, StepUnknownToGateway
+from multistep.gateway.client import GatewayAdmin, step_token
+from multistep.gateway.credentials import Credential
+from multistep.gateway.tokens import SigningKey, StepClaims, StepKey
+
+ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token; the other files are signing keys
+GRACE_SECONDS: Final = 3600.0  # that a token outlives the agent's timeout
+LONGEST_SECONDS: Final = 7 * 86400.0  # of a token for an agent without a timeout
+RENEW_SECONDS: Final = 5.0  # period in which the gateway is asked for keys that it lacks
+
+
+class ModelAccess(Protocol):
+    """What a reconcile needs of the model gateway."""
+
+    def remember(self, hosted: HostedAgent) -> object:
+        """Keep an active trial's keys, for a gateway that restarts."""
+
+    async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
+        """Return the agent's variables with URLs and a token for the call's step. Raises GatewayUnavailable."""
+
+    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
+        """Block the step's token, and return the data of engine.model_access.report. Raises GatewayUnavailable."""
+
+
+class ModelGateway:
+    """The model gateway of the chart. url: for agents; clock: seconds since the epoch."""
+
+    def __init__(self, admin: GatewayAdmin, url: str, signing: SigningKey, clock: Callable[[], float] = time.time) -> None:
+        self._admin, self._url, self._signing, self._clock = admin, url.rstrip("/"), signing, clock
+        self._known: dict[str, Credential] = {}
+
+    async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
+        """Register the keys, and return the agent's variables with a token in place of each key."""
+        found: dict[str, str] = {}
+        for id, (name, provider, credential) in self.remember(hosted).items():
+            await self._register(id, credential)
+            found[name] = step_token(self._claims(trial, call, id), self._signing)
+            found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
+        return found
+
+    async def _register(self, id: str, credential: Credential) -> None:
+        try:
+            await self._admin.register(id, credential)
+        except GatewayUnavailable:
+            raise
+        except GatewayError as error:
+            raise InvalidSpec(f"spec.agent: {error}") from None
+
+    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
+        """Return usage and failure of a step; both are absent if it made no request."""
+        key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), _segment(step), "agent")
+        try:
+            usage = await self._admin.close(key)
+        except StepUnknownToGateway:
+            return {}
+        document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure"})
+        failure = usage.last_failure
+        return {"usage": document, "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]}}
+
+    def remember(self, hosted: HostedAgent) -> Mapping[str, tuple[str, Provider, Credential]]:
+        """Return variable, provider and credential by the credential's id, and keep them for a restart of the gateway.
+
+        Raises InvalidSpec for a key that no header can have.
+        """
+        found = {}
+        for name, key in hosted.credentials.items():
+            provider = BY_KEY_VARIABLE[name]  # api.agent_spec rejects other names
+            try:
+                credential = Credential(provider=provider.name, key=SecretStr(key.strip()), base_url=hosted.spec.base_url)
+            except ValidationError as error:
+                raise InvalidSpec(f"spec.agent.credentials[{name}]: {error.errors()[0]['msg']}") from None
+            found[self._id(credential)] = (name, provider, credential)
+        self._known |= {id: credential for id, (_, _, credential) in found.items()}
+        return found
+
+    async def renew(self) -> None:
+        """Register the keys that the gateway lacks, as it has restarted. Raises GatewayError."""
+        for id in await self._admin.wanted():
+            if (credential := self._known.get(id)) is not None:
+                await self._admin.register(id, credential)
+
+    def _id(self, credential: Credential) -> str:
+        """Return the id of a key, which tells nothing about it: the same for all trials with it, as they share its rate limits."""
+        text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
+        return hmac.new(self._signing.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def _claims(self, trial: MultiStepTrial, call: HostCall, credential: str) -> StepClaims:
+        metadata, sweep = trial.metadata, trial.metadata.labels.get(SWEEP, "")
+        seconds = min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS)
+        step = _segment(call.model_access)
+        return StepClaims(
+            sub=str(StepKey(metadata.uid, str(trial.status.attempt or 1), step, "agent")),
+            trial=metadata.name,
+            attempt=trial.status.attempt or 1,
+            step=step,
+            sweep=f"{metadata.namespace}/{sweep}" if sweep else "",
+            namespace=metadata.namespace,
+            agent=trial.spec.agent.label,
+            credential=credential,
+            exp=int(self._clock() + seconds),
+        )
+
+
+def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: Path) -> ModelGateway:
+    """Return the gateway. secret_dir: mounted Secret with signing keys, of which the last by name is used, and the admin token."""
+    keys = sorted(each for each in secret_dir.iterdir() if each.is_file() and each.name != ADMIN_TOKEN)
+    signing = SigningKey(keys[-1].name, keys[-1].read_bytes().strip())
+    token = (secret_dir / ADMIN_TOKEN).read_text().strip()
+    return ModelGateway(GatewayAdmin(http, admin_url, token), url, signing)
+
+
+def _segment(step: str) -> str:
+    """Return a step's name as a part of a key, which has no slash."""
+    return step.replace("/", "-")

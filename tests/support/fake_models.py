@@ -1,0 +1,50 @@
+"""A model gateway in memory: it answers with scripted reports, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.hosted_agent import HostedAgent
+from multistep.engine.operations import HostCall
+from multistep.errors import GatewayUnavailable
+
+
+def counted(tokens: tuple[int, int, int], **usage: Any) -> dict[str, Any]:
+    """Return a report with these numbers of input, cached and output tokens."""
+    names = ("inputTokens", "cachedTokens", "outputTokens")
+    amounts = dict(zip(names, tokens, strict=True))
+    return {"usage": {**amounts, "requests": 1, "incomplete": 0, "heldSeconds": 0.0, "costUSD": 0.25, "priceTable": "t", **usage}}
+
+
+def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
+    return {**counted((1, 0, 0)), "failure": {"kind": kind, "message": message}}
+
+
+@dataclass
+class FakeModels:
+    """reports: by "ATTEMPT/STEP". down: how many of the next calls find no gateway."""
+
+    reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    down: int = 0
+    closed: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+
+    def remember(self, hosted: HostedAgent) -> None:
+        self.known += hosted.credentials
+
+    async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
+        self._answer()
+        return {**dict.fromkeys(hosted.credentials, f"token of {call.model_access}"), "OPENAI_BASE_URL": "http://gateway/openai/v1"}
+
+    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
+        self._answer()
+        self.closed.append(f"{trial.status.attempt}/{step}")
+        return self.reports.get(self.closed[-1], {})
+
+    def _answer(self) -> None:
+        if self.down:
+            self.down -= 1
+            raise GatewayUnavailable("the model gateway at http://gateway did not answer")
