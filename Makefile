@@ -15,7 +15,7 @@ test-long:    ## the end-to-end tests that take so long that `test` leaves them 
 test-all: test test-long  ## everything that CI checks: test, then test-long
 cluster:      ## start the cluster or use the one that runs; prints `export KUBECONFIG=...`
 cluster-down: ## stop the cluster and remove it
-image:        ## build the operator's image if it changed; prints its name
+image:        ## build the images of the operator and the agent host if they changed; prints their names
 deploy:       ## cluster, image, and the operator in it, installed by the chart
 run:          ## the operator on this machine instead of in the cluster, for development
 bench:        ## measure throughput and latency

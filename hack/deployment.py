@@ -80,12 +80,13 @@ def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
     """Install this checkout's operator, wait until it is ready, and return the cluster. variables: environment variables."""
     cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
-        name = image.ensure(cluster.target)
-        image.deliver(cluster.target, name)
+        operator, agent_host = (image.ensure(cluster.target, each) for each in (image.OPERATOR, image.AGENT_HOST))
+        for name in (operator, agent_host):
+            image.deliver(cluster.target, name)
         program = str(helm())
         with stage("operator (helm upgrade --install)"):
             _clear_interrupted(cluster, program)
-            _install(cluster, program, name)
+            _install(cluster, program, operator, agent_host)
     return cluster
 
 
@@ -109,10 +110,11 @@ def ensure_namespace(cluster: Cluster) -> None:
         cluster.run_kubectl("create", "namespace", NAMESPACE)
 
 
-def _install(cluster: Cluster, program: str, name: str) -> None:
+def _install(cluster: Cluster, program: str, name: str, agent_host: str) -> None:
     repository, _, tag = name.rpartition(":")
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
-    values = ["--set", f"image.repository={repository},image.tag={tag}", "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
+    images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host}"
+    values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
     if isinstance(cluster.target, targets.Local):  # the tests' registries and servers on its node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}"]

@@ -1,8 +1,9 @@
-"""Build and load the operator's image. Its tag is a digest of its inputs, so only changes cause a build."""
+"""Build and load the images of the operator and the agent host. A tag is a digest of the inputs, so only changes cause a build."""
 
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from hack.places import ROOT, cached, digest_of, files_below
@@ -15,30 +16,66 @@ from localkube.images import Build
 
 _RUNNER = ROOT / "runner"
 _LOCAL_REPOSITORY = "localhost/multistep-operator"
-_INPUTS = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements/operator.lock", "hack/tools.lock", "operator")
 _KEPT_IMAGES = 3
 
 
-def repository() -> str:
-    """Return the image's repository; IMAGE_REPOSITORY sets it for a cluster that pulls from a registry."""
-    return os.environ.get("IMAGE_REPOSITORY") or _LOCAL_REPOSITORY
+@dataclass(frozen=True)
+class Image:
+    """An image of ours. suffix: of its repository, after IMAGE_REPOSITORY. inputs: files and directories it is built from."""
+
+    local_repository: str
+    suffix: str
+    dockerfile: str
+    inputs: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    has_runner: bool = False
 
 
-def tag() -> str:
+_COMMON_INPUTS = (".dockerignore", "hack/tools.lock", "localkube/python.Dockerfile")
+OPERATOR = Image(
+    _LOCAL_REPOSITORY,
+    "",
+    "Dockerfile",
+    (*_COMMON_INPUTS, "Dockerfile", "pyproject.toml", "requirements/operator.lock", "operator"),
+    ("RUNNER=prebuilt",),
+    has_runner=True,
+)
+_HOST_INPUTS = ("Dockerfile", "pyproject.toml", "requirements/host.lock", "multistep_host")
+AGENT_HOST = Image(
+    "localhost/multistep-agent-host",
+    "-agent-host",
+    "agent-host/Dockerfile",
+    (*_COMMON_INPUTS, *(f"agent-host/{name}" for name in _HOST_INPUTS)),
+)
+
+
+def repository(image: Image = OPERATOR) -> str:
+    """Return the image's repository; IMAGE_REPOSITORY sets the operator's for a cluster that pulls from a registry."""
+    chosen = os.environ.get("IMAGE_REPOSITORY")
+    return f"{chosen}{image.suffix}" if chosen else image.local_repository
+
+
+def tag(image: Image = OPERATOR) -> str:
     """Return the image's tag, which changes with every input of the image."""
-    inputs = files_below(*(ROOT / name for name in _INPUTS), ROOT / "localkube" / "python.Dockerfile")
-    return f"dev-{digest_of(inputs, _runner_digest())}"
+    inputs = files_below(*(ROOT / name for name in image.inputs))
+    return f"dev-{digest_of(inputs, *([_runner_digest()] if image.has_runner else []))}"
 
 
-def ensure(target: targets.Target) -> str:
+def name_of(image: Image) -> str:
+    """Return the image's name with its tag."""
+    return f"{repository(image)}:{tag(image)}"
+
+
+def ensure(target: targets.Target, image: Image = OPERATOR) -> str:
     """Build the image unless it exists, and return its name."""
-    name = f"{repository()}:{tag()}"
-    ensure_runner()
+    name = name_of(image)
+    if image.has_runner:
+        ensure_runner()
     if not _exists(target, name):
         with stage(f"image {name}"):
-            target.build(Build(name, ROOT, ROOT / "Dockerfile", ("RUNNER=prebuilt",)))
-            _tag_dev(target, name)
-            _delete_old(target)
+            target.build(Build(name, ROOT, ROOT / image.dockerfile, image.arguments))
+            _tag_dev(target, image)
+            _delete_old(target, image)
     return name
 
 
@@ -92,22 +129,24 @@ def _exists(target: targets.Target, name: str) -> bool:
     return succeeds(["docker", "image", "inspect", name])
 
 
-def _tag_dev(target: targets.Target, name: str) -> None:
-    """Add the tag `dev`, which is the default in settings.py."""
+def _tag_dev(target: targets.Target, image: Image) -> None:
+    """Add the tag `dev`, which is the operator image's default in settings.py."""
     tool = "buildah" if isinstance(target, targets.Local) else "docker"
-    capture([tool, "tag", name, f"{repository()}:dev"])
+    capture([tool, "tag", name_of(image), f"{repository(image)}:dev"])
 
 
-def _delete_old(target: targets.Target) -> None:
+def _delete_old(target: targets.Target, image: Image) -> None:
     """Delete all but the newest images; buildah lists the newest first."""
     if not isinstance(target, targets.Local):
         return
-    listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository()}"])
+    listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository(image)}"])
     digests = [name for name in listed.split() if ":dev-" in name]
     for name in digests[_KEPT_IMAGES:]:
         subprocess.run(["buildah", "rmi", name], capture_output=True, check=False)
 
 
 def main() -> None:
-    """Build the image and print its name on stdout, for scripts (`make image`)."""
-    print(ensure(targets.choose(load_config())))
+    """Build the images and print their names on stdout, for scripts (`make image`)."""
+    target = targets.choose(load_config())
+    for image in (OPERATOR, AGENT_HOST):
+        print(ensure(target, image))

@@ -35,14 +35,15 @@ def demo() -> None:
 def run() -> None:
     """Run this checkout's operator on the host until Ctrl-C."""
     cluster = deployment.ensure_cluster()
-    name = image.ensure(cluster.target)
-    image.deliver(cluster.target, name)
+    operator, agent_host = (image.ensure(cluster.target, each) for each in (image.OPERATOR, image.AGENT_HOST))
+    for name in (operator, agent_host):
+        image.deliver(cluster.target, name)
     if deployment.stop_operator(cluster):
         print_line("scaled the operator in the cluster to 0; `make deploy` restores it")
     deployment.apply_crds(cluster)
     deployment.ensure_namespace(cluster)
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
-        settings = _host_settings(name, Path(results), port)
+        settings = _host_settings(operator, agent_host, Path(results), port)
         print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the operator gets SIGINT, too; let it release its lease
@@ -80,9 +81,10 @@ def conformance() -> None:
     _run(["python", "-m", "tests.conformance", str(Path(cases).resolve())], deployment.deploy())
 
 
-def _host_settings(image_name: str, results: Path, port: int) -> dict[str, str]:
+def _host_settings(operator_image: str, agent_host_image: str, results: Path, port: int) -> dict[str, str]:
     return {
-        "MULTISTEP_OPERATOR_IMAGE": image_name,
+        "MULTISTEP_OPERATOR_IMAGE": operator_image,
+        "MULTISTEP_AGENT_HOST_IMAGE": agent_host_image,
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",

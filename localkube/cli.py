@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     _add(commands, "kubeconfig", _kubeconfig, "print the path of the kubeconfig")
     _add(commands, "load", _load, "take built images into the cluster").add_argument("image", nargs="+")
     _add_build(commands)
-    base = _add(commands, "image-base", _image_base, f"make sure of the base image {images.DEBIAN_IMAGE}")
-    base.add_argument("--python", action="store_true", help=f"and of {images.PYTHON_IMAGE}")
+    base = _add(commands, "image-base", _image_base, f"make sure of the base image {images.BOOKWORM.image}")
+    base.add_argument("--python", action="store_true", help=f"and of {images.BOOKWORM.python_image}")
     for name, run, text in (
         ("restart", _restart, "end a component and start it again"),
         ("stop", _stop, "end a component until `start` or `up`"),

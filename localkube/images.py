@@ -14,9 +14,6 @@ from localkube.containerd import Containerd, architecture
 from localkube.errors import CommandFailed, LocalkubeError
 from localkube.locking import exclusive
 
-DEBIAN_IMAGE = "localhost/debian:bookworm-slim"
-PYTHON_IMAGE = "localhost/python:3.11-slim-bookworm"
-_SUITE = "bookworm"
 _PYTHON_DOCKERFILE = Path(__file__).parent / "python.Dockerfile"
 _UNNEEDED = ("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
 _APT_SETTINGS = """\
@@ -26,6 +23,26 @@ DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };
 _CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 _CA_OF_DEBIAN = Path("/etc/ssl/certs/ca-certificates.crt")
 _CA_IN_BUILD = "/run/build-ca.crt"
+
+
+@dataclass(frozen=True)
+class Debian:
+    """A Debian release, from which base images like the official ones are built. python: the version that it has."""
+
+    suite: str
+    python: str
+
+    @property
+    def image(self) -> str:
+        return f"localhost/debian:{self.suite}-slim"
+
+    @property
+    def python_image(self) -> str:
+        return f"localhost/python:{self.python}-slim-{self.suite}"
+
+
+BOOKWORM = Debian("bookworm", "3.11")
+TRIXIE = Debian("trixie", "3.13")
 
 
 @dataclass(frozen=True)
@@ -92,34 +109,36 @@ def names_in_cluster(name: str) -> list[str]:
 def ensure_bases(config: Config, dockerfile: Path) -> None:
     """Create those of our base images that the Dockerfile names."""
     text = dockerfile.read_text() if dockerfile.exists() else ""
-    if _short(PYTHON_IMAGE) in text:
-        ensure_python(config)
-    elif _short(DEBIAN_IMAGE) in text:
-        ensure_debian(config)
+    for debian in (BOOKWORM, TRIXIE):
+        if _short(debian.python_image) in text:
+            ensure_python(config, debian)
+        elif _short(debian.image) in text:
+            ensure_debian(config, debian)
 
 
-def ensure_debian(config: Config) -> None:
-    """Create the base image that `FROM debian:bookworm-slim` uses."""
-    kept = config.paths.cache_dir / "images" / f"debian-{_SUITE}-slim-{architecture()}.tar"
-    if _image_id(DEBIAN_IMAGE):
+def ensure_debian(config: Config, debian: Debian = BOOKWORM) -> None:
+    """Create the base image that `FROM debian:SUITE-slim` uses."""
+    kept = config.paths.cache_dir / "images" / f"debian-{debian.suite}-slim-{architecture()}.tar"
+    if _image_id(debian.image):
         return
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with step(f"making {DEBIAN_IMAGE} from Debian's packages (half a minute)"):
-            _bootstrap_debian(kept)
+        with step(f"making {debian.image} from Debian's packages (half a minute)"):
+            _bootstrap_debian(debian, kept)
     _pull_archive(kept)
 
 
-def ensure_python(config: Config) -> None:
-    """Create the base image that `FROM python:3.11-slim-bookworm` uses: Debian's Python, with pip and venv."""
-    kept = config.paths.cache_dir / "images" / f"python-3.11-slim-{_SUITE}-{architecture()}.tar"
-    if _image_id(PYTHON_IMAGE):
+def ensure_python(config: Config, debian: Debian = BOOKWORM) -> None:
+    """Create the base image that `FROM python:VERSION-slim-SUITE` uses: Debian's Python, with pip and venv."""
+    kept = config.paths.cache_dir / "images" / f"python-{debian.python}-slim-{debian.suite}-{architecture()}.tar"
+    name = debian.python_image
+    if _image_id(name):
         return
     if not kept.exists():
-        ensure_debian(config)
-        with step(f"making {PYTHON_IMAGE} (half a minute)"):
-            build(config, Build(PYTHON_IMAGE, _PYTHON_DOCKERFILE.parent, _PYTHON_DOCKERFILE))
-            _push_archive(PYTHON_IMAGE, kept, PYTHON_IMAGE)
+        ensure_debian(config, debian)
+        with step(f"making {name} (half a minute)"):
+            build(config, Build(name, _PYTHON_DOCKERFILE.parent, _PYTHON_DOCKERFILE, (f"DEBIAN_IMAGE={debian.image}",)))
+            _push_archive(name, kept, name)
     _pull_archive(kept)
 
 
@@ -155,13 +174,13 @@ def _pull_archive(file: Path) -> None:
         capture(["buildah", "pull", "--quiet", f"docker-archive:{file}"])
 
 
-def _bootstrap_debian(output: Path) -> None:
+def _bootstrap_debian(debian: Debian, output: Path) -> None:
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
         root, layer = Path(directory) / "root", Path(directory) / "layer.tar"
-        capture(["debootstrap", "--variant=minbase", _SUITE, str(root)])
+        capture(["debootstrap", "--variant=minbase", debian.suite, str(root)])
         _slim(root)
         capture(["tar", "--numeric-owner", "--one-file-system", "-C", str(root), "-cf", str(layer), "."])
-        archive.write_image(output, DEBIAN_IMAGE, layer, archive.ImageConfig(command=("bash",)), architecture())
+        archive.write_image(output, debian.image, layer, archive.ImageConfig(command=("bash",)), architecture())
 
 
 def _slim(root: Path) -> None:

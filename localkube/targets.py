@@ -11,7 +11,7 @@ from localkube import cluster, health, images
 from localkube.commands import capture, print_line, stream, succeeds
 from localkube.config import Config
 from localkube.errors import LocalkubeError, Unsupported
-from localkube.images import DEBIAN_IMAGE, Build
+from localkube.images import BOOKWORM, Build
 
 _KIND_NAME = "multistep"
 _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
@@ -55,7 +55,7 @@ class Local:
         """Start the cluster and load the base image, so that pods can use it without a registry."""
         cluster.up(self.config)
         images.ensure_debian(self.config)
-        images.load(self.config, DEBIAN_IMAGE.removeprefix("localhost/"))
+        images.load(self.config, BOOKWORM.image.removeprefix("localhost/"))
 
     def down(self) -> None:
         cluster.down(self.config)
