@@ -14,10 +14,15 @@ JSON, DATA, END = b"J", b"D", b"E"
 BODY_FRAME_BYTES = 256 << 10
 _MAX_BYTES = {JSON: 8 << 20, DATA: 1 << 20, END: 8 << 20}
 _HEADER = struct.Struct(">cI")
+_CLOSED = "the environment's runner closed the connection"
 
 
 class GuestError(RuntimeError):
     """The environment's runner cannot be reached, or it answered against the protocol."""
+
+
+class TransferError(RuntimeError):
+    """A file of the environment is missing, of another kind or too large: no fault of the host."""
 
 
 class RefusedError(GuestError):
@@ -36,9 +41,16 @@ class Connection:
     writer: asyncio.StreamWriter
 
     async def send(self, kind: bytes, payload: bytes) -> None:
-        """Write a frame, and wait while the other end is slow."""
+        """Write a frame, and wait while the other end is slow.
+
+        Raises:
+            GuestError: the connection ended.
+        """
         self.writer.write(_HEADER.pack(kind, len(payload)) + payload)
-        await self.writer.drain()
+        try:
+            await self.writer.drain()
+        except ConnectionError as error:
+            raise GuestError(_CLOSED) from error
 
     async def request(self, request: Mapping[str, Any]) -> None:
         """Write a request."""
@@ -56,7 +68,7 @@ class Connection:
                 raise GuestError(f"the environment's runner sent an invalid frame: type {kind!r}, {size} bytes")
             return kind, await self.reader.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise GuestError("the environment's runner closed the connection") from error
+            raise GuestError(_CLOSED) from error
 
     async def answer(self) -> dict[str, Any]:
         """Return the answer to a request.
@@ -83,7 +95,8 @@ class Connection:
         """Read a body and pass its blocks to `write`. limit: in bytes.
 
         Raises:
-            GuestError: the body is damaged, incomplete or larger than the limit.
+            TransferError: the body is larger than the limit.
+            GuestError: it is damaged or incomplete.
         """
         digest, size = hashlib.sha256(), 0
         async for block in self._blocks():
@@ -92,7 +105,7 @@ class Connection:
                 return
             size += len(block)
             if size > limit:
-                raise GuestError(f"the download is larger than {limit} bytes, the agent host's limit")
+                raise TransferError(f"the download is larger than {limit} bytes, the agent host's limit")
             digest.update(block)
             write(block)
 

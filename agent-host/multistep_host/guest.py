@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from multistep_host.frames import DATA, JSON, Connection, GuestError, RefusedError, parse_answer
+from multistep_host.frames import DATA, JSON, Connection, GuestError, RefusedError, TransferError, parse_answer
 from multistep_host.output import BoundedOutput
 
 _HANDSHAKE_SECONDS = 10.0
@@ -106,15 +106,15 @@ class Guest:
         """Pass a tar stream of the path to `write`. kind: "file" or "directory". limit: in bytes.
 
         Raises:
-            GuestError: the path does not exist or is of another kind, the runner cannot be reached or was lost, or the stream is
-                damaged or larger than the limit.
+            TransferError: the path does not exist, is of another kind or larger than the limit.
+            GuestError: the runner cannot be reached or was lost, or the stream is damaged.
         """
         async with self._connect() as connection:
             await connection.request({"op": "download", "sources": [{"path": path}]})
             answer = await connection.answer()
             found = answer["sources"][0]["type"]
             if found != kind:
-                raise GuestError(f"{path} in the environment is {'missing' if found == 'missing' else f'no {kind}'}")
+                raise TransferError(f"{path} in the environment is {'missing' if found == 'missing' else f'no {kind}'}")
             await connection.receive_body(write, limit)
 
     @asynccontextmanager

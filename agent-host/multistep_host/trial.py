@@ -19,6 +19,7 @@ from harbor.trial.errors import AgentSetupTimeoutError, AgentTimeoutError
 
 from multistep_host import preinstalled
 from multistep_host.environment import GuestEnvironment
+from multistep_host.frames import GuestError, RefusedError
 from multistep_host.logs import AgentLogs
 from multistep_host.outcome import Outcome, error_of, host_error, outcome
 from multistep_host.phase_requests import PhaseRequest, SetupRequest, StepRequest
@@ -59,7 +60,7 @@ class TrialAgent:
                 await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup")
             except Exception as error:
                 _log.exception("the agent's setup failed")
-                return outcome(error=error_of(error), agent=self._info())
+                return outcome(error=_error(error), agent=self._info())
         return outcome(agent=self._info())
 
     async def step(self, request: StepRequest) -> Outcome:
@@ -72,7 +73,7 @@ class TrialAgent:
                 await self._work(request, context)
             except Exception as exception:
                 _log.exception("the agent's step failed")
-                error = error_of(exception)
+                error = _error(exception)
             await self._logs.exchange(self._agent, context)
         return outcome(error=error, agent=self._info(), **report(context))
 
@@ -140,6 +141,13 @@ def report(context: AgentContext) -> dict[str, Any]:
         "costUSD": context.cost_usd,
     }
     return {"usage": usage, "metadata": context.metadata, "rollout_details": bool(context.rollout_details)}
+
+
+def _error(exception: Exception) -> dict[str, str]:
+    """Return the error of a setup or step. A lost environment is a fault of the host's, not of the agent's."""
+    if isinstance(exception, GuestError) and not isinstance(exception, RefusedError):
+        return host_error(str(exception))
+    return error_of(exception)
 
 
 async def _within(seconds: float | None, work: Awaitable[None], error: type[TimeoutError], what: str) -> None:

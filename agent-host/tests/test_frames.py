@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep_host.frames import Connection, GuestError, RefusedError
+from multistep_host.frames import Connection, GuestError, RefusedError, TransferError
 from multistep_host.output import BoundedOutput
 from runner import frame
 
@@ -43,7 +43,7 @@ async def test_no_bytes_of_a_runner_raise_anything_but_a_guest_error(received: b
 
 
 async def test_a_body_over_the_limit_is_an_error() -> None:
-    with pytest.raises(GuestError, match="larger than 3 bytes"):
+    with pytest.raises(TransferError, match="larger than 3 bytes"):
         await connection(frame(b"D", b"1234"))[0].receive_body(lambda _: None, 3)
 
 

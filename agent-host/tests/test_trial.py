@@ -97,6 +97,12 @@ async def test_an_agents_error_is_harbors_and_its_logs_are_kept(make: MakeTrial,
     assert (logs / "host.txt").exists()
 
 
+async def test_a_lost_environment_is_no_error_of_the_agent(make: MakeTrial, runner: Runner) -> None:
+    wrong = {"id": "another", "token": TOKEN.hex(), "socket": runner.socket}
+    done = await make().step(step_request(runner, "true", admission=wrong))
+    assert done["error"]["type"] == "AgentHostError"
+
+
 async def test_the_agents_time_limit_raises_harbors_error(make: MakeTrial, runner: Runner) -> None:
     done = await make().step(step_request(runner, "sleep 30", timeoutSeconds=0.2))
     assert done["error"] == {"type": "AgentTimeoutError", "message": "Agent execution timed out after 0.2 seconds"}

@@ -36,13 +36,15 @@ class ChrootPython:
             inside = Path("/", copy.relative_to(self.root))
             return _in_chroot(self.root, [f"{_VENV}/bin/python", str(inside / script.name), str(inside / "directory")])
 
-    def pytest(self, project: Path) -> subprocess.CompletedProcess[str]:
-        """Run the tests of a copy of the directory."""
+    def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
+        """Run the tests of a copy of the directory, with a copy of the runner."""
         with tempfile.TemporaryDirectory(dir=self.root / "tmp") as temporary:
             copy = Path(temporary) / "project"
             shutil.copytree(project, copy)
+            shutil.copy(runner, copy / "runner")
             inside = Path("/", copy.relative_to(self.root))
-            return _in_chroot(self.root, [f"{_VENV}/bin/python", "-B", "-m", "pytest", "-q", f"--rootdir={inside}", str(inside)])
+            python = ["env", f"MULTISTEP_RUNNER={inside}/runner", f"{_VENV}/bin/python", "-B"]
+            return _in_chroot(self.root, [*python, "-m", "pytest", "-q", f"--rootdir={inside}", str(inside)])
 
 
 def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:

@@ -30,8 +30,8 @@ class Python(Protocol):
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
         """Run a script with a directory as its argument; the script only reads the directory."""
 
-    def pytest(self, project: Path) -> subprocess.CompletedProcess[str]:
-        """Run the tests of a project's directory."""
+    def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
+        """Run the tests of a project's directory, with the runner's program in MULTISTEP_RUNNER."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class HostPython:
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run([self.executable, script, directory], capture_output=True, text=True, check=False)
 
-    def pytest(self, project: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.executable, "-B", "-m", "pytest", "-q"], cwd=project, capture_output=True, text=True, check=False
-        )
+    def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"MULTISTEP_RUNNER": str(runner)}
+        command = [str(self.executable), "-B", "-m", "pytest", "-q"]
+        return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
 
 
 def harbor_python() -> Python:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from hack import image
 from multistep import __version__
-from tests.harbor.environment import harbor_python
+from multistep.api import harbor_agents
+from tests.harbor.environment import Python, harbor_python
 
 PROJECT = Path(__file__).parents[2] / "agent-host"
 
 
-def test_the_agent_hosts_tests_pass_with_the_locked_harbor(request: pytest.FixtureRequest) -> None:
+@pytest.fixture(scope="module")
+def python(request: pytest.FixtureRequest) -> Python:
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show slow installation
-        python = harbor_python()
-    done = python.pytest(PROJECT)
+        return harbor_python()
+
+
+def test_the_agent_hosts_tests_pass_with_the_locked_harbor(python: Python) -> None:
+    done = python.pytest(PROJECT, image.ensure_runner())
     summary = done.stdout.strip().rpartition("\n")[2]
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "passed" in summary and "skipped" not in summary
+
+
+def test_the_operator_knows_harbors_agents_and_what_they_can_do(python: Python) -> None:
+    done = python.run(PROJECT / "multistep_host/capabilities.py", PROJECT / "requirements")
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    runs_without_a_host = {"nop", "oracle"}
+    hosted = {name: has for name, has in found.items() if name not in runs_without_a_host}
+    assert set(harbor_agents.NAMES) == set(hosted)
+    assert {name for name, has in hosted.items() if has["resume"]} == harbor_agents.RESUMING
+    assert {name for name, has in hosted.items() if not has["baseURL"]} == harbor_agents.DIRECT
 
 
 def test_the_agent_hosts_version_is_the_operators() -> None:

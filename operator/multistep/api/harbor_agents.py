@@ -1,6 +1,6 @@
 """The agents that Harbor 0.25 registers, which the agent host runs, and what they can do.
 
-agent-host/tests compares these tables with Harbor's own classes.
+tests/harbor compares these tables with Harbor's own classes.
 """
 
 from __future__ import annotations
