@@ -45,12 +45,13 @@ class Step:
     solve: str = SOLVE_NOTHING
     test: str | None = REWARD_ONE
     setup: str | None = None
+    instruction: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
         """Return the step's files by path in the task."""
         found = {
-            "instruction.md": f"Do {self.name}.\n",
+            "instruction.md": self.instruction or f"Do {self.name}.\n",
             "solution/solve.sh": self.solve,
             "tests/test.sh": self.test,
             "workdir/setup.sh": self.setup,

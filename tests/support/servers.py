@@ -117,6 +117,16 @@ async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterat
 
 
 @asynccontextmanager
+async def model(place: Place = HERE) -> AsyncIterator[Server]:
+    """Run the scripted model server; see tests.support.fake_model."""
+    with tempfile.TemporaryDirectory(prefix="multistep-model-") as made:
+        port, directory = free_port(place), Path(made)
+        command = [sys.executable, "-m", "tests.support.fake_model", "--host", place.address, "--port", str(port)]
+        async with _running(place, command, f"{place.address}:{port}", directory / "log"):
+            yield Server(f"{place.address}:{port}", directory, directory / "log")
+
+
+@asynccontextmanager
 async def git(place: Place = HERE) -> AsyncIterator[Server]:
     """Serve bare repositories and files in ``directory`` over HTTP; see tests.support.git_server."""
     with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:

@@ -1,0 +1,118 @@
+"""Agents of Harbor in real pods, with a scripted model behind the model gateway."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.e2e.given import Given, Object, Step, condition, trial
+from tests.support import servers
+
+KEY = "sk-providers-key-of-the-tests"
+OWN = (Path(__file__).parent / "own_agent.py").read_text()
+EXISTS = '#!/bin/sh\n[ "$(cat /tmp/{0})" = {0} ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
+GATED = {"min_reward": 1.0}
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[servers.Server]:
+    async with servers.model(servers.node()) as running:
+        yield running
+
+
+def step(name: str, *commands: str) -> Step:
+    """Return a step in which the model has the agent run the commands, and then write the step's file."""
+    lines = [f"run: {each}" for each in (*commands, f"printf {name} > /tmp/{name}")]
+    instruction = "\n".join(["FAKE-MODEL", *lines, "say: done", "END", ""])
+    return Step(name, instruction=instruction, test=EXISTS.format(name), config=GATED)
+
+
+async def agent(given: Given, model: servers.Server, name: str = "gpt-5") -> dict[str, Any]:
+    """Create the objects of an own agent, and return the trial's spec for it."""
+    key = {"openai": base64.b64encode(KEY.encode()).decode()}
+    await given.applied({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": key})
+    await given.applied({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"own_agent.py": OWN}})
+    container = {
+        "name": "agent-host",
+        "env": [{"name": "PYTHONPATH", "value": "/own"}],
+        "volumeMounts": [{"name": "own", "mountPath": "/own"}],
+    }
+    pod = {"volumes": [{"name": "own", "configMap": {"name": "own"}}], "containers": [container]}
+    reference = {"secretKeyRef": {"name": "keys", "key": "openai"}}
+    return {
+        "agent": {
+            "importPath": "own_agent:OwnAgent",
+            "model": f"openai/{name}",
+            "baseURL": f"{model.url}/v1",
+            "credentials": [{"name": "OPENAI_API_KEY", "valueFrom": reference}],
+        },
+        "environment": {"image": "debian:bookworm-slim", "podTemplate": {"spec": pod}},
+    }
+
+
+async def ledger(model: servers.Server) -> list[Object]:
+    async with aiohttp.ClientSession() as session, session.get(f"{model.url}/_ledger") as response:
+        found: list[Object] = await response.json()
+        return found
+
+
+def message(found: Object) -> str:
+    failed: str = condition(found, "Failed")["message"]
+    return failed
+
+
+async def test_an_agent_completes_gated_steps_and_its_usage_is_what_the_model_charged(given: Given, model: servers.Server) -> None:
+    found = await given.ended(trial(step("one"), step("two", "true"), step("three"), **await agent(given, model)))
+    status = found["status"]
+    assert condition(found, "Complete")["status"] == "True" and status["rewards"] == {"reward": 1.0}, status
+    charged = Counter[str]()
+    for entry in await ledger(model):
+        (name,) = [each for each in ("one", "two", "three") if f"/tmp/{each}" in entry["body"]]
+        charged.update({f"{name} in": entry["input"], f"{name} out": entry["output"], f"{name} requests": 1})
+    used = {each["name"]: each["usage"] for each in status["steps"]}
+    counted = {f"{name} in": each["inputTokens"] for name, each in used.items()}
+    counted |= {f"{name} out": each["outputTokens"] for name, each in used.items()}
+    counted |= {f"{name} requests": each["requests"] for name, each in used.items()}
+    assert counted == charged and {each["source"] for each in used.values()} == {"Gateway"}
+    assert status["usage"]["inputTokens"] == sum(each["inputTokens"] for each in used.values())
+
+
+async def test_the_providers_key_is_nowhere_in_the_environment(given: Given, model: servers.Server) -> None:
+    places = "/proc/[0-9]*/environ /proc/[0-9]*/cmdline /root /tmp /run /etc /logs"
+    search = f"grep -rqsa '[{KEY[0]}]{KEY[1:]}' {places} && printf yes || printf no"
+    spec = await agent(given, model)
+    found = await given.ended(trial(step("search", f"{search} > /tmp/found"), Step("look", test=_NOT_FOUND), **spec))
+    assert found["status"]["rewards"]["reward"] == 1.0, found["status"]
+    keys = {entry["key"] for entry in await ledger(model)}
+    assert keys == {KEY}  # the gateway put it in
+
+
+_NOT_FOUND = '#!/bin/sh\n[ "$(cat /tmp/found)" = no ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
+
+
+async def test_a_provider_that_fails_is_never_a_reward_of_0(given: Given, model: servers.Server) -> None:
+    spec = await agent(given, model, "gpt-5-fail-500")
+    found = await given.ended(trial(step("one"), **spec, infrastructureRetries=1))
+    status = found["status"]
+    assert status["failure"]["class"] == "Provider" and "reward" not in status and "score" not in status["failure"], status
+    assert [each["reason"] for each in status["attempts"]] == ["ProviderFailed", "ProviderFailed"]
+
+
+async def test_a_rate_limit_is_waited_out_without_the_agent(given: Given, model: servers.Server) -> None:
+    found = await given.ended(trial(step("one"), **await agent(given, model, "gpt-5-fail-429-2")))
+    status = found["status"]
+    assert status["rewards"] == {"reward": 1.0} and status.get("attempts", []) == [], status
+    assert status["steps"][0]["usage"]["heldSeconds"] >= 1
+
+
+async def test_a_key_that_the_provider_rejects_is_named_at_once(given: Given, model: servers.Server) -> None:
+    found = await given.ended(trial(step("one"), **await agent(given, model, "gpt-5-fail-401")))
+    status = found["status"]
+    assert (status["failure"]["class"], status["failure"]["reason"]) == ("Configuration", "ModelAccessDenied"), status
+    assert "key 'openai' of Secret 'keys'" in message(found)
