@@ -15,7 +15,7 @@ from tests.e2e.given import Given, Object, Step, condition, trial
 from tests.support import servers
 
 KEY = "sk-providers-key-of-the-tests"
-OWN = (Path(__file__).parent / "own_agent.py").read_text()
+OWN = (Path(__file__).parents[2] / "examples" / "own-agent" / "own_agent.py").read_text()
 EXISTS = '#!/bin/sh\n[ "$(cat /tmp/{0})" = {0} ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
 GATED = {"min_reward": 1.0}
 

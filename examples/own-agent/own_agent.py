@@ -1,7 +1,4 @@
-"""An agent of a user's own, by import path: it asks the model for one command at a time, and runs it in the environment.
-
-Mounted into the agent host by the tests; it knows nothing of Multistep.
-"""
+"""An agent of your own, by import path: it asks the model for one command at a time, and runs it in the environment."""
 
 import asyncio
 import json
