@@ -13,7 +13,8 @@ from typing import Any
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.task_toml import TaskConfig, task_from_dict
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.engine.journal import Journal, StepRun
+from multistep.api.trial_status import Usage
+from multistep.engine.journal import AgentInfo, Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.rewards import StepException
 from multistep.store import harbor
@@ -39,6 +40,15 @@ SPEC: dict[str, Any] = {
     "verifier": {"env": [{"name": "TOKEN", "value": SECRET}], "maxTimeoutSeconds": 60},
     "artifacts": [{"source": "/app/out", "destination": "out", "exclude": ["*.log"]}],
     "extraInstructions": ["Be quick."],
+}
+HOSTED: dict[str, Any] = {
+    **SPEC,
+    "agent": {
+        "name": "claude-code",
+        "model": "anthropic/claude-sonnet-4-5",
+        "kwargs": {"max_turns": 3},
+        "credentials": [{"name": "ANTHROPIC_API_KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+    },
 }
 LAYOUT = StepLayout(instruction="do it", tests=True, test_script=True)
 
@@ -117,6 +127,22 @@ SAMPLES = (
         attempts=({"number": 1, "reason": "NodeLost", "message": "gone", "endTime": "2027-01-15T07:59:30Z"},),
     ),
     Sample("huge", journal(run(FIRST, BEGIN, rewards={"reward": 10**40, "\ud800": -1e300}), rewards={"reward": 10**40})),
+    Sample(
+        "hosted",
+        journal(
+            run(
+                FIRST,
+                BEGIN,
+                rewards={"reward": 1.0},
+                usage=Usage(input_tokens=120, cached_tokens=20, output_tokens=7, cost_usd=0.25),
+            ),
+            run(SECOND, BEGIN + 10, rewards={"reward": 1.0}, metadata={"turns": 3}),
+            rewards={"reward": 1.0},
+            agent=AgentInfo("claude-code", "2.1.197", "claude-sonnet-4-5", "anthropic"),
+            agent_setup=(BEGIN - 20, BEGIN),
+        ),
+        spec=HOSTED,
+    ),
     Sample("inline", journal(), spec={"task": {"inline": {"config": {}}}, "verifier": {"disable": True}}),
 )
 

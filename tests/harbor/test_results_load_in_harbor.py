@@ -53,6 +53,7 @@ def test_every_sample_loads_and_its_config_is_the_one_in_its_result(loaded: Load
         ("environment", None, None, "sandbox_failed"),
         ("failed", None, None, "sandbox_failed"),
         ("huge", {"reward": 10**40}, [FIRST], None),
+        ("hosted", {"reward": 1.0}, [FIRST, SECOND], None),
         ("inline", None, None, None),
     ],
 )
@@ -91,3 +92,13 @@ def test_no_secret_is_left_anywhere(jobs: Path) -> None:
     texts = {path: path.read_text() for path in jobs.rglob("*") if path.is_file()}
     assert not [path for path, text in texts.items() if SECRET in text]
     assert any("said [REDACTED]" in text for text in texts.values())
+
+
+def test_an_agents_model_and_what_it_used_are_read(loaded: Loaded) -> None:
+    result = loaded["hosted"]["result"]
+    info = {"name": "claude-code", "version": "2.1.197", "model_info": {"name": "claude-sonnet-4-5", "provider": "anthropic"}}
+    assert result["agent_info"] == info
+    used = result["step_results"][0]["agent_result"]
+    assert (used["n_input_tokens"], used["n_cache_tokens"], used["n_output_tokens"], used["cost_usd"]) == (120, 20, 7, 0.25)
+    assert result["step_results"][1]["agent_result"]["metadata"] == {"turns": 3}
+    assert result["config"]["agent"]["model_name"] == "anthropic/claude-sonnet-4-5"
