@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
+from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, Usage
 from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, outcome
 from multistep.engine.suspensions import SUSPENDED
@@ -106,6 +106,8 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
     text = brief(status) if found.phase == "Complete" else found.why
     why = f": {clean_lines(text)}" if text else ""
     lines.append(Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+    if status.usage:
+        lines.append(Text(usage_text(status.usage)))
     if status.results_store:
         lines.append(Text(stored_text(status.results_store)))
     if namespace and found.faults:
@@ -121,6 +123,21 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
     phase = step.exception.phase if step.exception else "verifier"
     chosen = f" --phase {phase}" if phase in PHASES else ""
     return f"multistep logs {name} --step {shlex.quote(clean(step.name))}{chosen} -n {namespace}"
+
+
+def usage_text(usage: Usage) -> str:
+    """Return a line with the tokens and the cost of a trial, and who counted them."""
+    parts = [
+        f"{_amount(usage.input_tokens)} input tokens ({_amount(usage.cached_tokens)} cached)",
+        f"{_amount(usage.output_tokens)} output tokens",
+        "unknown cost" if usage.cost_usd is None else f"${usage.cost_usd:.4f}",
+    ]
+    missing = f", without {usage.incomplete} requests of unknown usage" if usage.incomplete else ""
+    return f"used {', '.join(parts)}{missing}, counted by the {usage.source.lower()}"
+
+
+def _amount(tokens: int | None) -> str:
+    return "unknown" if tokens is None else f"{tokens:,}"
 
 
 def stored_text(url: str) -> str:

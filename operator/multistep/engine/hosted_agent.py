@@ -10,6 +10,7 @@ from multistep.api.agent_spec import AgentSpec
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import real_limit
+from multistep.errors import InvalidSpec
 
 SETUP_SECONDS = 360.0  # Harbor 0.25, trial: timeout of an agent's setup
 
@@ -24,6 +25,12 @@ class HostedAgent:
     credentials: Mapping[str, str] = field(default_factory=dict)
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     skills_dir: str | None = None
+
+
+def refuse_unreachable_model(agent: AgentSpec, mode: str) -> None:
+    """Raise InvalidSpec for an agent whose model cannot be reached from a task with this network_mode."""
+    if agent.uses_gateway or (agent.credentials and mode == "no-network"):
+        raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's environment.network_mode is {mode!r}")
 
 
 def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:

@@ -21,7 +21,7 @@ from multistep.api.task_toml import (
 )
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.artifacts import pass_entries
-from multistep.engine.hosted_agent import HostedAgent, hosted_agent
+from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
 from multistep.engine.network import Network, network, refuse_other
 from multistep.engine.plan_size import refuse_large
 from multistep.engine.templates import Unresolved, resolve
@@ -130,6 +130,9 @@ def make_plan(
     variables = len(env.verifier) + len(env.environment)
     refuse_large(config, steps, spec, variables)
     refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
+    limited = network("environment", config.environment, enforced=policies_enforced)
+    if limited is not None:
+        refuse_unreachable_model(spec.agent, config.environment.network_mode)
     artifacts = [each.config() for each in spec.artifacts]
     return TrialPlan(
         task_name=config.task.name if config.task else name,
@@ -147,7 +150,7 @@ def make_plan(
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
-        network=network("environment", config.environment, enforced=policies_enforced),
+        network=limited,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
     )
 

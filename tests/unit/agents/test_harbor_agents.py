@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from multistep.api.trial_status import Usage
 from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
 from multistep.engine.plan import TrialEnv, TrialPlan, isolation
 from multistep.engine.usage import since, total
+from multistep.errors import InvalidSpec
 from multistep.store import harbor
 from tests.support.fake_runner import DEFAULTS
-from tests.support.played import THREE, Played, captured, outcome, plan, play
+from tests.support.played import IMAGE, THREE, Played, captured, outcome, plan, play
 
 MODEL = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5"}
+CREDENTIALS = {**MODEL, "credentials": [{"name": "ANTHROPIC_API_KEY", "value": "k"}]}
 OWN = {"importPath": "my.agents:Mine", "model": "openai/m"}
 
 
@@ -161,3 +164,21 @@ def test_an_outcome_of_any_form_is_read_or_an_error(document: Any) -> None:
 def test_keys_are_redacted_and_named_in_no_file() -> None:
     env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret"})
     assert "sk-secret" in harbor.secrets(env, parse_task(THREE))
+
+
+@pytest.mark.parametrize(
+    ("agent", "mode", "refused"),
+    [
+        (CREDENTIALS, "public", False),
+        (CREDENTIALS, "no-network", True),
+        (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
+        ({**CREDENTIALS, "access": "Direct"}, 'allowlist"\nallowed_hosts = ["10.0.0.1', False),
+        ({**CREDENTIALS, "access": "Direct"}, "no-network", True),
+        (MODEL, "no-network", False),
+    ],
+)
+def test_a_model_that_the_task_cannot_reach_is_refused(agent: Mapping[str, Any], mode: str, refused: bool) -> None:
+    end = '"]\n' if "hosts" in mode else '"\n'
+    toml = THREE.replace(IMAGE, f'{IMAGE}network_mode = "{mode}{end}')
+    with pytest.raises(InvalidSpec, match="network_mode") if refused else nullcontext():
+        plan(toml, {"agent": agent}, policies_enforced=True)

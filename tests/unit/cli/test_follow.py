@@ -11,9 +11,9 @@ from rich.console import Console
 
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus
+from multistep.api.trial_status import TrialStatus, Usage
 from multistep.cli.exits import Gone
-from multistep.cli.terminal import Progress, bytes_text, clean, seconds_text, trial_view
+from multistep.cli.terminal import Progress, bytes_text, clean, seconds_text, trial_view, usage_text
 from multistep.cli.trial import follow
 from multistep.cli.trial.follow import describe
 from multistep.cli.trial.outcome import outcome
@@ -166,3 +166,13 @@ async def test_an_absent_operator_is_reported(monkeypatch: pytest.MonkeyPatch, c
 
     await follow.follow(Slow(story=[GOOD]), "default", "t", Progress("t"))
     assert "no operator has reconciled it yet" in capsys.readouterr().err
+
+
+def test_what_an_agent_used_is_one_line() -> None:
+    known = Usage(input_tokens=12345, cached_tokens=45, output_tokens=6, cost_usd=0.25, source="Gateway")
+    assert usage_text(known) == "used 12,345 input tokens (45 cached), 6 output tokens, $0.2500, counted by the gateway"
+    text = usage_text(Usage(input_tokens=1, incomplete=2))
+    assert text == (
+        "used 1 input tokens (unknown cached), unknown output tokens, unknown cost, without 2 requests of unknown usage, "
+        "counted by the agent"
+    )
