@@ -7,11 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm reads it when it is imported
 
 from multistep_host.environment import GuestEnvironment
 from runner import Runner
+
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+settings.load_profile("fixed")
 
 
 @pytest.fixture

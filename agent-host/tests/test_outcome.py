@@ -13,7 +13,7 @@ from multistep_host.outcome import MAX_BYTES, error_of, host_error, outcome, wri
 JSON = st.recursive(st.none() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 
 
-@given(st.text(), st.integers(1, 100_000), st.dictionaries(st.text(), JSON))
+@given(st.text(), st.integers(1, 5_000), st.dictionaries(st.text(), JSON))
 def test_an_outcome_fits_whatever_an_agent_reports(text: str, times: int, metadata: dict[str, object]) -> None:
     long = text * times
     agent = {"name": long, "version": long, "model": {"name": long, "provider": long}}

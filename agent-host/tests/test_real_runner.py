@@ -38,7 +38,7 @@ class Container:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        argv = ["nsenter", "-t", str(self.pid), "-m", "-p", "--", RUNNER, "call", "--socket", self.name]
+        argv = ["nsenter", "-t", str(self.pid), "-m", "-p", "-r", "--", RUNNER, "call", "--socket", self.name]
         requests = [{"op": "hello", "protocols": [3], "records": False}, {"id": f"1/test/{next(self.numbers)}", **request}]
         done = subprocess.run(argv, input=b"".join(map(_frame, requests)), capture_output=True, check=True)
         answer: dict[str, Any] = _answers(done.stdout)[1]["record"]

@@ -94,8 +94,9 @@ def _in_chroot(root: Path, command: Sequence[str]) -> subprocess.CompletedProces
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PIP_CERT": _CA_INSIDE}
     env |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
-    # In a separate mount namespace, so that /proc disappears with the command.
-    script = 'mount -t proc proc "$1/proc" && exec "$0" "$@"'
+    # In a separate mount namespace, so that the mounts disappear with the command. The root is a mount, because inside `unshare`
+    # changes the root mount's propagation.
+    script = 'mount --bind "$1" "$1" && mount -t proc proc "$1/proc" && exec "$0" "$@"'
     entering = ["unshare", "--mount", "sh", "-c", script, chroot, str(root)]
     return subprocess.run([*entering, *command], env=env, capture_output=True, text=True, check=False)
 
