@@ -95,7 +95,7 @@ def stop_operator(cluster: Cluster) -> bool:
     if not succeeds(_kubectl(cluster, "get", "deployment", RELEASE)):
         return False
     capture(_kubectl(cluster, "scale", "deployment", RELEASE, "--replicas=0"))
-    capture(_kubectl(cluster, "wait", "pod", "--for=delete", f"--selector=app.kubernetes.io/instance={RELEASE}", "--timeout=60s"))
+    capture(_kubectl(cluster, "wait", "pod", "--for=delete", f"--selector=app.kubernetes.io/name={RELEASE}", "--timeout=60s"))
     return True
 
 

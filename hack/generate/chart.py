@@ -1,4 +1,4 @@
-"""Generate the names in values.schema.json and the tables of docs/chart.md from the chart's values and the operator's settings.
+"""Generate the names in values.schema.json and the tables of docs/chart.md from the chart's values and the programs' settings.
 
 Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
 """
@@ -6,11 +6,14 @@ Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic_settings import BaseSettings
 
+from multistep.gateway.settings import GatewaySettings
 from multistep.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,23 +30,42 @@ _WHOLE = frozenset(
 Schema = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program whose settings are values of the chart. values: where; template: the file that sets its variables."""
+
+    values: str
+    model: type[BaseSettings]
+    template: str
+
+    def settings(self) -> dict[str, Schema]:
+        """Return the schemas of the settings that no other value of the chart sets."""
+        fields = self.model.model_json_schema()["properties"]
+        return {_camel(name): _plain(field) for name, field in fields.items() if name not in self._set_by_chart()}
+
+    def _set_by_chart(self) -> set[str]:
+        text = (CHART / "templates" / self.template).read_text()
+        return {name.lower() for name in re.findall(rf"name: {self.model.model_config['env_prefix']}([A-Z_]+)\n", text)}
+
+
+OPERATOR = Program("settings", Settings, "deployment.yaml")
+GATEWAY = Program("gateway.settings", GatewaySettings, "gateway/statefulset.yaml")
+
+
 def schema(text: str) -> str:
-    """Return the schema with the operator's current settings, closed to unknown keys."""
+    """Return the schema with the programs' current settings, closed to unknown keys."""
     whole: Schema = json.loads(text)
-    whole["properties"]["settings"] = {"type": "object", "properties": settings()}
+    values = whole["properties"]
+    values["settings"] = {"type": "object", "properties": OPERATOR.settings()}
+    values["gateway"]["properties"]["settings"] = {"type": "object", "properties": GATEWAY.settings()}
     _close(whole)
     return json.dumps(whole, indent=2) + "\n"
 
 
-def settings() -> dict[str, Schema]:
-    """Return the schemas of the settings that no other value of the chart sets."""
-    fields = Settings.model_json_schema()["properties"]
-    return {_camel(name): _plain(field) for name, field in fields.items() if name not in _set_by_chart()}
-
-
 def page(text: str) -> str:
     """Return docs/chart.md with updated tables of values and settings."""
-    for name, rows in (("values", _value_rows()), ("settings", _setting_rows())):
+    tables = (("values", _value_rows()), ("settings", _setting_rows(OPERATOR)), ("gateway", _setting_rows(GATEWAY)))
+    for name, rows in tables:
         begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
         before, _, rest = text.partition(begin)
         text = before + begin + _table(("value", "default", "meaning"), rows) + end + rest.partition(end)[2]
@@ -54,11 +76,6 @@ def main() -> None:
     """Rewrite both files."""
     SCHEMA.write_text(schema(SCHEMA.read_text()))
     DOCS.write_text(page(DOCS.read_text()))
-
-
-def _set_by_chart() -> set[str]:
-    deployment = (CHART / "templates" / "deployment.yaml").read_text()
-    return {name.lower() for name in re.findall(r"name: MULTISTEP_([A-Z_]+)\n", deployment)}
 
 
 def _camel(name: str) -> str:
@@ -120,12 +137,12 @@ def _shown(value: object) -> str:
     return f"`{text}`" if len(text) <= 60 else "see values.yaml"
 
 
-def _setting_rows() -> Iterator[Sequence[str]]:
-    known = settings()
-    for name, field in Settings.model_fields.items():
+def _setting_rows(program: Program) -> Iterator[Sequence[str]]:
+    known = program.settings()
+    for name, field in program.model.model_fields.items():
         if (value := _camel(name)) in known:
             default = field.default if isinstance(field.default, str | int | float | None) else str(field.default)
-            yield f"`settings.{value}`", _shown(default), " ".join((field.description or "").split())
+            yield f"`{program.values}.{value}`", _shown(default), " ".join((field.description or "").split())
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ from tests.support.machine import processes
 from tests.support.waiting import eventually
 
 NAMESPACE, NAME = "multistep-system", "multistep"
-SELECTOR = f"app.kubernetes.io/instance={NAME}"
+SELECTOR = f"app.kubernetes.io/name={NAME}"
 
 Object = dict[str, Any]
 

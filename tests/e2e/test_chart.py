@@ -90,9 +90,14 @@ class Release:
         return [self.name, str(CHART), *chosen, "--wait", "--timeout", PATIENCE]
 
     async def images(self) -> set[str]:
-        """Return the images of the operator's pods."""
+        """Return the images of the pods of the operator and of the gateway."""
         found = await self.given.client.list_all(PODS, self.namespace, label_selector=f"app.kubernetes.io/instance={self.name}")
         return {each["spec"]["containers"][0]["image"] for each in found if not each["metadata"].get("deletionTimestamp")}
+
+    async def keys(self) -> dict[str, str]:
+        """Return the data of the Secret that the operator shares with the model gateway."""
+        shown = await run("kubectl", "get", "secret", f"{self.operator}-gateway", "-n", self.namespace, "-o", "jsonpath={.data}")
+        return dict(json.loads(shown))
 
     async def left(self) -> set[str]:
         """Return the names of the release's objects of all kinds in the cluster, and of all other objects in its namespace."""
@@ -203,6 +208,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await every_object_is_taken_as_it_is(release)
     await release.helm("install", *release.to(IMAGE), "--take-ownership")
     assert await release.images() == {IMAGE}
+    keys = await release.keys()
     assert "Succeeded" in await release.helm("test", release.name, "--timeout", PATIENCE)
 
     old = Course(given, "began-before")
@@ -210,6 +216,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     upgrade = await building
     await release.helm("upgrade", *release.to(upgrade))
     assert await release.images() == {upgrade}
+    assert await release.keys() == keys
     await old.may("one")
     await old.reaches("two")  # the new operator drives the old one's pod
 
@@ -218,12 +225,14 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     assert (await old.protocols(), await new.protocols()) == (ours, [*ours, next_release.NEW])
     await release.helm("rollback", release.name, "1", "--wait", "--timeout", PATIENCE)
     assert await release.images() == {IMAGE}
+    assert await release.keys() == keys
     await asyncio.gather(old.may(*STEPS), new.may(*STEPS))
     await asyncio.gather(old.ended_undisturbed(), new.ended_undisturbed())
 
     await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # --wait waits for pods, too
     crds = {f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in OUR_CRDS}
-    kept = {*crds, f"persistentvolumeclaim/{release.operator}-results"}
+    claims = (f"{release.operator}-results", f"ledger-{release.operator}-gateway-0")
+    kept = {*crds, *(f"persistentvolumeclaim/{name}" for name in claims)}
     assert await release.left() == kept
     assert finished(await given.get("began-before"))
 
@@ -233,5 +242,5 @@ async def every_object_is_taken_as_it_is(release: Release) -> None:
     rendered = await release.helm("template", *release.to(IMAGE)[:-3], "--set", "replicas=2", "--no-hooks")
     mine = ["--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=helm"]
     applied = await run("kubectl", "apply", "--server-side", *mine, "-f", "-", stdin=rendered)
-    for kind in ("podmonitor", "prometheusrule", "poddisruptionbudget", "networkpolicy", "configmap", "lease"):
+    for kind in ("podmonitor", "prometheusrule", "poddisruptionbudget", "networkpolicy", "configmap", "lease", "statefulset"):
         assert f"\n{kind}" in f"\n{applied}", applied

@@ -35,6 +35,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- merge (dict "app.kubernetes.io/name" (printf "%s-test" (include "multistep.name" .)) "app.kubernetes.io/component" "test") $labels | toYaml -}}
 {{- end -}}
 
+{{/* Name of the gateway's objects: at most 52 characters, as a StatefulSet's pods have a label with its name and a hash. */}}
+{{- define "multistep.gatewayName" -}}
+{{- printf "%s-gateway" (include "multistep.fullname" . | trunc 44 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Labels that select the gateway's pods. They differ from the operator's, which its Service and policies select. */}}
+{{- define "multistep.gatewaySelectorLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-gateway" (include "multistep.name" . | trunc 55 | trimSuffix "-") }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "multistep.gatewayLabels" -}}
+{{- $own := merge (dict "app.kubernetes.io/component" "gateway") (include "multistep.gatewaySelectorLabels" . | fromYaml) -}}
+{{- merge $own (include "multistep.labels" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{- define "multistep.gatewaySecretName" -}}
+{{- .Values.gateway.existingSecret | default (include "multistep.gatewayName" .) -}}
+{{- end -}}
+
+{{/* The host of the gateway's URLs. */}}
+{{- define "multistep.gatewayHost" -}}
+{{- printf "%s.%s.svc" (include "multistep.gatewayName" .) .Release.Namespace -}}
+{{- end -}}
+
 {{/* Whether the results volume can be mounted on several nodes. */}}
 {{- define "multistep.sharedVolume" -}}
 {{- has "ReadWriteMany" .Values.results.persistence.accessModes | ternary "true" "" -}}
@@ -59,7 +84,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail (printf "namespaces[%d]: %q is not a valid namespace: use lower-case letters, digits and hyphens, at most 63 characters" $index $name) -}}
 {{- end -}}
 {{- end -}}
-{{- range $field, $size := dict "results.persistence.size" .Values.results.persistence.size "tmp.sizeLimit" .Values.tmp.sizeLimit -}}
+{{- range $field, $size := dict "results.persistence.size" .Values.results.persistence.size "tmp.sizeLimit" .Values.tmp.sizeLimit "gateway.persistence.size" .Values.gateway.persistence.size -}}
 {{- if not (regexMatch "^[0-9]+([.][0-9]+)?([KMGTPE]i|[kMGTPE])?$" $size) -}}
 {{- fail (printf "%s: %q is not a quantity: write a number and a unit, such as 10Gi or 500Mi" $field $size) -}}
 {{- end -}}
@@ -80,6 +105,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (get $.Values.results.store $name) (not (hasPrefix "s3://" $.Values.results.store.url)) -}}
 {{- fail (printf "results.store.%s: only s3:// stores have it, but results.store.url is %q" $name $.Values.results.store.url) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $url := .Values.gateway.baseURLs -}}
+{{- if not (regexMatch ($.Values.gateway.settings.plainUpstreams | default false | ternary "^https?://[^/]" "^https://[^/]") $url) -}}
+{{- fail (printf "gateway.baseURLs.%s: %q is not a URL with TLS: write https://HOST/PATH" $name $url) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (regexMatch "^([0-9]+(ms|s|m|h))*$" .Values.metrics.podMonitor.interval) -}}

@@ -47,5 +47,6 @@ class GatewaySettings(BaseSettings):
     stop_seconds: float = Field(default=25.0, ge=0)
     """Time that open requests have to finish on shutdown; keep it below terminationGracePeriodSeconds."""
     log_level: str = "INFO"
+    """Minimum level of logged messages."""
     log_format: Form = "auto"
-    """json, text (for a terminal), or auto."""
+    """Format of the log: json (one object per line), text, or auto (text on a terminal, otherwise json)."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ def program() -> str:
 def render(program: str, tmp_path: Path) -> Render:
     """Return the objects of a release multistep in multistep-system with these values. Raises ValueError with Helm's message."""
 
-    def run(values: Object | None = None, *, release: str = "multistep") -> list[Object]:
+    def run(values: Object | None = None, *, release: str = "multistep", arguments: Sequence[str] = ()) -> list[Object]:
         file = tmp_path / "values.json"
         file.write_text(json.dumps(values or {}))
-        command = [program, "template", release, str(CHART), "--namespace", "multistep-system", "--values", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [program, "template", release, str(CHART), "--namespace", "multistep-system", "--values", str(file), *arguments]
+        env = os.environ | {"KUBECONFIG": os.devnull}  # no cluster but the one that the arguments name
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(done.stderr)
         return [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -42,7 +44,12 @@ def render(program: str, tmp_path: Path) -> Render:
     return run
 
 
-def the(objects: list[Object], kind: str) -> Object:
-    """Return the only object of this kind."""
-    [found] = [each for each in objects if each["kind"] == kind]
+def the(objects: list[Object], kind: str, *, gateway: bool = False) -> Object:
+    """Return the only object of this kind. gateway: the model gateway's, not the operator's or another."""
+    [found] = [each for each in objects if each["kind"] == kind and gateway is of_gateway(each)]
     return found
+
+
+def of_gateway(each: Object) -> bool:
+    """Return whether an object is the model gateway's."""
+    return bool(each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "gateway")

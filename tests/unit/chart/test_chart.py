@@ -58,7 +58,7 @@ def test_the_pod_is_restricted(render: Render) -> None:
 
 def test_everything_that_is_written_is_a_volume(render: Render) -> None:
     mounted = {each["mountPath"] for each in container_of(render())["volumeMounts"]}
-    assert mounted == {"/var/lib/multistep", "/var/cache/multistep", "/tmp"}
+    assert mounted == {"/var/lib/multistep", "/var/cache/multistep", "/tmp", "/etc/multistep/gateway"}
 
 
 def test_there_is_one_operator_at_a_time(render: Render) -> None:
@@ -185,6 +185,13 @@ def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
             'region: only s3:// stores have it, but results.store.url is "gs://b"',
         ),
         ({"settings": {"resultsStore": "s3://b"}}, "at '/settings': additional properties 'resultsStore' not allowed"),
+        ({"gateway": {"persistence": {"size": "much"}}}, 'gateway.persistence.size: "much" is not a quantity'),
+        ({"gateway": {"settings": {"port": 1}}}, "at '/gateway/settings': additional properties 'port' not allowed"),
+        ({"gateway": {"settings": {"holdSeconds": 0}}}, "at '/gateway/settings/holdSeconds': exclusiveMinimum: got 0, want 0"),
+        (
+            {"gateway": {"baseURLs": {"openai": "http://vllm/v1"}}},
+            'gateway.baseURLs.openai: "http://vllm/v1" is not a URL with TLS: write https://',
+        ),
         ({"trials": {"egressPolicy": {"enabled": True}}}, "trials.egressPolicy.enabled: `namespaces` is empty: list"),
     ],
 )
@@ -203,6 +210,7 @@ def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: R
         ["results", "store", "endpont"],
         ["metrics", "podMonitor", "enable"],
         ["networkPolicy", "egress", "apiServer", "port"],
+        ["gateway", "baseURLs", "mistral"],
     ],
     ids=".".join,
 )
@@ -247,7 +255,7 @@ def keys(schema: Object, values: object) -> Iterator[tuple[list[str], list[str]]
 def test_every_value_of_the_schema_has_a_default_and_the_other_way_round() -> None:
     whole = json.loads(chart_reference.SCHEMA.read_text())
     places = list(keys(whole, yaml.safe_load((CHART / "values.yaml").read_text())))
-    optional = {"global", "claims", *chart_reference.settings()}
+    optional = {"global", "claims", *chart_reference.OPERATOR.settings(), *chart_reference.GATEWAY.settings()}
     assert len(places) > 15
     assert [(known, given) for known, given in places if set(known) - optional != set(given)] == []
 

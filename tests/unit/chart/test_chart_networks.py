@@ -38,7 +38,8 @@ def test_the_policy_can_be_left_out(render: Render) -> None:
 def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_set(render: Render) -> None:
     stores = {"ports": [{"port": 9000}]}
     egress = {"enabled": True, "apiServer": {"ports": [6443], "cidrs": ["10.0.0.1/32"]}, "to": [stores]}
-    policy = the(render({"networkPolicy": {"enabled": False, "egress": egress}}), "NetworkPolicy")["spec"]
+    values = {"networkPolicy": {"enabled": False, "egress": egress}, "gateway": {"enabled": False}}
+    policy = the(render(values), "NetworkPolicy")["spec"]
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
     api = {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
     assert (policy["policyTypes"], policy["egress"]) == (["Egress"], [dns, api, stores])
@@ -55,9 +56,61 @@ def test_trials_get_a_policy_in_each_namespace_that_leaves_out_those_with_their_
         "matchExpressions": [{"key": identity.LABEL_NETWORK, "operator": "DoesNotExist"}],
     }
     assert spec["policyTypes"] == ["Egress"]
-    blocks = [each["ipBlock"] for rule in spec["egress"] for each in rule.get("to", [])]
+    blocks = [each["ipBlock"] for rule in spec["egress"] for each in rule.get("to", []) if "ipBlock" in each]
     assert {"169.254.0.0/16", "10.0.0.0/8"} <= set(blocks[0]["except"]) and len(blocks) == 2
 
 
 def _labels(deployment: Object) -> dict[str, str]:
     return dict(deployment["spec"]["template"]["metadata"]["labels"])
+
+
+# -- the model gateway
+
+
+OPERATOR, GATEWAY = (
+    {"podSelector": {"matchLabels": {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "multistep"}}}
+    for name in ("multistep", "multistep-gateway")
+)
+
+
+def test_pods_of_trials_reach_the_gateway_and_the_operator_its_admin_port(render: Render) -> None:
+    objects = render()
+    policy = the(objects, "NetworkPolicy", gateway=True)["spec"]
+    ours = {"podSelector": {"matchLabels": dict([identity.OURS.split("=")])}}
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [
+        {"ports": [{"port": "public", "protocol": "TCP"}], "from": [{**ours, "namespaceSelector": {}}]},
+        {"ports": [{"port": "admin", "protocol": "TCP"}], "from": [OPERATOR]},
+    ]
+    assert OPERATOR["podSelector"]["matchLabels"].items() <= _labels(the(objects, "Deployment")).items()
+
+
+def test_only_pods_of_the_operators_namespaces_reach_the_gateway(render: Render) -> None:
+    public, admin = the(
+        render({"namespaces": ["a"], "networkPolicy": {"metricsNamespaces": ["monitoring"]}}), "NetworkPolicy", gateway=True
+    )["spec"]["ingress"]
+    named = {"key": "kubernetes.io/metadata.name", "operator": "In"}
+    assert public["from"][0]["namespaceSelector"] == {"matchExpressions": [{**named, "values": ["a"]}]}
+    assert admin["from"][1] == {"namespaceSelector": {"matchExpressions": [{**named, "values": ["monitoring"]}]}}
+
+
+def test_limited_egress_leads_the_operator_to_the_gateway_and_the_gateway_to_the_providers(render: Render) -> None:
+    objects = render({"networkPolicy": {"enabled": False, "egress": {"enabled": True}}})
+    assert {"ports": [{"port": 8081, "protocol": "TCP"}], "to": [GATEWAY]} in the(objects, "NetworkPolicy")["spec"]["egress"]
+    policy = the(objects, "NetworkPolicy", gateway=True)["spec"]
+    dns, providers = policy["egress"]
+    assert policy["policyTypes"] == ["Egress"] and "ingress" not in policy
+    assert [each["port"] for each in dns["ports"]] == [53, 53]
+    assert [each["port"] for each in providers["ports"]] == [443]
+    assert "169.254.0.0/16" in providers["to"][0]["ipBlock"]["except"]
+    own = {"ports": [{"port": 3128}]}
+    changed = render({"networkPolicy": {"egress": {"enabled": True, "providers": [own]}}})
+    assert the(changed, "NetworkPolicy", gateway=True)["spec"]["egress"] == [dns, own]
+
+
+def test_limited_egress_of_trials_leads_to_the_gateway(render: Render) -> None:
+    objects = render({"namespaces": ["a"], "trials": {"egressPolicy": {"enabled": True, "allow": []}}})
+    [policy] = [each for each in objects if each["kind"] == "NetworkPolicy" and each["metadata"]["namespace"] == "a"]
+    home = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "multistep-system"}}}
+    assert policy["spec"]["egress"] == [{"ports": [{"port": 8080, "protocol": "TCP"}], "to": [{**home, **GATEWAY}]}]
+    assert GATEWAY["podSelector"]["matchLabels"].items() <= the(objects, "StatefulSet", gateway=True)["metadata"]["labels"].items()
