@@ -136,7 +136,7 @@ def _agent(hosted: HostedAgent) -> dict[str, Any]:
 def _variables(scope: Scope) -> dict[str, str]:
     """Return the agent's variables. Those with keys are the driver's to set where the agent uses the gateway."""
     hosted = _hosted(scope)
-    return {**({} if hosted.spec.uses_gateway else hosted.credentials), **scope.plan.agent_env}
+    return {**({} if hosted.spec.uses_gateway else hosted.direct_variables), **scope.plan.agent_env}
 
 
 def _hosted(scope: Scope) -> HostedAgent:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.providers import BY_KEY_VARIABLE
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import real_limit
@@ -25,6 +26,13 @@ class HostedAgent:
     credentials: Mapping[str, str] = field(default_factory=dict)
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     skills_dir: str | None = None
+
+    @property
+    def direct_variables(self) -> dict[str, str]:
+        """Return the variables of an agent that calls the provider: its keys, and the URL if it is not the provider's own."""
+        providers = [BY_KEY_VARIABLE[name] for name in self.credentials if name in BY_KEY_VARIABLE]
+        urls = {name: self.spec.base_url for each in providers for name in each.url_variables if self.spec.base_url}
+        return {**self.credentials, **urls}
 
 
 def refuse_unreachable_model(agent: AgentSpec, mode: str) -> None:

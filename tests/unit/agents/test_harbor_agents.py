@@ -182,3 +182,10 @@ def test_a_model_that_the_task_cannot_reach_is_refused(agent: Mapping[str, Any],
     toml = THREE.replace(IMAGE, f'{IMAGE}network_mode = "{mode}{end}')
     with pytest.raises(InvalidSpec, match="network_mode") if refused else nullcontext():
         plan(toml, {"agent": agent}, policies_enforced=True)
+
+
+def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
+    spec = {**CREDENTIALS, "access": "Direct", "baseURL": "https://models.example"}
+    env = play(hosted(spec)).operation("a/host/agent").request["env"]
+    assert (env["ANTHROPIC_API_KEY"], env["ANTHROPIC_BASE_URL"]) == ("k", "https://models.example")
+    assert "ANTHROPIC_API_KEY" not in play(hosted(CREDENTIALS)).operation("a/host/agent").request["env"]
