@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from multistep.agents import host_outcome
-from multistep.agents.common import out_of_memory, timed_out
+from multistep.agents.common import out_of_memory
 from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
@@ -19,6 +19,7 @@ from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, at_timeout, failed
 
+_GRACE_SECONDS: Final = 60.0  # for the agent host to collect usage and logs of an agent that it stopped
 _NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # in ids
 
 
@@ -30,6 +31,12 @@ class _Called:
     outcome: Outcome
     result: PhaseResult | None
 
+    @property
+    def timed_out(self) -> bool:
+        error = self.outcome.error
+        stopped = error is not None and error.type in ("AgentTimeoutError", "AgentSetupTimeoutError")
+        return stopped or (self.result is not None and self.result.timed_out)
+
 
 def setup(scope: Scope, journal: Journal) -> Script[None]:
     """Set the agent up, as root where it asks for root to install its program.
@@ -39,7 +46,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
-    called = yield from _call(scope, "setup", user, request, hosted.setup_timeout, root=not hosted.spec.preinstalled)
+    called = yield from _call(scope, "setup", user, request, hosted.setup_timeout)
     journal.agent_setup = (called.record.started_at, called.record.ended_at)
     journal.agent = called.outcome.agent
     if (error := _setup_error(called, hosted.setup_timeout)) is None:
@@ -62,8 +69,10 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         run.usage = found.usage or run.usage
         if found.failure is not None and (refused := _lost_by_provider(run, hosted, found.failure)) is not None:
             return refused
-    if called.result is not None and (ended := timed_out(step, called.result) or out_of_memory(called.result)):
-        return ended
+    if called.timed_out:
+        return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}", AGENT)
+    if called.result is not None and (killed := out_of_memory(called.result)) is not None:
+        return killed
     error = called.outcome.error
     return None if error is None else StepException(error.type, error.message, AGENT)
 
@@ -87,7 +96,7 @@ def _keys(hosted: HostedAgent) -> str:
 
 
 def _setup_error(called: _Called, timeout: float | None) -> StepException | None:
-    if called.result is not None and called.result.timed_out:
+    if called.timed_out:
         return StepException("AgentSetupTimeoutError", f"the agent's setup was stopped {at_timeout(timeout)}", AGENT_SETUP)
     error = called.outcome.error
     return None if error is None else StepException(error.type, f"the agent's setup failed: {error.message}", AGENT_SETUP)
@@ -99,21 +108,28 @@ def _call(
     user: str,
     request: Mapping[str, Any],
     timeout: float | None,
-    *,
-    root: bool = False,
 ) -> Script[_Called]:
     """Run a command of the agent host under an admission of its own. What the agent's programs left running goes on, unless they
-    were stopped at the timeout."""
+    were stopped at the timeout.
+
+    The agent host applies the timeout, so that usage and logs of a stopped agent are kept; the runner stops it if it does not.
+    Harbor's classes may act as root, as in Harbor; a class of the user's only where it installs its program.
+    """
+    spec = _hosted(scope).spec
+    root = spec.name is not None or not spec.preinstalled
     name = _NAMES[command]
     admission = scope.id(f"{name}-admit")
     record = yield Admit(admission, user, root=root)
     if (fault := failed(record)) is not None:
         return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
     access = (scope.step.name if scope.step else "-") if _hosted(scope).spec.uses_gateway else ""
-    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, timeout, access)
+    request = {**request, "timeoutSeconds": timeout}
+    limit = None if timeout is None else timeout + _GRACE_SECONDS
+    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, access)
     result = PhaseResult.from_record(record)
-    yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=result.timed_out)
-    return _Called(record, host_outcome.read(result), result)
+    called = _Called(record, host_outcome.read(result), result)
+    yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=called.timed_out)
+    return called
 
 
 def _environment(scope: Scope, user: str) -> dict[str, Any]:

@@ -47,15 +47,24 @@ def test_the_agent_is_set_up_once_and_runs_in_each_step_under_an_admission() -> 
     assert all(run.exception is None for run in played.journal.steps)
 
 
-def test_only_the_setup_may_act_as_root_and_what_runs_on_is_kept() -> None:
+def test_a_stop_by_the_agent_host_keeps_the_usage() -> None:
+    stopped = outcome(error=("AgentTimeoutError", "Agent execution timed out after 5 seconds"), tokens=(10, 0, 1))
+    played = play(hosted(), {"a/host/agent": stopped})
+    run = played.journal.steps[0]
+    assert run.exception is not None and run.exception.type == "AgentTimeoutError"
+    assert run.usage is not None and run.usage.input_tokens == 10
+    assert played.operation("a/agent-dismiss").kill
+
+
+def test_harbors_agents_may_act_as_root_and_what_runs_on_is_kept() -> None:
     played = play(hosted({**MODEL, "user": "agent"}))
     admissions = [each for each in played.operations if isinstance(each, Admit)]
-    assert [(each.user, each.root) for each in admissions] == [("agent", True)] + [("agent", False)] * 3
+    assert [(each.user, each.root) for each in admissions] == [("agent", True)] * 4
     assert not any(each.kill for each in played.operations if isinstance(each, Dismiss))
 
 
-def test_a_preinstalled_agent_never_acts_as_root() -> None:
-    played = play(hosted({**MODEL, "preinstalled": True}))
+def test_a_preinstalled_class_of_the_users_never_acts_as_root() -> None:
+    played = play(hosted({**OWN, "preinstalled": True}))
     assert not any(each.root for each in played.operations if isinstance(each, Admit))
 
 
@@ -89,7 +98,8 @@ def test_a_resuming_agent_resumes_from_the_second_step_on_and_keeps_its_logs() -
 def test_a_timeout_is_the_agents_and_kills_all_that_it_started() -> None:
     toml = THREE + "[agent]\ntimeout_sec = 5\n"
     played = play(hosted(toml=toml), {"a/host/agent": {"timedOut": True, "exitCode": None, "captures": {}}})
-    assert played.operation("a/host/agent").timeout == 5
+    call = played.operation("a/host/agent")
+    assert (call.request["timeoutSeconds"], call.timeout) == (5, 65)
     assert played.operation("a/agent-dismiss").kill
     run = played.journal.steps[0]
     assert run.exception is not None and (run.exception.type, run.exception.phase) == ("AgentTimeoutError", "agent")
