@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"multistep.dev/runner/internal/asuser"
 	"multistep.dev/runner/internal/call"
 	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/serve"
@@ -42,6 +43,10 @@ func run(args []string) error {
 	case "phase":
 		kernel.Undumpable()
 		return supervise.Main(args[1:])
+	case "transfer":
+		kernel.Undumpable()
+		asuser.Main() // an error has no reader: PID 1 ended the transfer
+		return nil
 	case "install":
 		return install(args[1:])
 	case "version":

@@ -52,7 +52,8 @@ func OpenDownload(wanted []wire.Source) *Download {
 	return download
 }
 
-// openSource opens a source. It follows all links, because nothing in the container is secret from the operator.
+// openSource opens a source. It follows all links: nothing in the container is secret from the operator, and for a guest without
+// root this process has the permissions of the guest's user.
 func openSource(want wire.Source) source {
 	info, err := os.Stat(want.Path)
 	switch {

@@ -112,7 +112,7 @@ func (u *Upload) mergeInto(name string) error {
 	if err := u.mergeDirectory(name); err != nil {
 		return err
 	}
-	return u.passMode(name, present == nil)
+	return u.passMode(name, present)
 }
 
 func (u *Upload) makeInTarget(name string) error {
@@ -124,12 +124,12 @@ func (u *Upload) makeInTarget(name string) error {
 
 // passMode sets a target directory's mode to the staged one's. An existing directory keeps its mode if the stream has members
 // below it but no entry for it.
-func (u *Upload) passMode(name string, fresh bool) error {
-	if u.dirs[name] == keepMode && !fresh {
+func (u *Upload) passMode(name string, present fs.FileInfo) error {
+	if u.dirs[name] == keepMode && present != nil {
 		return nil
 	}
 	info, err := u.stage.Lstat(name)
-	if err != nil {
+	if err != nil || present != nil && present.Mode() == info.Mode() { // another user's directory may keep its mode
 		return err
 	}
 	return u.target.Chmod(name, info.Mode())

@@ -14,8 +14,8 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// Upload unpacks a tar stream into a directory. It first unpacks into a staging directory that only PID 1's user can enter, and
-// moves the files into the target by renames once the whole stream is verified.
+// Upload unpacks a tar stream into a directory. It first unpacks into a staging directory that only this process's user can enter,
+// and moves the files into the target by renames once the whole stream is verified.
 type Upload struct {
 	target *os.Root
 	stage  *os.Root

@@ -20,6 +20,9 @@ var ErrLink = errors.New("a link that an untrusted user may have created is in t
 
 const maxLinks = 40 // the kernel's limit
 
+// runnerUID is PID 1's user. A process that transfers files as another user switches to it after this.
+var runnerUID = os.Getuid()
+
 // Open opens the directory at an absolute path.
 func Open(name string) (*os.Root, error) {
 	return open(name, false)
@@ -200,7 +203,7 @@ func split(name string) []string {
 // ours returns whether root or PID 1's user owns the file.
 func ours(info fs.FileInfo) bool {
 	uid := int(info.Sys().(*syscall.Stat_t).Uid)
-	return uid == 0 || uid == os.Getuid()
+	return uid == 0 || uid == runnerUID
 }
 
 // writable returns whether other users can replace files of others in the directory.

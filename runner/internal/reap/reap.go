@@ -41,6 +41,15 @@ func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr) (int,
 	return pid, ended, nil
 }
 
+// Kill kills a child unless it was reaped. ended is the channel that Start returned: the PID alone may be another child's by now.
+func (r *Reaper) Kill(pid int, ended <-chan syscall.WaitStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.children[pid] == ended {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
 // Watch returns a channel for the wait status of a process that becomes PID 1's child only when its parent exits.
 func (r *Reaper) Watch(pid int) <-chan syscall.WaitStatus {
 	r.mu.Lock()

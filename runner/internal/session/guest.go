@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"multistep.dev/runner/internal/asuser"
+	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/guests"
 	"multistep.dev/runner/internal/kernel"
@@ -161,9 +163,13 @@ func (g *guest) upload(request wire.Upload) error {
 	if unknown != nil {
 		return g.refuse(wire.Errorf(wire.CodeUpload, "%v", unknown))
 	}
-	upload, refusal := g.newUpload(request.Target, owner)
+	target, refusal := g.target(request)
 	if refusal != nil {
 		return g.refuse(refusal)
+	}
+	upload, err := g.newUpload(target, owner)
+	if err != nil {
+		return g.refuse(wire.Failure(wire.CodeUpload, err))
 	}
 	var result any
 	body, refusal, err := g.receive(upload)
@@ -181,4 +187,28 @@ func (g *guest) upload(request wire.Upload) error {
 		return g.refuse(refusal)
 	}
 	return g.answerResult(result)
+}
+
+// newUpload prepares an upload with the user's permissions, or with root with PID 1's, as `docker cp` has.
+func (g *guest) newUpload(target string, user users.User) (uploading, error) {
+	if g.admission.Root {
+		return files.NewUpload(target, user)
+	}
+	return asuser.NewUpload(g.admission.Context(), g.Host.Reaper, target, user)
+}
+
+// download sends files that the admitted user can read, or with root those that PID 1 can read.
+func (g *guest) download(request wire.Download) error {
+	if g.admission.Root {
+		return g.Session.download(request)
+	}
+	user, _, unknown := g.user("")
+	if unknown != nil {
+		return g.refuse(wire.Errorf(wire.CodeRefused, "%v", unknown))
+	}
+	download, err := asuser.OpenDownload(g.admission.Context(), g.Host.Reaper, request.Sources, user)
+	if err != nil {
+		return g.refuse(wire.Failure(wire.CodeRefused, err))
+	}
+	return g.sendDownload(download)
 }

@@ -10,7 +10,6 @@ import (
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/send"
-	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -44,9 +43,13 @@ func (s *Session) upload(request wire.Upload) error {
 	if err != nil {
 		return s.refuse(wire.Errorf(wire.CodeUpload, "%v", err))
 	}
-	upload, refusal := s.newUpload(request.Target, owner)
+	target, refusal := s.target(request)
 	if refusal != nil {
 		return s.refuse(refusal)
+	}
+	upload, err := files.NewUpload(target, owner)
+	if err != nil {
+		return s.refuse(wire.Failure(wire.CodeUpload, err))
 	}
 	var record records.Record
 	body, refusal, err := s.receive(upload)
@@ -60,23 +63,34 @@ func (s *Session) upload(request wire.Upload) error {
 	return s.answerRecord(record, refusal)
 }
 
-func (s *Session) newUpload(target string, owner users.User) (*files.Upload, *wire.Error) {
-	place := target
-	if rest, found := strings.CutPrefix(target+"/", runtimePrefix); found {
+// uploading is an upload that this process, or a process of another user, writes.
+type uploading interface {
+	Unpack(stream io.Reader) error
+	Merge() error
+	Close() error
+}
+
+// downloading is a download that this process, or a process of another user, reads.
+type downloading interface {
+	Types() []wire.SourceType
+	Send(stream io.Writer) (frames.Trailer, error)
+	Close()
+}
+
+// target returns the path of an upload's target.
+func (s *Session) target(request wire.Upload) (string, *wire.Error) {
+	place := request.Target
+	if rest, found := strings.CutPrefix(place+"/", runtimePrefix); found {
 		place = s.RuntimeDir + "/" + rest
 	}
 	if err := wire.CheckPaths([]string{place}); err != nil || place == "" {
-		return nil, wire.Errorf(wire.CodeProtocol, "the target %.200q is no absolute path", target)
+		return "", wire.Errorf(wire.CodeProtocol, "the target %.200q is no absolute path", request.Target)
 	}
-	upload, err := files.NewUpload(place, owner)
-	if err != nil {
-		return nil, wire.Failure(wire.CodeUpload, err)
-	}
-	return upload, nil
+	return place, nil
 }
 
 // receive requests the body and unpacks it. An error means that the session broke.
-func (s *Session) receive(upload *files.Upload) (*frames.Body, *wire.Error, error) {
+func (s *Session) receive(upload uploading) (*frames.Body, *wire.Error, error) {
 	if err := s.answer(struct {
 		OK      bool `json:"ok"`
 		Proceed bool `json:"proceed"`
@@ -98,7 +112,7 @@ func (s *Session) receive(upload *files.Upload) (*frames.Body, *wire.Error, erro
 }
 
 // merge moves an upload that arrived intact into its target.
-func merge(upload *files.Upload, body *frames.Body) (any, *wire.Error) {
+func merge(upload uploading, body *frames.Body) (any, *wire.Error) {
 	if err := upload.Merge(); err != nil {
 		return nil, wire.Failure(wire.CodeUpload, err)
 	}
@@ -106,7 +120,10 @@ func merge(upload *files.Upload, body *frames.Body) (any, *wire.Error) {
 }
 
 func (s *Session) download(request wire.Download) error {
-	download := files.OpenDownload(request.Sources)
+	return s.sendDownload(files.OpenDownload(request.Sources))
+}
+
+func (s *Session) sendDownload(download downloading) error {
 	defer download.Close()
 	if err := s.answer(struct {
 		OK      bool              `json:"ok"`
@@ -136,7 +153,7 @@ func (s *Session) sendFile(request wire.Send) error {
 }
 
 // sendBody sends a download. The trailer reports errors of files; sendBody returns an error only if the stream broke.
-func (s *Session) sendBody(download *files.Download) error {
+func (s *Session) sendBody(download downloading) error {
 	body := frames.NewBodyWriter(s.stream)
 	trailer, err := download.Send(body)
 	var broken net.Error

@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"multistep.dev/runner/internal/kernel"
-	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -26,7 +25,7 @@ func become() error {
 	if err := kernel.DropSetpcap(); err != nil {
 		fail(wire.Errorf("Permission", "cannot drop CAP_SETPCAP: %v", err))
 	}
-	if err := becomeUser(spec.User); err != nil {
+	if err := spec.User.Become(); err != nil {
 		fail(wire.Errorf("Permission", "cannot become user %d:%d: %v", spec.User.UID, spec.User.GID, err))
 	}
 	if err := os.Chdir(spec.Cwd); err != nil {
@@ -42,19 +41,6 @@ func environment(variables [][]byte) []string {
 		env[i] = string(variable)
 	}
 	return env
-}
-
-func becomeUser(user users.User) error {
-	if user.Own || (os.Getuid() != 0 && user.UID == os.Getuid() && user.GID == os.Getgid()) {
-		return nil
-	}
-	if err := syscall.Setgroups(user.Groups); err != nil {
-		return err
-	}
-	if err := syscall.Setgid(user.GID); err != nil {
-		return err
-	}
-	return syscall.Setuid(user.UID)
 }
 
 // execute tries each directory of PATH, as execvp does. It returns only on failure, with the reason.

@@ -20,6 +20,28 @@ type User struct {
 	Own        bool // PID 1's user with its current groups: credentials stay unchanged
 }
 
+// String returns the user for an error message.
+func (u User) String() string {
+	if u.Name == "" {
+		return fmt.Sprintf("%d:%d", u.UID, u.GID)
+	}
+	return fmt.Sprintf("%q (%d:%d)", u.Name, u.UID, u.GID)
+}
+
+// Become switches this process to the user. A process of root loses all capabilities by this, unless the user is root, too.
+func (u User) Become() error {
+	if u.Own || (os.Getuid() != 0 && u.UID == os.Getuid() && u.GID == os.Getgid()) {
+		return nil
+	}
+	if err := syscall.Setgroups(u.Groups); err != nil {
+		return err
+	}
+	if err := syscall.Setgid(u.GID); err != nil {
+		return err
+	}
+	return syscall.Setuid(u.UID)
+}
+
 // NoSuchUser is the error for a name that is missing from /etc/passwd or /etc/group.
 type NoSuchUser struct{ message string }
 

@@ -52,8 +52,12 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
 }
 
-// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full.
+// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. An Error keeps its code.
 func Failure(code string, err error) *Error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		code = CodeDiskFull
 	}

@@ -1,0 +1,228 @@
+// Package asuser transfers files with the permissions of a user, for guests that may act as this user only.
+//
+// A child process of PID 1 switches to the user, as a phase's command does, and then opens all files. It is no thread of PID 1 with
+// the user's filesystem credentials: such a thread could open all files that PID 1 has open, by the links in /proc/self/fd.
+//
+//	PID 1 ── request, body of an upload, "merge" ──> stdin  ┐ runner transfer
+//	      <── replies, body of a download ────────── stdout ┘ (the user)
+//
+// The user's processes cannot read the child's memory or open its descriptors, but they can kill and stop it.
+package asuser
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/reap"
+	"multistep.dev/runner/internal/users"
+	"multistep.dev/runner/internal/wire"
+)
+
+// patience is how long a child may continue after its transfer was cancelled. An upload's child removes the staging directory.
+const patience = 5 * time.Second
+
+// job is the request to a child. Without a target it is a download.
+type job struct {
+	User    users.User    `json:"user"`
+	Target  string        `json:"target,omitempty"`
+	Sources []wire.Source `json:"sources,omitempty"`
+}
+
+// reply is the child's response to a job, to an upload's body and to merge.
+type reply struct {
+	Error   *wire.Error       `json:"error,omitempty"`
+	Sources []wire.SourceType `json:"sources,omitempty"`
+}
+
+// child is a running `runner transfer`.
+type child struct {
+	user     users.User
+	requests *os.File
+	replies  *os.File
+	frames   *frames.Reader // of replies
+	gone     <-chan syscall.WaitStatus
+	kill     func()
+	stop     func() bool // ends the wait for the cancellation
+}
+
+// start starts a child and sends it the job. If ctx is cancelled, the child is killed after patience.
+func start(ctx context.Context, reaper *reap.Reaper, work job) (*child, reply, error) {
+	c, err := fork(reaper)
+	if err != nil {
+		return nil, reply{}, fmt.Errorf("cannot start the transfer's process: %w", err)
+	}
+	c.user = work.User
+	c.stop = context.AfterFunc(ctx, func() { time.AfterFunc(patience, c.kill) })
+	first, err := c.ask(work)
+	if err != nil {
+		c.end(patience)
+		return nil, reply{}, err
+	}
+	return c, first, nil
+}
+
+func fork(reaper *reap.Reaper) (*child, error) {
+	input, requests, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer input.Close()
+	replies, output, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, requests.Close())
+	}
+	defer output.Close()
+	pid, gone, err := reaper.Start(kernel.SelfExe, Arguments, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   []string{"GOMAXPROCS=1"},
+		Files: []uintptr{input.Fd(), output.Fd(), uintptr(syscall.Stderr)},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return nil, errors.Join(err, requests.Close(), replies.Close())
+	}
+	return &child{
+		requests: requests, replies: replies, frames: frames.NewReader(replies), gone: gone, kill: func() { reaper.Kill(pid, gone) },
+	}, nil
+}
+
+// ask sends a request and returns the reply, or the error that it contains.
+func (c *child) ask(request any) (reply, error) {
+	if err := frames.WriteJSON(c.requests, frames.JSON, request); err != nil {
+		return reply{}, c.lost(err)
+	}
+	return c.reply()
+}
+
+func (c *child) reply() (reply, error) {
+	kind, _, err := c.frames.Next()
+	if err == nil && kind != frames.JSON {
+		err = fmt.Errorf("it sent frame %c", kind)
+	}
+	if err != nil {
+		return reply{}, c.lost(err)
+	}
+	payload, err := c.frames.Payload()
+	if err != nil {
+		return reply{}, c.lost(err)
+	}
+	var got reply
+	if err := json.Unmarshal(payload, &got); err != nil {
+		return reply{}, c.lost(err)
+	}
+	if got.Error != nil {
+		return reply{}, got.Error
+	}
+	return got, nil
+}
+
+// lost returns the error of a transfer whose child does not respond. It does not wrap err: that is no error of the caller's connection.
+func (c *child) lost(err error) error {
+	return fmt.Errorf("the transfer's process of user %s ended, or was killed: %v", c.user, err)
+}
+
+// end ends the child, and kills it if it takes longer than limit.
+func (c *child) end(limit time.Duration) {
+	c.stop()
+	c.requests.Close()
+	select {
+	case <-c.gone:
+	case <-time.After(limit):
+		c.kill()
+		<-c.gone
+	}
+	c.replies.Close()
+}
+
+// Upload is an upload with the permissions of its user; see files.Upload.
+type Upload struct{ child *child }
+
+// NewUpload prepares an upload into target. The caller must close the Upload.
+func NewUpload(ctx context.Context, reaper *reap.Reaper, target string, user users.User) (*Upload, error) {
+	child, _, err := start(ctx, reaper, job{User: user, Target: target})
+	if err != nil {
+		return nil, err
+	}
+	return &Upload{child}, nil
+}
+
+// Unpack unpacks a tar stream into the staging directory.
+func (u *Upload) Unpack(stream io.Reader) error {
+	body := frames.NewBodyWriter(u.child.requests)
+	if _, err := io.Copy(body, stream); err != nil {
+		return u.child.lost(err)
+	}
+	if err := body.Finish(frames.Trailer{}); err != nil {
+		return u.child.lost(err)
+	}
+	_, err := u.child.reply()
+	return err
+}
+
+// Merge moves all files from the staging directory into the target.
+func (u *Upload) Merge() error {
+	_, err := u.child.ask(struct{}{})
+	return err
+}
+
+// Close deletes the staging directory.
+func (u *Upload) Close() error {
+	u.child.end(patience)
+	return nil
+}
+
+// Download is a download with the permissions of its user; see files.Download.
+type Download struct {
+	child *child
+	types []wire.SourceType
+}
+
+// OpenDownload opens the sources. The caller must close the Download.
+func OpenDownload(ctx context.Context, reaper *reap.Reaper, sources []wire.Source, user users.User) (*Download, error) {
+	child, first, err := start(ctx, reaper, job{User: user, Sources: sources})
+	if err != nil {
+		return nil, err
+	}
+	return &Download{child, first.Sources}, nil
+}
+
+// Types returns the type of each source.
+func (d *Download) Types() []wire.SourceType { return d.types }
+
+// Send writes the tar stream. The trailer lists unreadable and changed files.
+func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
+	body := frames.NewBody(d.child.frames)
+	_, err := io.Copy(stream, source{body, d.child})
+	if err != nil {
+		return frames.Trailer{}, err
+	}
+	return body.Trailer(), nil
+}
+
+// source is the body that a child sends.
+type source struct {
+	body  *frames.Body
+	child *child
+}
+
+func (s source) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	if err != nil && err != io.EOF {
+		err = s.child.lost(err)
+	}
+	return n, err
+}
+
+// Close kills the child, which has nothing to clean up.
+func (d *Download) Close() {
+	d.child.kill()
+	d.child.end(patience)
+}
