@@ -196,9 +196,9 @@ class EnvironmentConfig(_Table):
     tpu: TpuConfig | None = None
     """Not supported; rejected."""
     mcp_servers: list[McpServerConfig] = []
-    """Ignored with a warning: no agent of Multistep connects to MCP servers."""
+    """Given to agents of Harbor; ignored, with a warning, by oracle, nop and command."""
     skills_dir: str | None = None
-    """Ignored with a warning: no agent of Multistep loads skills."""
+    """Directory of skills for agents of Harbor; ignored, with a warning, by oracle, nop and command."""
     network_mode: NetworkMode = "public"
     """Network access. Other modes than `public` need the operator's setting that the cluster enforces NetworkPolicies."""
     allowed_hosts: AllowedHosts = None
