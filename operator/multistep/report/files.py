@@ -85,7 +85,9 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
         "exception": text,
         "seconds": pa.struct(dict.fromkeys(PHASES, number)),
     }
-    kinds = {"attempt": whole, "failed_attempts": whole, "reward": number, "counts": number, "seconds": number}
+    tokens = dict.fromkeys(("input_tokens", "output_tokens"), pa.int64())
+    numbers = dict.fromkeys(("reward", "counts", "seconds", "cost_usd"), number)
+    kinds = {"attempt": whole, "failed_attempts": whole, **numbers, **tokens}
     schema = pa.schema({**{name: kinds.get(name, text) for name in _COLUMNS}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:

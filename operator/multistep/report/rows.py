@@ -14,6 +14,7 @@ from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.scoring import REWARD, counted_reward, failure_class_of, is_too_large
 from multistep.engine.sweep_trials import facts
+from multistep.engine.usage import total
 
 PASS = 1.0  # minimum reward of a pass
 
@@ -35,7 +36,8 @@ class Row:
     of its failure; program: name of the agent's program, e.g. oracle.
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
-    content: digest of the task, if known; results: URL of its files in an object store.
+    content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
+    its agent's model requests used in all attempts, None if unknown; counted_by: Gateway or Agent, "" without usage.
     """
 
     namespace: str
@@ -54,6 +56,10 @@ class Row:
     content: str
     results: str
     steps: tuple[StepRow, ...]
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    counted_by: str = ""
 
     @property
     def excluded(self) -> bool:
@@ -74,7 +80,9 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     known, reward = facts(trial), _float((status.rewards or {}).get(REWARD))
     counts = counted_reward(known, scoring or Scoring())
     failure_class = failure_class_of(known) or ("Agent" if counts is None and known.state != "Active" else "")
-    program = ((trial.get("spec") or {}).get("agent") or {}).get("name") or "oracle"
+    agent = (trial.get("spec") or {}).get("agent") or {}
+    program = agent.get("name") or agent.get("importPath") or "oracle"
+    used = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
     return Row(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],
@@ -92,6 +100,10 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         content=status.task_source.digest if status.task_source else (task.get("bundle") or {}).get("digest") or "",
         results=status.results_store or "",
         steps=tuple(map(_step, status.steps)),
+        input_tokens=used.input_tokens if used else None,
+        output_tokens=used.output_tokens if used else None,
+        cost_usd=used.cost_usd if used else None,
+        counted_by=used.source if used else "",
     )
 
 

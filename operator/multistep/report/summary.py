@@ -38,7 +38,8 @@ class Standing:
 
     trials: all; active: active trials; counted: scored trials; excluded: excluded trials by failure class.
     scored_failures: trials scored although a failure ended them, by class; tasks: number of its tasks;
-    mean_if_excluded_zero: the mean if every excluded trial had scored 0.
+    mean_if_excluded_zero: the mean if every excluded trial had scored 0. cost_usd: cost of all its trials, None if that of a trial
+    with model requests is unknown; cost_per_pass: that cost divided by the number of trials that passed.
     """
 
     agent: str
@@ -51,6 +52,8 @@ class Standing:
     scored_failures: Mapping[str, int]
     tasks: int
     mean_if_excluded_zero: float | None
+    cost_usd: float | None = None
+    cost_per_pass: float | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,7 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
     passed = {task: [each >= PASS for each in those] for task, those in rewards.items()}
     passes = {k: pass_at(k, passed) for k in ks(max(map(len, passed.values()), default=0))}
     with_excluded = mean_reward(_by_task(found, _counts_or_zero))
+    cost, won = _cost(found), sum(map(sum, passed.values()))
     return Standing(
         agent=agent,
         mean=mean_reward(rewards),
@@ -200,7 +204,14 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
         scored_failures=dict(Counter(row.failure_class for row in found if row.scored_failure)),
         tasks=len({row.task for row in found}),
         mean_if_excluded_zero=with_excluded.value if with_excluded and any(row.excluded for row in found) else None,
+        cost_usd=cost,
+        cost_per_pass=cost / won if cost is not None and won else None,
     )
+
+
+def _cost(found: Sequence[Row]) -> float | None:
+    costs = [row.cost_usd for row in found if row.counted_by]
+    return None if None in costs or not costs else sum(each for each in costs if each is not None)
 
 
 def _tasks(found: Sequence[Row]) -> Iterable[TaskSteps]:

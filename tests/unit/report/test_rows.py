@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from multistep.api.sweep import Scoring
@@ -110,3 +112,21 @@ def test_the_content_of_a_task_from_elsewhere_is_what_it_was_resolved_to() -> No
 def test_a_status_that_cannot_be_read_is_reported() -> None:
     with pytest.raises(InvalidSpec, match=r"status\.steps"):
         row({"metadata": {"name": "t"}, "status": {"steps": 3}})
+
+
+def test_what_an_agent_used_is_summed_over_all_attempts() -> None:
+    def used(tokens: int, cost: float | None) -> dict[str, Any]:
+        return {"inputTokens": tokens, "outputTokens": 1, "source": "Gateway", **({} if cost is None else {"costUSD": cost})}
+
+    lost = {"number": 0, "reason": "ProviderFailed", "steps": [step("a", usage=used(10, 0.5))]}
+    found = row(trial(attempt=1, reward=1.0, steps=[step("a", 1.0, usage=used(20, 0.25))], attempts=[lost]))
+    assert (found.input_tokens, found.output_tokens, found.cost_usd, found.counted_by) == (30, 2, 0.75, "Gateway")
+    unpriced = row(trial(reward=1.0, steps=[step("a", 1.0, usage=used(20, None)), step("b", 1.0, usage=used(1, 1.0))]))
+    assert (unpriced.input_tokens, unpriced.cost_usd) == (21, None)
+    assert row(trial(reward=1.0)).counted_by == ""
+
+
+def test_an_agent_without_a_name_is_no_oracle() -> None:
+    made = trial(reward=0.0)
+    made["spec"]["agent"] = {"importPath": "my.agents:Mine"}
+    assert row(made).program == "my.agents:Mine"

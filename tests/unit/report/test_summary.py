@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from multistep.report.rows import row
+from multistep.report.rows import Row, row
 from multistep.report.summary import compare, summarize
 from tests.unit.report.samples import step, sweep, trial
 
@@ -102,3 +102,17 @@ def test_failures_are_by_class_and_reason_with_the_most_first() -> None:
 def test_no_trial_at_all_is_a_summary_too() -> None:
     found = summarize([])
     assert (found.standings, found.pairs, found.tasks, found.durations, found.failures, found.rows) == ([], [], [], [], [], [])
+
+
+def test_the_cost_of_a_pass_includes_the_trials_that_did_not_pass() -> None:
+    def priced(attempt: int, reward: float, cost: float | None) -> Row:
+        usage = {"inputTokens": 1, **({} if cost is None else {"costUSD": cost})}
+        return row(trial(attempt=attempt, reward=reward, steps=[step("a", reward, usage=usage)]))
+
+    rows = [priced(1, 1.0, 0.5), priced(2, 0.0, 1.0), priced(3, 1.0, 0.5)]
+    (found,) = summarize(rows).standings
+    assert (found.cost_usd, found.cost_per_pass) == (2.0, 1.0)
+    (found,) = summarize([*rows, priced(4, 0.0, None)]).standings
+    assert (found.cost_usd, found.cost_per_pass) == (None, None)
+    (found,) = summarize([priced(1, 0.0, 1.0)]).standings
+    assert (found.cost_usd, found.cost_per_pass) == (1.0, None)

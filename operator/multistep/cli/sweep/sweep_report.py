@@ -89,15 +89,21 @@ def standings_table(summary: Summary) -> Table:
     """Return the table of agents, the best first."""
     ks = sorted({k for each in summary.standings for k in each.passes})
     passes = [f"PASS@{k}" for k in ks]
-    heads = ("AGENT", "MEAN", "95 % INTERVAL", *passes, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
-    found = table(*heads, numbers=("MEAN", *passes))
+    costs = ("COST", "COST PER PASS") if any(each.cost_usd is not None for each in summary.standings) else ()
+    heads = ("AGENT", "MEAN", "95 % INTERVAL", *passes, *costs, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
+    found = table(*heads, numbers=("MEAN", *passes, *costs))
     for each in summary.standings:
         chances = [number(each.passes[k].value) if k in each.passes else "-" for k in ks]
         mean = number(each.mean.value) if each.mean else "-"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
         counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
-        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *counts)
+        spent = [_dollars(each.cost_usd), _dollars(each.cost_per_pass)] if costs else []
+        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *spent, *counts)
     return found
+
+
+def _dollars(amount: float | None) -> str:
+    return "-" if amount is None else f"${amount:.2f}"
 
 
 def _excluded(standing: Standing) -> Text:
