@@ -1,7 +1,7 @@
 """Artifacts: the entries of a collection, their paths below ``steps/NAME/artifacts``, and the manifest.
 
-Where Harbor 0.25 and the multi-step document differ, the document applies: artifacts are collected after verification, under
-the source's base name.
+This deviates from Harbor 0.25, as the specification of multi-step tasks demands: artifacts are collected after verification, and
+stored under the source's base name.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def pass_entries(
 def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
     """Return a destination for each entry, so that no two different sources share a path.
 
-    members: for each entry the paths found, relative to it ("" for the source itself); empty for a missing source.
+    members: for each entry, the paths found in its source, relative to the source ("" for the source itself); empty if the
+    source is missing.
     The default destination is the source's base name (the top directory for /logs/artifacts). On a collision with another
     source the entry is stored under its full path, and if that collides, too, under its full path below a numbered directory.
-    The store passes an entry of its own first, to reserve the manifest's path.
+    The results store passes an additional first entry, which reserves the path of manifest.json.
     """
     taken = _Taken()
     placed: dict[_Owner, str] = {}
@@ -58,7 +59,7 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
 def manifest(
     placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
 ) -> list[dict[str, Any]]:
-    """Return manifest.json (Harbor 0.25). types: the type of each entry that the runner found: file, directory, missing or other.
+    """Return manifest.json (Harbor 0.25). types: for each entry, what the runner found: file, directory, missing or other.
 
     incomplete: for each entry the files that are missing or differ from the container's. Such an entry has Harbor's status
     "failed".
@@ -105,7 +106,7 @@ class _Taken:
 
     def __init__(self) -> None:
         self._claims: dict[str, _Owner] = {}  # every destination and every path below one
-        self._above: dict[str, set[_Owner]] = {}  # directories that lead to a claim
+        self._above: dict[str, set[_Owner]] = {}  # parent directories of the claimed paths
 
     def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
         """Assign the paths of ``found`` below destination to the owner. Return False, and assign none, on a collision."""

@@ -1,4 +1,4 @@
-"""The end of a trial by its user: spec.stop and spec.activeDeadlineSeconds. Pure: the clock is an argument."""
+"""Fails trials that their user stops (spec.stop) or limits (spec.activeDeadlineSeconds). Pure: the clock is an argument."""
 
 from __future__ import annotations
 

@@ -21,16 +21,16 @@ class PodFacts:
     phase: str
     created_at: float
     scheduled_at: float | None = None
-    started_at: float | None = None  # start of its running container
+    started_at: float | None = None  # start of the running container
     unschedulable: str = ""  # the scheduler's message while the pod fits no node
-    gates: tuple[str, ...] = ()  # names of its scheduling gates
+    gates: tuple[str, ...] = ()  # names of the pod's scheduling gates
     queue: str | None = None  # Kueue's queue; None: Kueue does not manage the pod; "": the pod names no queue
     node: str = ""
     deleting: bool = False
     disruption: str = ""  # reason of the DisruptionTarget condition
     reason: str = ""  # status.reason, e.g. Evicted
     message: str = ""
-    waiting_reason: str = ""  # of a container that has not started
+    waiting_reason: str = ""  # why the container has not started, e.g. ErrImagePull
     waiting_message: str = ""
     running: bool = False
     ready: bool = False
@@ -39,12 +39,12 @@ class PodFacts:
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
-    restarted: bool = False  # the container was restarted; exit code, reason and message are of the former one
-    container_id: str = ""  # of the trial's container
-    image_id: str = ""  # of the trial's container, with the digest, as the kubelet resolved it
-    memory_limit: str = ""  # of the trial's container, as written in the pod's spec
-    shard: str = ""  # of the operator that created it
-    host_ended: str = ""  # how the agent host's container ended, as a predicate
+    restarted: bool = False  # the container was restarted; exit_code, exit_reason and exit_message describe the run before
+    container_id: str = ""  # id of the trial's container
+    image_id: str = ""  # image of the trial's container with its digest, as the kubelet resolved it
+    memory_limit: str = ""  # memory limit of the trial's container, as written in the pod's spec
+    shard: str = ""  # shard of the operator that created the pod
+    host_ended: str = ""  # how the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs
     host_exit_code: int | None = None
     host_out_of_memory: bool = False
 
@@ -54,10 +54,10 @@ ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKi
 
 @dataclass(frozen=True)
 class ProtocolViolation:
-    """Exec sessions with a pod's runner that failed in a row, without an infrastructure failure as an explanation.
+    """A series of failed exec sessions with a pod's runner that no infrastructure failure explains.
 
-    reason: with which the trial fails after too many; message: of the last session; times: number of sessions; since: start of
-    the first, in seconds since the epoch.
+    message: error of the last session; since: time of the first failure, in seconds since the epoch; times: number of failed
+    sessions in a row; reason: failure reason of the trial if the series gets too long.
     """
 
     message: str
@@ -69,16 +69,16 @@ class ProtocolViolation:
     def after(
         cls, former: ProtocolViolation | None, message: str, now: float, reason: ViolationReason = "RunnerBroken"
     ) -> ProtocolViolation:
-        """Return the violation that counts one more session. former: the sessions before, None if the last one succeeded."""
+        """Return the series with one more failed session. former: the series before it; None if the session before succeeded."""
         return cls(message, former.since if former else now, former.times + 1 if former else 1, reason)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All inputs of a decision. start_timeout: seconds from a pod's scheduling until it runs.
+    """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
 
-    verifier: the pod that status.verifier names, while a step is verified separately. violation: if the last exec session ended
-    with one.
+    verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the
+    last exec session; None if that session had none.
     """
 
     trial: MultiStepTrial
@@ -125,9 +125,9 @@ class Drive:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for a watch event, at most some seconds. reason, message: for the conditions.
+    """Wait for a watch event, at most ``seconds`` (None: without a limit). reason, message: texts for the trial's conditions.
 
-    gated: by a scheduling gate; the time does not count toward the trial's deadline.
+    gated: whether the pod has a scheduling gate; the wait then does not count toward the trial's deadline.
     """
 
     reason: str
@@ -149,7 +149,7 @@ class Resume:
 @dataclass(frozen=True)
 class FailAttempt:
     """Record an attempt that an infrastructure failure or a suspension ended. Restart the trial if a retry is left; a suspension
-    uses none."""
+    does not use up a retry."""
 
     reason: str
     message: str
@@ -157,10 +157,10 @@ class FailAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """Complete the trial with the rewards that it has: the running phase ended its own container.
+    """Complete the trial with the rewards that it has, because the running phase ended its own container.
 
-    phase: to which the failure is charged, if it is not the running one. During separate verification only the agent's leftover
-    processes run in the agent's pod.
+    phase: the phase that caused the failure; None: the running one. During separate verification it is the agent's phase, as
+    only processes left by the agent run in the agent's pod.
     """
 
     type: str
@@ -170,7 +170,7 @@ class PhaseDied:
 
 @dataclass(frozen=True)
 class Fail:
-    """Set the trial Failed. exception: Harbor's class of the error, if it has one."""
+    """Set the trial Failed. exception: name of Harbor's exception class for this error; "" if Harbor has none."""
 
     reason: str
     message: str
@@ -179,7 +179,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """Delete the pods of a finished trial, and the trial itself, after so many seconds each; None: do not delete."""
+    """Delete a finished trial's pods after ``pod_in`` seconds and the trial itself after ``trial_in`` seconds; None: never."""
 
     pod_in: float | None
     trial_in: float | None

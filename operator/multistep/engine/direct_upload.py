@@ -1,7 +1,7 @@
 """Direct upload of a collection's large files from the pod to the object store: decides which file is next.
 
-Like the script, this depends on records only: one of a survey, whose result lists the large files, and one per sent file.
-If a file cannot be sent, it and all later ones are transferred with the rest of the collection.
+Like the script, the decision depends on records only: the survey's record, which lists the large files, and one record for each
+sent file. If a file cannot be sent, this file and all later ones are transferred with the rest of the collection.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
-MOST_FILES = 64  # of one collection: their names are in a record
-MOST_BYTES = 5_000_000_000  # of one file: the limit of object stores for one request
+MOST_FILES = 64  # files per collection, because one record lists all their names
+MOST_BYTES = 5_000_000_000  # size of one file: the limit of object stores for one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
 
 @dataclass(frozen=True)
 class Large:
-    """A large file. source: index in the collection's sources; path: in the source, "" for the source itself; binary: not text."""
+    """A large file. source: index of its source in the collection; path: path below the source, "" for the source itself;
+    binary: whether the file is not text."""
 
     source: int
     path: str
@@ -80,7 +81,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Reached:
-    """Progress of the direct upload. next: None when finished; running: its record; failure: why the rest is not sent."""
+    """Progress of the direct upload. next: the next request, None when finished; running: the record of ``next`` if that was
+    started; failure: why the remaining files are not sent."""
 
     next: Survey | Send | None = None
     running: Record | None = None
@@ -89,7 +91,7 @@ class Reached:
 
 
 def reached(collect: Collect, records: Mapping[str, Record]) -> Reached:
-    """Return the progress by the existing records."""
+    """Return the progress that the existing records show."""
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
         return Reached(Survey(f"{collect.id}-survey"))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 OWN_EXCESS_BYTES = 2**30
-"""Usage above the request that counts as the cause of the node's pressure. Less is no proof, as requests are often 0."""
+"""Usage above the request from which the pod counts as the cause of the node's pressure. A pod with a smaller excess does not: many
+pods request 0 bytes, so they exceed their request in normal operation."""
 
 _OF_LIMITS = (
     "usage exceeds the total limit of containers",

@@ -1,4 +1,4 @@
-"""The failure class of a failure, by the tables of api.failures."""
+"""Determines the failure class of a trial or an exception from the tables in api.failures."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OF_STEPS = {row.reason: row for row in EXCEPTIONS}
 
 
 def of_failed(reason: str, journal: Journal | None) -> FailureClass:
-    """Return the failure class of a Failed trial. A reason in no table comes from a kubelet: Infrastructure.
+    """Return the failure class of a Failed trial. A reason in no table comes from a kubelet, so its class is Infrastructure.
 
-    journal: only of a trial whose environment failed.
+    journal: the trial's progress if its environment failed, else None.
     """
     if journal is not None and any(AGENT in run.timings for run in journal.steps):
-        return "Agent"  # only the agent could change the environment since it last worked
+        return "Agent"  # the environment worked before the agent ran, and only the agent could break it
     row = _OF_TRIALS.get(reason)
     return (row.failure_class if row else None) or "Infrastructure"
 

@@ -1,4 +1,4 @@
-"""The plan of an agent that the agent host runs: one of Harbor's, by name or import path."""
+"""The plan of a Harbor agent (spec.agent gives its name or import path), which the agent host runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SETUP_SECONDS = 360.0  # Harbor 0.25, trial: timeout of an agent's setup
 
 @dataclass(frozen=True)
 class HostedAgent:
-    """An agent of Harbor. setup_timeout: seconds, None for none; credentials: secret variables; resume: over the steps."""
+    """The plan of a Harbor agent. setup_timeout: seconds, None for no timeout; resume: whether each step resumes the trajectory of
+    the step before; credentials: values of the secret variables."""
 
     spec: AgentSpec
     setup_timeout: float | None
@@ -29,7 +30,7 @@ class HostedAgent:
 
     @property
     def direct_variables(self) -> dict[str, str]:
-        """Return the variables of an agent that calls the provider: its keys, and the URL if it is not the provider's own."""
+        """Return the variables of an agent that calls the provider directly: its keys, and spec.agent's base URL if set."""
         providers = [BY_KEY_VARIABLE[name] for name in self.credentials if name in BY_KEY_VARIABLE]
         urls = {name: self.spec.base_url for each in providers for name in each.url_variables if self.spec.base_url}
         return {**self.credentials, **urls}

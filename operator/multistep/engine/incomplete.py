@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-MAX_NAMED = 100  # files of one source
+MAX_NAMED = 100  # files that are listed per source
 CHANGED = "changed while it was read"
 UNREADABLE = "could not be read"
 
@@ -20,7 +20,7 @@ class Incomplete:
     whole_reason: str = ""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Add a file. kind: the reason without details, for counting."""
+        """Add a file. kind: the reason without details, under which the file is counted; "": the reason itself."""
         self.reasons[kind or reason] += 1
         if len(self.files) < MAX_NAMED:
             self.files.append((path, reason))

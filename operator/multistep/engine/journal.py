@@ -16,10 +16,8 @@ AGENT_SETUP = "agent setup"  # before the first step
 
 @dataclass
 class Collected:
-    """What a collection copied to the results store. types: per artifact entry, as in engine.artifacts.manifest.
-
-    incomplete: a line for each source that was not copied completely.
-    """
+    """The files that a collection copied to the results store. types: type of each artifact entry, as in
+    engine.artifacts.manifest; incomplete: one line for each source that was not copied completely."""
 
     types: Sequence[str] = ()
     count: int = 0
@@ -29,7 +27,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class AgentInfo:
-    """An agent of Harbor, as it describes itself. model: as PROVIDER/NAME; its two parts are None without one."""
+    """A Harbor agent, as it describes itself. model_name, model_provider: None if the agent reports no model."""
 
     name: str
     version: str
@@ -39,8 +37,8 @@ class AgentInfo:
 
 @dataclass(frozen=True)
 class AttemptLost:
-    """Why an attempt has no result although its pod runs. reason: of the attempt or the trial (api.failures). final: another
-    attempt would fail, too."""
+    """Why an attempt has no result although its pod runs. reason: failure reason of the attempt, or of the trial if ``final``
+    (api.failures); final: do not retry, as another attempt would fail, too."""
 
     reason: str
     message: str
@@ -61,12 +59,12 @@ class StepRun:
     gate_failure: str | None = None
     gate_passed: bool | None = None
     collected: Collected | None = None
-    verifier_image_id: str | None = None  # of a separate verifier
+    verifier_image_id: str | None = None  # image of the separate verifier; None without one
     untouched: bool = False  # the current operation runs in a separate verifier's pod that has no files of the agent yet
-    printed: dict[str, str] = field(default_factory=dict)  # by phase: the end of its output, if no file has it
-    usage: Usage | None = None  # of a hosted agent
-    metadata: Mapping[str, Any] | None = None  # which the agent returned, for result.json
-    lost: AttemptLost | None = None  # the provider ended the agent's last request
+    printed: dict[str, str] = field(default_factory=dict)  # phase -> end of its output, for phases whose output is in no file
+    usage: Usage | None = None  # model usage of a hosted agent
+    metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
+    lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
 
     def fail(self, exception: StepException | None) -> None:
         """Record an exception, unless the step already has one (Harbor 0.25)."""
@@ -87,9 +85,10 @@ class StepRun:
 class Journal:
     """The progress of a trial.
 
-    exception: the trial's own; rewards: the trial's, once finished; broken: the environment failed; all_steps: every step ran.
-    score: the trial's score if its agent may have caused the failure that ended it.
-    agent, agent_setup: of a hosted agent: its description; start and end of its setup. lost: the attempt has no result; why.
+    exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: the environment
+    failed; all_steps: every step ran; score: the trial's score if its agent may have caused the failure that ended it.
+    agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; lost: why the attempt has no
+    result, None if it has one.
     """
 
     steps: list[StepRun] = field(default_factory=list)

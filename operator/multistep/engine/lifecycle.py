@@ -45,12 +45,14 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-_VIOLATION_SECONDS = 60  # and _VIOLATION_TIMES: a runner in a terminating container may violate the protocol for a moment
+# A trial fails only after violations over this time and of this number: a terminating container may cause a few of them.
+_VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 _EXEC_KILLED_SECONDS = 90  # longer than the termination of a container, which kills exec sessions, too
-_NAME_TAKEN_SECONDS = 60  # garbage collection deletes a former trial's pod of the same name within this time
-_FORBIDDEN_SECONDS = 60  # a new namespace gets its ServiceAccount within this time; policy rejections are permanent
-_KILLED_FROM_OUTSIDE = frozenset({137, 255})  # nothing in a container can SIGKILL its process 1; 255: status unknown to the node
+_NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
+_FORBIDDEN_SECONDS = 60  # a rejection for a missing ServiceAccount (new namespace) ends within this time; policy rejections last
+# 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
+_KILLED_FROM_OUTSIDE = frozenset({137, 255})
 
 
 def decide(situation: Situation) -> Decision:
@@ -129,7 +131,7 @@ def _pod_unknown(s: Situation) -> Decision | None:
 
 
 def _evicted_by_itself(s: Situation) -> Decision | None:
-    """Charge an eviction to the container that caused it: it exceeded its own limits, or exhausted the node's resource."""
+    """Charge an eviction to the trial if its container caused it: by exceeding its limits, or by exhausting the node's resource."""
     if s.pod is None or s.pod.reason != "Evicted":
         return None
     died = own_usage_exception(s.pod.message, disrupted=bool(s.pod.disruption))
@@ -137,14 +139,15 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that its own processes ended: those of a phase, or before step 1 those of the task."""
+    """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before the first."""
     if s.trial.status.current_step is not None:
         return PhaseDied(type_, message, _charged_phase(s))
     return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
 
 
 def _charged_phase(s: Situation) -> str | None:
-    """Return the agent's phase during separate verification, when only agent processes run in the agent's container."""
+    """Return the phase to charge: during separate verification the agent's, as only its processes run in this container; else None
+    for the running phase."""
     return AGENT if s.trial.status.verifier is not None else None
 
 
@@ -208,7 +211,8 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _released(s: Situation) -> Decision | None:
-    """Release the pod of a suspended trial if the policy requires it. One that has not started always is: it has no state."""
+    """Release the pod of a suspended trial if spec.suspendPolicy requires it. A pod that does not run yet has no state, so it is
+    always released."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
     started = s.trial.status.current_step is not None
@@ -241,13 +245,13 @@ def _verifier(s: Situation) -> Decision | None:
 
 
 def _paused(s: Situation) -> Decision | None:
-    """Keep a trial that is paused between steps while spec.suspend is true."""
+    """Keep a trial paused between steps, with its pod, until spec.suspend is false."""
     return Suspend() if s.trial.spec.suspend and is_suspended(s.trial) else None
 
 
 def _runner_broken(s: Situation) -> Decision | None:
-    """Fail a trial whose runner violates the protocol repeatedly. Its records are no evidence any more, and a new attempt would
-    reward an agent that replaced the runner."""
+    """Fail a trial whose runner violates the protocol repeatedly. Its records cannot be trusted any more, and a retry would give a
+    second chance to an agent that replaced the runner."""
     violation = s.violation
     if violation is None or violation.times < _VIOLATION_TIMES:
         return None
@@ -286,7 +290,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def faults(attempts: Sequence[AttemptStatus]) -> int:
-    """Return the number of attempts that infrastructure failures ended, without those released for a suspension."""
+    """Return the number of attempts that infrastructure failures ended, without attempts that a suspension ended."""
     return sum(each.reason != SUSPENDED for each in attempts)
 
 
@@ -297,7 +301,8 @@ def needs_inspection(trial: MultiStepTrial) -> bool:
 
 
 def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, now: float) -> Wait | Fail:
-    """Return the decision after the API server rejected a pod. refused: the wait for a retry; since: time of the first creation.
+    """Return the decision after the API server rejected a pod. refused: the wait for a retry; since: when the operator started to
+    create the pod.
 
     Quota rejections are retried without limit. Policy rejections are retried for 60 s, at least once, then the trial fails.
     """
@@ -308,7 +313,7 @@ def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, no
 
 
 def attempt_start(trial: MultiStepTrial) -> datetime | None:
-    """Return the start time of the current attempt: the end of the one before, else the trial's start."""
+    """Return the start time of the current attempt: the end of the previous attempt, else the start of the trial."""
     former = trial.status.attempts
     return former[-1].end_time if former else trial.status.start_time
 

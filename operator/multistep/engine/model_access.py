@@ -1,4 +1,4 @@
-"""What the model gateway reports of a step: its usage, and whether provider, configuration or budget ended its last request."""
+"""Parses the model gateway's report on a step: its usage, and whether provider, configuration or budget ended its last request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget"]
 
 @dataclass(frozen=True)
 class ModelFailure:
-    """Why the step's last model request failed, by the gateway's evidence. What an agent prints is none."""
+    """Why the step's last model request failed, as the gateway observed it: the agent's output is not trusted as evidence."""
 
     kind: FailureKind
     message: str
@@ -21,7 +21,7 @@ class ModelFailure:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The gateway's report. usage: None if it knows no request of the step."""
+    """The gateway's report on a step. usage: None if the gateway received no request of the step."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None

@@ -19,7 +19,7 @@ class Network:
 
 
 class Policy(Protocol):
-    """The network fields that environments and phases have in api.task."""
+    """The network fields that environments and phases share in task.toml (api.task_toml)."""
 
     @property
     def network_mode(self) -> NetworkMode | None: ...
@@ -43,7 +43,8 @@ def network(where: str, policy: Policy, *, enforced: bool) -> Network | None:
 
 
 def refuse_other(where: str, phase: Policy, environment: Policy) -> None:
-    """Raise InvalidSpec if a phase has another network than its environment: a policy cannot change reliably while a pod runs."""
+    """Raise InvalidSpec if a phase needs another network than its environment: a NetworkPolicy cannot be changed reliably while
+    the pod runs."""
     if phase.network_mode is not None and _normalized(phase) != _normalized(environment):
         raise InvalidSpec(
             f"{where}.network_mode: {_shown(phase)} differs from the environment's {_shown(environment)}; "

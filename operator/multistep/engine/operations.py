@@ -19,22 +19,22 @@ LOGS_ARTIFACTS = "/logs/artifacts"
 TESTS = "/tests"
 SOLUTION = "/solution"
 
-HOST_OUTCOME = "/run/multistep-host/outcome.json"  # in the agent host, which writes it at the end of a setup or a step
+HOST_OUTCOME = "/run/multistep-host/outcome.json"  # file in the agent host's container, written at the end of each setup and step
 
 OUTPUT_LIMIT_BYTES = 100 * 2**20
 CAPTURE_LIMIT_BYTES = 64 * 2**10
 TAIL_BYTES = 2048
 
 Place: TypeAlias = Literal["agent", "verifier", "host"]
-"""Whose runner: of the agent's environment, of a step's separate verifier, or of the agent host beside the environment."""
-Part: TypeAlias = Literal["all", "agent", "verifier"]  # of a step's outputs
+"""The runner that performs an operation: in the agent's environment, in a step's separate verifier, or in the agent host."""
+Part: TypeAlias = Literal["all", "agent", "verifier"]  # which outputs of a step a collection copies
 
 LOGS: Mapping[Part, tuple[str, ...]] = {
     "all": (LOGS_AGENT, LOGS_VERIFIER),
     "agent": (LOGS_AGENT,),
     "verifier": (LOGS_VERIFIER,),
 }
-"""The log directories that are the first sources of a collection, by its part."""
+"""The log directories that a collection copies before the artifacts, by its ``part``."""
 
 
 _APART: Mapping[str, Place] = {"verifier": "verifier", "host": "host"}
@@ -48,7 +48,7 @@ def place_of(id: str) -> Place:
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory to empty, or with keep only to create. mode: permission bits."""
+    """A directory to create and to empty. keep: retain the contents of an existing directory; mode: permission bits."""
 
     path: str
     mode: int = 0o777
@@ -67,7 +67,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Upload:
-    """Upload content of the task into a directory of the environment, and merge it with the existing files."""
+    """Upload content of the task into a directory of the environment; existing files with other names stay."""
 
     id: str
     target: str
@@ -137,7 +137,7 @@ class Source:
 class Collect:
     """Copy sources of one step to the results store. The record's result describes the found files (engine.artifacts).
 
-    part: kind of the sources, the first of which are LOGS[part].
+    step: index of the step; part: which logs are collected: ``sources`` starts with the directories LOGS[part].
     """
 
     id: str
@@ -158,7 +158,10 @@ class Environment:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Upload the collected files of one artifact entry into a directory of the verifier's environment. entry: its index."""
+    """Upload the collected files of one artifact entry into a directory of the verifier's environment.
+
+    target: the directory; step, entry: index of the step, and of the artifact entry in it.
+    """
 
     id: str
     target: str
@@ -169,7 +172,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Release:
-    """Store the records of a step's separate verifier where no agent can reach them, and delete its pod."""
+    """Copy the records of a step's separate verifier to the results store, which no agent can write, and delete the verifier's pod.
+
+    step: index of the step.
+    """
 
     id: str
     step: int
@@ -178,7 +184,10 @@ class Release:
 
 @dataclass(frozen=True)
 class Admit:
-    """Allow the agent host to act in the environment as a user, until a Dismiss. root: as any user. Its record has a secret."""
+    """Allow the agent host to run commands in the environment as ``user``, until a Dismiss. root: allow any user, also root.
+
+    The record contains the token with which the agent host identifies itself.
+    """
 
     id: str
     user: str = ""
@@ -188,7 +197,8 @@ class Admit:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """End an admission, and kill what the agent host runs in the environment. kill: also what its commands left running."""
+    """End an admission, and kill the commands that the agent host runs in the environment. admission: id of the Admit; kill: also
+    kill processes that these commands left running."""
 
     id: str
     admission: str
@@ -198,9 +208,9 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class HostCall:
-    """Run a command of the agent host as a phase, with an admission's token. request: its input; timeout: seconds, None for none.
+    """Run a command of the agent host as a phase. The record's result has the outcome that it wrote (agents.host_outcome).
 
-    The record's result has the outcome that the agent host wrote (agents.host_outcome).
+    admission: id of the Admit whose token the command gets; request: the command's input; timeout: seconds, None for no timeout.
     """
 
     id: str
@@ -208,7 +218,7 @@ class HostCall:
     admission: str
     request: Mapping[str, Any]
     timeout: float | None = None
-    model_access: str = ""  # name of the step for which the model gateway counts; "": the agent does not use the gateway
+    model_access: str = ""  # step name under which the model gateway counts usage; "": the agent does not use the gateway
     where: Place = "host"
 
 

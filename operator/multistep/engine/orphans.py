@@ -17,9 +17,9 @@ Fate = Literal["Stay", "MarkGone", "Unmark", "Remove"]
 def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace: float) -> str:
     """Return why a pod is an orphan; "" if it is not.
 
-    trial: the one that the pod's owner reference names, read after the pod; None: it does not exist. A trial's status names a pod
-    before its creation, so a pod that the status does not name is not needed any more. grace: age in seconds below which a pod is
-    never an orphan.
+    trial: the trial that the pod's owner reference names, read after the pod; None if it does not exist. A trial's status names
+    each pod before the pod is created, so a pod that the status does not name is not needed any more. grace: age in seconds below
+    which a pod is never an orphan.
     """
     if pod.deleting or now - pod.created_at < grace:
         return ""
@@ -27,7 +27,7 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
         return "its trial does not exist"
     status = trial.status
     if trial.metadata.deletion_timestamp is not None or status.phase is None:
-        return ""  # Kubernetes deletes it with its trial; or the trial was not reconciled yet, or lost its status
+        return ""  # Kubernetes deletes the pod with its trial, or the trial has no status that could name the pod
     named = {status.pod_name: status.pod_uid}
     if status.verifier is not None:
         named[status.verifier.pod_name] = status.verifier.pod_uid
@@ -39,8 +39,8 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
 def fate_of_results(*, alive: bool, gone_since: float | None, now: float, keep: float | None) -> Fate:
     """Return what to do with a trial's results on the volume.
 
-    alive: the trial exists; gone_since: when it was first found missing, None: never; keep: retention in seconds after that,
-    None: unlimited. Results are never deleted when the trial is first found missing.
+    alive: whether the trial exists; gone_since: time at which the trial was first found missing, None if it never was; keep:
+    retention in seconds after that time, None for unlimited. Results are never deleted when the trial is first found missing.
     """
     if alive:
         return "Stay" if gone_since is None else "Unmark"

@@ -58,8 +58,8 @@ class Hook:
 
 @dataclass(frozen=True)
 class VerifierPlan:
-    """The verifier of a step. timeout: seconds, None for no timeout; env: resolved, or the error; environment: of a separate
-    verifier, None for the agent's."""
+    """The verifier of a step. timeout: seconds, None for no timeout; env: the resolved variables, or the error of a template;
+    environment: that of a separate verifier, None if the verifier runs in the agent's environment."""
 
     user: str
     timeout: float | None
@@ -92,7 +92,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The plan of a trial. single: a task without [[steps]], to which a few other rules apply (Harbor 0.25, single-step trial)."""
+    """The plan of a trial. single: the task has no [[steps]], so details of the rules differ (Harbor 0.25, single-step trial)."""
 
     task_name: str
     image: str
@@ -121,9 +121,9 @@ class TrialPlan:
 def make_plan(
     config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, policies_enforced: bool = False
 ) -> TrialPlan:
-    """Return the plan of a trial. name: of a task whose task.toml has none. Raises InvalidSpec or InvalidTask.
+    """Return the plan of a trial. name: name of the task if task.toml has none. Raises InvalidSpec or InvalidTask.
 
-    policies_enforced: the cluster enforces NetworkPolicies.
+    policies_enforced: whether the cluster enforces NetworkPolicies.
     """
     refuse_unsupported(config, layout, spec.agent)
     steps = _steps(config)
@@ -212,7 +212,7 @@ def _step_plan(
 
 
 def _files(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayout:
-    """Return the files of a step's directory; for a single-step task those of the task's root."""
+    """Return the files of a step's directory, or of the task's root directory for a single-step task."""
     return layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
 
 
@@ -224,7 +224,7 @@ def _verifier_plan(
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
-            step.verifier.timeout_sec,  # the task's own limit never reaches a step (Harbor 0.25)
+            step.verifier.timeout_sec,  # [verifier].timeout_sec does not apply to [[steps]] (Harbor 0.25)
             override=spec.verifier.timeout_seconds,
             maximum=spec.verifier.max_timeout_seconds,
             multiplier=spec.verifier.timeout_multiplier,
@@ -248,12 +248,12 @@ def _verifier_environment(
         healthcheck=_healthcheck(own.healthcheck),
         files=_uploads_environment(config, layout) and not defined.bundled,
         own_image=defined.bundled,
-        network=network(defined.where, own, enforced=True),  # refuse_networks has rejected it otherwise
+        network=network(defined.where, own, enforced=True),  # refuse_networks has rejected networks that are not enforced
     )
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return the instruction and the trial's extra ones, separated by blank lines (Harbor 0.25, load); None without one."""
+    """Return the instruction and the trial's extra instructions, separated by blank lines (Harbor 0.25, load); None if text is."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])
@@ -277,7 +277,7 @@ def _start_timeout(config: TaskConfig, spec: TrialSpec) -> float:
 
 
 def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
-    """Return the healthcheck with numbers in the range that the runner accepts; task.toml may have any."""
+    """Return the healthcheck with its numbers limited to the range that the runner accepts; task.toml may have any numbers."""
     if check is None:
         return None
     times = ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec")
@@ -302,7 +302,7 @@ def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
 
 
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
-    """Whether environment/ is uploaded. Beside a Dockerfile it is the build context, and already in the image."""
+    """Whether environment/ is uploaded. If it has a Dockerfile it is the build context, and its files are already in the image."""
     return layout.environment_files and bool(config.environment.docker_image) and not layout.dockerfile
 
 
@@ -314,8 +314,8 @@ def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User",
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
     Separate: every verifier runs in a pod of its own. User: no agent of the trial is root or a verifier's user, so none can
-    change verdicts or runner. Shared: neither, or unknown. default_user: user of a phase that configures none. An agent of the
-    user's own that installs its program as root could leave something behind that makes it root later.
+    change verdicts or runner. Shared: neither, or unknown. default_user: user of a phase that configures none. A custom agent
+    class that is not preinstalled is always Shared: its installation runs as root, so it could prepare a way to become root.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
@@ -329,7 +329,7 @@ def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User",
 
 
 def _may_be_one(user: str, other: str) -> bool:
-    """Whether two users may be the same. The image defines the uid of a name, except root's."""
+    """Whether two users may be the same. The image defines which uid a user name has, except for root."""
     uids = [_uid(user), _uid(other)]
     if None not in uids:
         return uids[0] == uids[1]

@@ -1,6 +1,6 @@
-"""Limits the size of a plan. Each step inherits the task's and the trial's entries, so time and memory grow with the product.
+"""Limits the size of a plan. Each step inherits the task's and the trial's entries, so the plan's size is their product.
 
-The operator makes plans in its event loop. The limits bound that to about 50 ms of CPU time and 10 MiB.
+The operator makes plans in its event loop. The limits bound a plan to about 50 ms of CPU time and 10 MiB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_CHARACTERS: Final = 4 << 20
 
 
 def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpec, variables: int) -> None:
-    """Raise InvalidSpec if the steps together have too many entries. variables: number of the trial's that each step inherits."""
+    """Raise InvalidSpec if the steps together have too many entries. variables: number of trial variables that a step inherits."""
     own, number = config.verifier, len(steps)
     separate = own.environment or EnvironmentConfig()
     entries = len(config.artifacts) + len(spec.artifacts) + len(own.collect) + len(own.env) + len(separate.env) + variables

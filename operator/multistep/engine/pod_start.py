@@ -7,7 +7,7 @@ from multistep.engine.suspensions import QUEUED_BY_KUEUE, SCHEDULING_GATED
 
 # CreateContainerConfigError and RunContainerError are transient: a restart of the API server or containerd causes them, too.
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# Private registries return both texts for images that do not exist, so _NO_ACCESS is checked first.
+# For an image that does not exist, a private registry returns texts of both lists, so _NO_ACCESS is checked first.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
 _NO_ACCESS = (
     "insufficient_scope",
@@ -23,7 +23,8 @@ _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 
 
 def _gated(s: Situation) -> Decision | None:
-    """Wait for the removal of scheduling gates. No requeue: the pod's watch event ends it, and many pods may be gated for hours."""
+    """Wait for the removal of scheduling gates. No timed requeue: the pod's watch event ends the wait, and polling would be costly,
+    as many pods may be gated for hours."""
     if s.pod is None or not s.pod.gates:
         return None
     if s.pod.queue is None:
@@ -72,12 +73,12 @@ START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starti
 
 
 def starting_message(attempt: int | None, pod_name: str | None) -> str:
-    """Return the message for a pod from its creation until it runs or fails. It stays the same to save writes of the status."""
+    """Return the message for a pod from its creation until it runs or fails. It does not change, to save writes of the status."""
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 
 def is_stuck(pod: PodFacts) -> bool:
-    """Whether a pod cannot start: no node has capacity for it, or its container is waiting with an error, as for its image."""
+    """Whether a pod cannot start: no node has capacity for it, or its container waits with an error (e.g. the image is missing)."""
     return bool(pod.unschedulable) or pod.waiting_reason not in _STARTING_REASONS
 
 

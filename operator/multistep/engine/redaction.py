@@ -11,14 +11,15 @@ MARK = "[REDACTED]"
 
 
 def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
-    """Return the status with all secrets in its messages replaced by the mark. A verifier may print files of the agent."""
+    """Return the status with all secrets in its messages replaced by the mark. A message may have the output of a verifier, which
+    may print the agent's files."""
     values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
     content = status.model_dump()
     return TrialStatus.model_validate(content) if _redact(content, values) else status
 
 
 def _redact(value: Any, secrets: Collection[str]) -> bool:
-    """Change messages in place; return whether any was."""
+    """Redact the messages in value, in place. Return whether any message changed."""
     inner = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
     changed = sum(_redact(each, secrets) for each in inner) > 0
     message = value.get("message") if isinstance(value, dict) else None

@@ -35,7 +35,7 @@ def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> P
 
 
 class Replay:
-    """An incremental replay, which reads each record once: a trial of 100 steps has more than 1,000. Its journal grows."""
+    """An incremental replay: it reads each record once, because a trial of 100 steps has more than 1,000 records."""
 
     def __init__(self, scope: Scope, agent: AgentScript) -> None:
         self._journal = Journal()
@@ -45,7 +45,7 @@ class Replay:
         self._send(None)
 
     def advance(self, records: Mapping[str, Record]) -> Progress:
-        """Return the same progress as replay(). records: the former and later ones; a finished record must not change."""
+        """Return the same progress as replay(). records: all records, also of earlier calls; finished ones must not change."""
         self._forget_running()
         self._forget_running = lambda: None
         while self._operation is not None and (record := records.get(self._operation.id)) is not None:

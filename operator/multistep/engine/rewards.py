@@ -33,9 +33,9 @@ class RewardError(Exception):
 
 
 def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[str, Number]:
-    """Return the rewards in reward.json, which takes precedence even if it is malformed, or reward.txt. None: a missing file.
+    """Return the rewards in reward.json, or in reward.txt if reward.json is missing (None). Raises RewardError.
 
-    Raises RewardError.
+    A malformed reward.json is an error, even if reward.txt is valid.
     """
     if json_file is not None:
         return parse_reward_json(json_file)
@@ -45,7 +45,7 @@ def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[
 
 
 def parse_reward_txt(data: bytes) -> dict[str, Number]:
-    """Return the one number, parsed by Python's float(). Raises RewardError."""
+    """Return the file's single number as the key "reward"; Python's float() parses it. Raises RewardError."""
     _require_content(data, REWARD_TXT)
     try:
         value = float(data.decode())
@@ -55,7 +55,7 @@ def parse_reward_txt(data: bytes) -> dict[str, Number]:
 
 
 def parse_reward_json(data: bytes) -> dict[str, Number]:
-    """Return an object of finite numbers; booleans become 1.0 and 0.0, integers stay integers. Raises RewardError."""
+    """Return the file's object of finite numbers; booleans become 1.0 and 0.0, integers stay integers. Raises RewardError."""
     _require_content(data, REWARD_JSON)
     try:
         value = json.loads(data.decode())
@@ -72,7 +72,8 @@ def parse_reward_json(data: bytes) -> dict[str, Number]:
 def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards | None) -> str | None:
     """Return why a step's rewards do not pass its min_reward; None if they do.
 
-    A number gates the key "reward", a table each of its keys; a missing key is minus infinity; equality passes.
+    minimum: a number is the minimum of the key "reward", a table the minimum of each of its keys. A missing reward counts as minus
+    infinity; a reward equal to the minimum passes.
     """
     if minimum is None:
         return None
@@ -85,10 +86,10 @@ def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards |
 
 
 def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rewards | None]) -> dict[str, Number] | None:
-    """Return the trial's rewards from those of the started steps, in order (None: no verifier result).
+    """Return the trial's rewards. steps: the rewards of the started steps, in order; None for a step without a verifier result.
 
-    mean: per key over the steps with a result; a missing key counts as 0. final: those of the last started step, unchanged.
-    Raises OverflowError if a mean is not finite.
+    strategy mean: for each key, the mean over the steps with a result; a missing key counts as 0. strategy final: the rewards of
+    the last started step. Raises OverflowError if a mean is not finite.
     """
     if strategy == "final":
         return None if not steps or steps[-1] is None else dict(steps[-1])

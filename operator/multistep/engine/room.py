@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Room:
-    """The remaining room for one collection. bytes_of, files_of: which limit determines it: step, trial or namespace."""
+    """The remaining room for one collection. bytes_of, files_of: whose limit (step, trial or namespace) sets bytes and files."""
 
     bytes: int
     files: int
@@ -54,7 +54,7 @@ class Room:
 
     @property
     def survey_bytes(self) -> int:
-        """Return the minimum size of surveyed files: with it, fewer files than a survey can report fill the room."""
+        """Return the minimum size in bytes of surveyed files: so large that a survey's SURVEYED_FILES files exceed the room."""
         return self.bytes // SURVEYED_FILES + 1
 
     def refusal(self, size: int) -> str:
@@ -63,7 +63,7 @@ class Room:
 
 
 def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Room:
-    """Return the smallest remaining room. step, trial, namespace: their amounts without this collection."""
+    """Return the smallest remaining room. step, trial, namespace: the amounts that they already use, without this collection."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)
@@ -71,7 +71,7 @@ def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> R
 
 
 def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
-    """Return the files that do not fit. The smallest ones come first, so one huge file displaces no other."""
+    """Return the files that do not fit. Small files get room first, so one huge file displaces no other."""
     left, out = available.bytes, list[Large]()
     for file in sorted(files, key=lambda each: each.size):
         if file.size > left:
@@ -92,7 +92,7 @@ class Filling:
         """Account for a file and return "", or return why it does not fit.
 
         A reward file always fits, and the agent's logs get at most half of the room, so they cannot displace a verdict.
-        path: of the file among the step's results; size: of its contents, holes of a sparse file included.
+        path: the file's path in the step's results; size: bytes of its contents, including the holes of a sparse file.
         """
         after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1
         if not (path in _REWARD_FILES and size <= CAPTURE_LIMIT_BYTES):

@@ -12,15 +12,15 @@ from multistep.engine.operations import Healthcheck, Place
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
 
-_MAX_OUTPUT_CHARACTERS = 500  # of a phase's output in a message
+_MAX_OUTPUT_CHARACTERS = 500  # maximum of a phase's output in a message
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The position of a script: plan, attempt, step and pod. workdir: the environment's, as the runner reported it.
+    """The position of a script: plan, attempt, step and pod. workdir: working directory of the environment, from the runner.
 
-    isolated: no agent can be the verifier's user or root, so file permissions can protect verdicts from it.
-    trial_uid: UID of the trial, which says nothing about it to an agent.
+    isolated: no agent can be the verifier's user or root, so file permissions can protect verdicts from agents.
+    trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
     """
 
     plan: TrialPlan
@@ -62,7 +62,8 @@ class TrialError(Exception):
 
 
 class DiskFilled(Exception):
-    """The disk is full, so an operation of a step failed. The pod's own processes filled it: a step's exception, no trial error."""
+    """An operation of a step failed because the disk is full. It is an exception of the step, not of the trial, because the pod's
+    own processes filled the disk."""
 
     def __init__(self, exception: StepException) -> None:
         super().__init__(exception.message)
@@ -72,7 +73,7 @@ class DiskFilled(Exception):
 def require(record: Record, what: str, phase: str = "") -> None:
     """Raise TrialError if the operation failed (Harbor 0.25), or DiskFilled in a step's phase if the disk is full.
 
-    what: the operation, for the message; phase: of the step that needs it, "" for the trial.
+    what: description of the operation, for the message; phase: the step's phase that needs it, "" if the trial itself does.
     """
     fault = failed(record)
     if fault is not None and fault.code == DISK_FULL and phase:
@@ -82,7 +83,7 @@ def require(record: Record, what: str, phase: str = "") -> None:
 
 
 def fault_type(fault: Fault, usual: str) -> str:
-    """Return the exception's class for an operation that failed: OutOfDiskError for a full disk, else the usual one."""
+    """Return the exception's class for an operation that failed: OutOfDiskError for a full disk, else ``usual``."""
     return "OutOfDiskError" if fault.code == DISK_FULL else usual
 
 
@@ -101,7 +102,8 @@ def healthcheck_failure(record: Record) -> str | None:
 
 
 def ending(result: PhaseResult, *, output: bool = True) -> str:
-    """Return how a phase ended, as a predicate. output: add the end of its output; not for agents, which may print secrets."""
+    """Return how a phase ended, e.g. "exited with status 1". output: whether to add the end of the phase's output; False for
+    agents, which may print secrets."""
     text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail if output else "")
     limit = f"; its limit is {result.memory_limit / 2**20:g}Mi" if result.memory_limit else ""
     return f"{text} (the container ran out of memory meanwhile{limit})" if result.oom_kills else text
@@ -118,7 +120,7 @@ def at_timeout(seconds: float | None) -> str:
 
 
 def _last_output(tail: str) -> str:
-    """Return the last complete lines of the output; a single longer line is cut. Several lines start after a line break."""
+    """Return the last complete lines of the output after a colon, several lines on a new line; a single long line is cut."""
     text = tail[-_MAX_OUTPUT_CHARACTERS:]
     if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
         text = text.partition("\n")[2] or text

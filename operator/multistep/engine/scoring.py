@@ -1,8 +1,9 @@
 """The score of a trial in a sweep. Status, report and comparison all use this module.
 
-A failure's class is where it happened. Its score is set if an agent may have caused it: once an agent has run in an environment,
-it may have broken everything that runs there later. A step without a verdict then counts as 0, so an agent cannot avoid a 0 by
-crashing or by breaking its verifier. Failures that only the infrastructure, the task or a user can cause are excluded.
+A failure's class says where it happened. A failed trial gets a score if an agent may have caused the failure: once an agent has run
+in an environment, it may have broken everything that runs there later. A step without a verdict then counts as 0, so an agent
+cannot avoid a 0 by crashing or by breaking its verifier. Trials with failures that only the infrastructure, the task or a user can
+cause are excluded.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ AGENT_ERRORS: Final = frozenset({"NonZeroAgentExitCodeError", "OutOfMemoryError"
 AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that reached its timeout as valid."""
 
 _BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # errors of the task, which no agent can cause
-_BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step
+_BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
 _DEADLINE_SHARE: Final = 0.5  # of activeDeadlineSeconds: an agent that used at least this share gets a score of 0
 
 
 class Ended(Protocol):
     """The fields of a trial that its score depends on.
 
-    failure_class, score: of status.failure; agent_error: whether any of its steps has one of AGENT_ERRORS.
+    failure_class, score: the fields of status.failure; agent_error: whether any step of the trial has one of AGENT_ERRORS.
     """
 
     @property
@@ -47,7 +48,7 @@ class Ended(Protocol):
 
 
 def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
-    """Return the value with which a trial enters its agent's mean; None if it is unfinished or excluded."""
+    """Return the value with which a trial counts in its agent's mean; None if the trial is unfinished or excluded."""
     if trial.state == "Active":
         return None
     if trial.agent_error and scoring.agent_errors == "Exclude":
@@ -59,7 +60,7 @@ def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
 
 
 def failure_class_of(trial: Ended) -> FailureClass | None:
-    """Return the class of what kept a finished trial from its reward, or None if nothing did."""
+    """Return the class of the failure that ended a trial or left it without a valid reward; None if there is none."""
     if trial.state == "Active" or trial.failure_class is not None:
         return trial.failure_class
     if is_too_large(trial.reward):
@@ -68,14 +69,15 @@ def failure_class_of(trial: Ended) -> FailureClass | None:
 
 
 def is_too_large(reward: float | None) -> bool:
-    """Whether a sum cannot hold the reward. It then counts 0: a verifier that divides by an agent's output may return it."""
+    """Whether the reward is too large to be summed. It then counts as 0, as an agent may cause it: a verifier may divide by the
+    agent's output."""
     return reward is not None and abs(reward) > MOST_REWARD
 
 
 def score_of(plan: TrialPlan, journal: Journal) -> float:
-    """Return the trial's reward with 0 for each step that was to have a verdict and has none.
+    """Return the trial's reward, with 0 for each step that lacks its verdict.
 
-    Steps after a gate that was not passed are left out, as they are of the reward.
+    Steps after a failed gate do not count, as in the trial's reward.
     """
     given = {run.name: run.rewards for run in journal.steps}
     verdicts: list[Rewards | None] = []
@@ -96,7 +98,7 @@ def _ends_at_gate(plan: TrialPlan, journal: Journal) -> bool:
 
 
 def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
-    """Whether an agent may have caused the failure that ended a trial which is Complete."""
+    """Whether an agent may have caused the failure that ended a Complete trial."""
     last = journal.steps[-1] if journal.steps else None
     if last is None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
         return False
@@ -106,7 +108,7 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
     """Whether the agent's phases of the current attempt used at least half of the trial's deadline (seconds).
 
-    If not, the trial spent more time waiting for the cluster or a verifier's pod than the agent ran.
+    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
     """
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 

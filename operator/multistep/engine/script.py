@@ -138,7 +138,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step, then collect its outputs. A separate verifier runs after the collection, as it gets the outputs."""
+    """Verify the step, then collect its outputs. A separate verifier runs after the collection, because it needs the outputs."""
     verifier = None if _skips_verifier(scope.plan, run) else step.verifier
     apart = verifier.environment if verifier else None
     if verifier is not None and apart is None:
@@ -152,7 +152,7 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
 
 
 def verified_apart(step: StepPlan) -> bool:
-    """Whether the step has a separate verifier, so that its files never exist in the agent's environment."""
+    """Whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
     return step.verifier is not None and step.verifier.environment is not None
 
 

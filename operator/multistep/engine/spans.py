@@ -20,7 +20,7 @@ Value = str | int | float
 @dataclass(frozen=True)
 class Span:
     """One span. id: 16 hex digits; parent: id of its parent span, "" for the trial's span; start, end: seconds since the epoch;
-    error: "" for none."""
+    error: the failure's reason or type, "" without a failure."""
 
     id: str
     parent: str

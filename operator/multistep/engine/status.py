@@ -29,11 +29,12 @@ from multistep.engine.status_size import bounded, bounded_rewards, reward_text, 
 from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
 from multistep.engine.usage import total
 
-MAX_INCOMPLETE = 4  # sources of one step
+MAX_INCOMPLETE = 4  # incomplete sources that are listed per step
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
-    """Return the status of a waiting trial. gated: as in Wait; the trial is reported as Suspended, as a Job queued by Kueue is."""
+    """Return the status of a waiting trial. gated: whether its pod has a scheduling gate; the trial is then reported as Suspended,
+    like a Job that Kueue has queued."""
     return _with(trial, phase, reason, message, now, gated=gated)
 
 
@@ -49,7 +50,7 @@ def attempt_started(
 ) -> TrialStatus:
     """Return the status before the creation of an attempt's pod, or of a suspended trial that gets its pod later.
 
-    A verifier's pod of the last attempt stays in the status. source: the revision that the task was resolved to.
+    The status still names the verifier pod of the last attempt. source: the revision that the task was resolved to.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -71,7 +72,7 @@ def attempt_started(
 
 
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
-    """Return the status of a trial whose script is running. changes: further fields of the status."""
+    """Return the status of a trial whose script is running. changes: values of further status fields."""
     current = journal.steps[-1].name if journal.steps else None
     return at_current_step(_changed(trial, steps=[step_status(run) for run in journal.steps], current_step=current, **changes), now)
 
@@ -98,7 +99,7 @@ def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
 
 
 def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float) -> VerifierStatus:
-    """Return the status of a verifier's pod before its creation. A recreation as root, or a retry, keeps the start time."""
+    """Return the status of a verifier's pod before its creation. The start time stays when the pod is recreated as root."""
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None
@@ -112,7 +113,7 @@ def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: 
 
 
 def observed(trial: MultiStepTrial) -> TrialStatus:
-    """Return the status of a finished trial with a later generation. A changed spec does not change its result."""
+    """Return the status of a finished trial whose spec was changed: with the new observedGeneration and the same result."""
     generation = trial.metadata.generation
     conditions = [each.model_copy(update={"observed_generation": generation}) for each in trial.status.conditions]
     return trial.status.model_copy(update={"observed_generation": generation, "conditions": conditions})
@@ -128,7 +129,7 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """Return the status of a Failed trial, which has no reward. journal: its progress; None: the steps in the status stay."""
+    """Return the status of a Failed trial, which has no reward. journal: its progress; None: keep the steps in the status."""
     ended: dict[str, Any] = (
         _ended(journal, results, now) if journal else {"completion_time": time(now), "current_step": None, "results": results}
     )
@@ -162,7 +163,7 @@ def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float)
 
 
 def _attempt_start(status: TrialStatus) -> datetime | None:
-    """Return the start of the current attempt: the end of the one before, or of a later suspension that delayed it."""
+    """Return the start of the current attempt: the end of the previous attempt, or of a later suspension that delayed it."""
     before = status.attempts[-1].end_time if status.attempts else None
     if before is None:
         return status.start_time
@@ -205,7 +206,7 @@ def _exception(exception: StepException | None) -> rewards.StepException | None:
 
 
 def step_run(step: StepStatus) -> StepRun:
-    """Return the journal's entry for a step in the status, if its records were lost with its pod."""
+    """Return a step's journal entry, rebuilt from the status because the step's records were lost with its pod."""
     artifacts = step.artifacts
     return StepRun(
         name=step.name,

@@ -1,4 +1,4 @@
-"""Conditions of a trial or a sweep: those of a Job (Complete, Failed, Suspended) and of kstatus (Ready, Reconciling, Stalled)."""
+"""Builds the conditions of a trial or a sweep: Complete, Failed, Suspended as a Job has; Ready, Reconciling, Stalled of kstatus."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def conditions(
 
 
 def time(seconds: float) -> datetime:
-    """Return a time in whole seconds, as Kubernetes writes it. A runner's clock may be arbitrary, so the range is limited."""
+    """Return a time in whole seconds, as Kubernetes writes it. The range is limited, as a runner may report any number."""
     return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)

@@ -13,12 +13,12 @@ MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
 MAX_STATUS_BYTES = 56 * 1024  # fits 100 steps; keeps the whole resource below 64 KiB, without an inline task
-MAX_SHORT_BYTES = 128  # of a message in a status that exceeds its limit
+MAX_SHORT_BYTES = 128  # size of a message in a status that exceeds MAX_STATUS_BYTES
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
-    """Return the status as JSON, without nulls. A status that is too large loses details, the least important first; the results
-    have all of them."""
+    """Return the status as JSON, without nulls. A status that is too large loses details, the least important first; result.json
+    has all details."""
     content = _dumped(status)
     for shorten in _SHORTENERS:
         if status_bytes(content) <= MAX_STATUS_BYTES:

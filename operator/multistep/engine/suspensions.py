@@ -10,11 +10,11 @@ from multistep.api.trial_status import Condition, TrialStatus
 SUSPENDED = "Suspended"  # reason of an attempt whose pod was released for a suspension
 QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
-_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended, but not by spec.suspend: as Kueue suspends a Job
+_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended by a scheduling gate, not by spec.suspend
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:
-    """Whether the trial is suspended and must get no pod. Its task is not read until it is resumed."""
+    """Whether the trial is suspended and must get no pod. The operator then reads the trial's task only after the resumption."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
 

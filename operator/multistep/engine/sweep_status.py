@@ -29,8 +29,8 @@ class CreationError:
 class Next:
     """The next actions: which trials to create, suspend, resume or stop (by number), and the status if all actions succeed.
 
-    early: first number of the trials that are created suspended, with spec.prestart. seconds: until the next requeue; None: wait
-    for watch events.
+    early: trials from this number on are created suspended, with spec.prestart. seconds: time until the next requeue; None: wait
+    for watch events only.
     """
 
     create: range
@@ -94,7 +94,7 @@ def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepSta
 
 
 def observed(sweep: TrialSweep) -> SweepStatus:
-    """Return the status of a finished sweep with a later generation. A changed spec does not change its result."""
+    """Return the status of a finished sweep whose spec was changed: with the new observedGeneration and the same result."""
     generation = sweep.metadata.generation
     seen = [each.model_copy(update={"observed_generation": generation}) for each in sweep.status.conditions]
     return sweep.status.model_copy(update={"observed_generation": generation, "conditions": seen})
@@ -106,7 +106,7 @@ def to_json(status: SweepStatus) -> dict[str, Any]:
 
 
 def headline(status: SweepStatus) -> object:
-    """Return the parts whose changes are written to the status at once: all except numbers and messages."""
+    """Return the fields whose changes are written at once: all except numbers and messages, whose writes are throttled."""
     holds = [(each.type, each.status, each.reason) for each in status.conditions]
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
@@ -120,7 +120,7 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
 
 
 def _due(sweep: TrialSweep, counts: Tally, limits: Limits, now: float) -> float | None:
-    running = limits.deadline is not None and not sweep.spec.suspend  # a suspension moves the deadline
+    running = limits.deadline is not None and not sweep.spec.suspend  # a suspension postpones the deadline
     times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
     if limits.pod_hours is not None and counts.active:
         times.append(BUDGET_CHECK_SECONDS)
@@ -186,7 +186,7 @@ def _counted(counts: Tally) -> int:
 
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
-    """Return the agents' means as text, with the number of counted trials if some are excluded. A single agent has no name."""
+    """Return the agents' means as text, with the number of counted trials if some are excluded, and names if there are several."""
     shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
     if not shown:
         return None

@@ -22,7 +22,7 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of a sweep's trials. sources: spec.task of the trials, by task index; names: of the trials, by number."""
+    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number."""
 
     spec: SweepSpec
     grid: Grid
@@ -31,7 +31,7 @@ class Plan:
 
 
 def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
-    """Return the plan of a sweep. tasks: those of the spec, or the resolved spec.tasksFrom. Raises InvalidSpec."""
+    """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
     spec = sweep.spec
     grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order)
     if len(grid) > MOST_TRIALS:
@@ -61,7 +61,7 @@ _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude
 
 
 def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False) -> dict[str, Any]:
-    """Return the manifest of the trial with this number. early: it is created suspended, with spec.prestart."""
+    """Return the manifest of the trial with this number. early: whether to create it suspended, with spec.prestart."""
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
     ours = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
@@ -164,7 +164,7 @@ def _worked(attempt: Object) -> float:
 
 
 def _first_step(steps: Sequence[Object] | None) -> float | None:
-    """Return the start of the first step; None if none started, or if a status that was too large lost its steps."""
+    """Return the start of the first step; None if no step started, or if the steps were dropped from a too large status."""
     start = steps[0].get("startTime") if steps else None
     return None if start is None else datetime.fromisoformat(start).timestamp()
 

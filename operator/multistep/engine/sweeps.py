@@ -75,10 +75,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs. phase: of an active one; failure_class, score, agent_error: as in scoring.Ended.
+    """The facts of a trial that a sweep needs. phase: of active trials; failure_class, score, agent_error: as in scoring.Ended.
 
-    pod_seconds: for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the epoch.
-    suspend, stop: of its spec; by_sweep: the sweep suspended it.
+    pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
+    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it.
     """
 
     number: int
@@ -97,10 +97,10 @@ class TrialFacts:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits at which a sweep creates no more trials; None: no limit. failures: tolerated number by failure class; deadline:
-    seconds since the epoch.
+    """Limits at which a sweep creates no more trials; None: no limit.
 
-    prestart: number of suspended trials with a pod that may exist beyond parallelism.
+    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: number of suspended
+    trials with a pod that may exist beyond parallelism.
     """
 
     parallelism: int
@@ -121,9 +121,11 @@ class AgentTally:
 
 @dataclass(frozen=True)
 class Tally:
-    """The trials' counts and results. deleted: created, but missing; agents: by index; stopped: at least one was stopped.
+    """The trials' counts and results. deleted: number of created trials that do not exist any more; agents: results by agent index;
+    stopped: whether any trial was stopped.
 
-    excluded: finished trials that do not count, by class; scored: those that count though a failure ended them, by class.
+    excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
+    ended them, by failure class.
     """
 
     total: int
@@ -162,11 +164,11 @@ class Halt:
 
 
 def tally(grid: Grid, created: int, trials: Iterable[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count the trials. created: created trials by the status; trials: those that exist; now: seconds since the epoch."""
+    """Count the trials. created: created trials according to the status; trials: existing trials; now: seconds since the epoch."""
     scoring = scoring or Scoring()
     states, phases = Counter[State](), Counter[ActivePhase]()
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
-    rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # by task
+    rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> rewards
     finished = [0 for _ in grid.agents]
     pod_seconds, there, highest, stopped = 0.0, 0, -1, False
     for each in trials:

@@ -9,7 +9,8 @@ _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 
 class Unresolved(Exception):
-    """A variable that a template names is not set and has no default. name: the variable; key: of the value with the template."""
+    """A variable that a template names is not set and has no default. name: the variable; key: key of the value that is the
+    template."""
 
     def __init__(self, key: str, name: str) -> None:
         super().__init__(
@@ -20,7 +21,7 @@ class Unresolved(Exception):
 
 
 def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the values with templates resolved. Only a whole value can be one: ``pre-${NAME}`` is literal. Raises Unresolved."""
+    """Return the values with templates resolved. A template is a whole value: ``pre-${NAME}`` is literal. Raises Unresolved."""
     return {key: _value(key, value, variables) for key, value in env.items()}
 
 

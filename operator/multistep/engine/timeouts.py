@@ -27,7 +27,7 @@ def resolve_limit(
 
 
 def real_limit(seconds: float) -> float | None:
-    """Return a finite timeout, or None for no timeout: NaN, infinity and too large numbers, which task.toml may have."""
+    """Return the timeout; None (no timeout) for NaN, infinity and numbers from LONGEST_SECONDS on, which task.toml may have."""
     return seconds if math.isfinite(seconds) and seconds < LONGEST_SECONDS else None
 
 

@@ -1,4 +1,4 @@
-"""What an agent's model requests used: per step and in all."""
+"""Computes the tokens and costs of an agent's model requests: per step and in total."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd",
 
 
 def since(now: Usage | None, before: Usage | None) -> Usage | None:
-    """Return the usage of one step of an agent that resumes its trajectory, and so counts the earlier steps, too.
+    """Return the usage of one step of an agent that resumes its trajectory, whose counts include the earlier steps.
 
-    before: its count after the step before. An agent that counts less than before has not counted all steps.
+    now, before: the agent's counts after this step and after the step before. A count that is lower than before does not include
+    the earlier steps, so ``now`` is returned unchanged.
     """
     if now is None or before is None:
         return now
     if now.source == "Gateway" or before.source == "Gateway":
-        return now  # it counts each step
+        return now  # the gateway counts each step separately
     pairs = [(getattr(now, name), getattr(before, name)) for name in _AMOUNTS]
     if any(new is not None and old is not None and new < old for new, old in pairs):
         return now
@@ -26,7 +27,7 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
 
 def total(steps: Iterable[Usage | None]) -> Usage | None:
-    """Return the sum; None if no step has a usage. An amount that a step with a usage does not have is unknown in the sum."""
+    """Return the sum; None if no step has a usage. If a step's usage lacks an amount, the sum lacks it, too."""
     known = [each for each in steps if each is not None]
     if not known:
         return None

@@ -10,7 +10,7 @@ from multistep.engine.templates import referenced
 
 
 def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield every table of task.toml whose values may be templates, with its path."""
+    """Yield the path and the content of every table of task.toml whose values may be templates."""
     yield "environment.env", config.environment.env
     yield "solution.env", config.solution.env
     verifiers = [("verifier", config.verifier)]

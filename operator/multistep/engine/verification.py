@@ -65,7 +65,8 @@ def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -
 def verify_apart(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[None]:
-    """Verify the step in a separate environment, which has only the collected files of the agent. Its errors are the step's."""
+    """Verify the step in a separate environment, which has only the collected files of the agent. A failure of this environment is
+    an exception of the step."""
     there = replace(scope, where="verifier")
     run.untouched = True
     record = yield Environment(there.id("environment"), step.index)
@@ -119,7 +120,7 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the collected files to their paths in the agent's environment. Directories are emptied first."""
+    """Upload the collected files to the same paths as in the agent's environment. Directories are emptied first."""
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]

@@ -16,9 +16,9 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class Definition:
-    """A separate verifier's environment in task.toml. where: its table; image: None for the trial's image.
+    """A separate verifier's environment in task.toml. where: path of its table; image: None for the trial's image.
 
-    bundled: the image contains the tests, so none are uploaded.
+    bundled: the verifier has an image of its own, which contains the tests, so none are uploaded.
     """
 
     where: str
@@ -32,7 +32,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class VerifierEnvironment:
-    """A separate verifier's environment, resolved. files: environment/ is uploaded."""
+    """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether it sets an image."""
 
     config: EnvironmentConfig
     image: str
@@ -54,9 +54,10 @@ def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
 
 
 def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
-    """Return the environment of a step's verifier; None if it is the agent's. Raises InvalidSpec if its image must be built.
+    """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
 
-    The image and the table are each taken from the step, else from the task, independently of each other.
+    The image and the table are each taken from the step, else from the task, independently of each other. Raises InvalidSpec if
+    the image must be built first.
     """
     if verifier_mode(config, step) == "shared":
         return None
