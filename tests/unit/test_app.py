@@ -270,7 +270,7 @@ async def test_one_that_is_stopped_lets_its_reconcile_finish_and_hands_over(oper
 
     async def reconcile(_: object) -> Requeue:
         await asyncio.sleep(0.2)
-        operator.app.lease.check()  # it may still finish its reconcile
+        operator.app.lease.check()  # the replica still leads while its reconcile finishes
         ended.set()
         return AT_NEXT_EVENT
 

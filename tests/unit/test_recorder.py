@@ -20,10 +20,10 @@ Object = dict[str, Any]
 
 
 class Watched:
-    """A client whose watches report the events that a test adds; an error ends them."""
+    """A client whose watches report the events that a test adds; an exception among them ends a watch."""
 
     def __init__(self) -> None:
-        self.current: Object | None = None  # what a GET returns
+        self.current: Object | None = None  # the object that ``get`` returns
         self._events: dict[str, asyncio.Queue[WatchEvent | Exception]] = {}
         self.watches = 0
 
@@ -124,7 +124,7 @@ async def test_an_error_that_is_not_the_clusters_ends_the_wait(given: Given, wat
 
 async def test_a_wait_in_vain_ends_with_the_history(given: Given, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.e2e.given.DEADLINE_SECONDS", 0.05)
-    watched.reports(TRIALS, WatchEvent("ADDED", {"metadata": {"name": "t", "uid": "1"}}))  # without a status: not checked
+    watched.reports(TRIALS, WatchEvent("ADDED", {"metadata": {"name": "t", "uid": "1"}}))  # not checked: it has no status
     watched.reports(TRIALS, seen("Pending"))
     with pytest.raises(TimeoutError, match=r"(?s)t did not get there in 0 s; its states were:.* ADDED .* MODIFIED Pending$"):
         await given.until("t", is_in("Complete"))

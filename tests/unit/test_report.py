@@ -1,4 +1,4 @@
-"""Tests of the cluster that fail once and then pass, and the history of failed tests."""
+"""Reports of failed end-to-end tests: those that pass when repeated, and the history of failures."""
 
 from __future__ import annotations
 

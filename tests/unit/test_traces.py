@@ -22,7 +22,7 @@ from tests.support.world import REWARDS, World
 
 @dataclass
 class Receiver:
-    """An OTLP receiver. refuse: how many requests it rejects first; how: the HTTP status of the rejections."""
+    """An OTLP receiver. refuse: number of requests that it rejects first; how: HTTP status of these rejections."""
 
     url: str = ""
     refuse: int = 0

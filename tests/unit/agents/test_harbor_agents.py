@@ -1,4 +1,4 @@
-"""Harbor's agents: setup once, then a run or a resume per step, each under an admission of its own; and how they fail."""
+"""Trials with Harbor's agents: one setup, then a run or a resume per step, each with its own admission; and their failures."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_a_step_began()
 
 
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
-    """It can read the environment, so it could give up on tasks that look hard."""
+    """The class can read the environment: if its failed setup were retried, it could give up on hard tasks without a score."""
     slow: Mapping[str, Any] = {"timedOut": True, "exitCode": None, "captures": {}}
     played = play(hosted(OWN), {"/host/agent-setup": slow})
     assert played.operation("/agent-setup-dismiss").kill

@@ -110,7 +110,7 @@ def test_the_skill_can_be_found() -> None:
 
 
 def dotted(text: str) -> Iterator[str]:
-    """Yield the code in a text that is a path of fields, not a file name."""
+    """Yield the field paths with dots in a text's code, without file names."""
     for each in code(text):
         if re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", each) and not re.search(r"\.(sh|toml|json|md|txt|yaml|py)$", each):
             yield each

@@ -1,4 +1,4 @@
-"""Read parts of the chart as tests need them."""
+"""Extract the operator's container, variables and roles from the rendered chart."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ def program() -> str:
 
 @pytest.fixture
 def render(program: str, tmp_path: Path) -> Render:
-    """Return the objects of a release multistep in multistep-system with these values. Raises ValueError with Helm's message."""
+    """Return a function that renders the chart with values and returns the objects, or raises ValueError with Helm's message."""
 
     def run(values: Object | None = None, *, release: str = "multistep", arguments: Sequence[str] = ()) -> list[Object]:
         file = tmp_path / "values.json"
         file.write_text(json.dumps(values or {}))
         command = [program, "template", release, str(CHART), "--namespace", "multistep-system", "--values", str(file), *arguments]
-        env = os.environ | {"KUBECONFIG": os.devnull}  # no cluster but the one that the arguments name
+        env = os.environ | {"KUBECONFIG": os.devnull}  # use only a cluster that the arguments name
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(done.stderr)
@@ -45,11 +45,11 @@ def render(program: str, tmp_path: Path) -> Render:
 
 
 def the(objects: list[Object], kind: str, *, gateway: bool = False) -> Object:
-    """Return the only object of this kind. gateway: the model gateway's, not the operator's or another."""
+    """Return the only object of this kind. gateway: search only the model gateway's objects; otherwise only the others."""
     [found] = [each for each in objects if each["kind"] == kind and gateway is of_gateway(each)]
     return found
 
 
 def of_gateway(each: Object) -> bool:
-    """Return whether an object is the model gateway's."""
+    """Return whether an object belongs to the model gateway."""
     return bool(each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "gateway")

@@ -1,4 +1,4 @@
-"""As much of an API server as Helm's `lookup` of a Secret asks for."""
+"""A minimal API server that answers Helm's `lookup` of a Secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason":
 
 @contextmanager
 def serving(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Serve Secrets, as NAMESPACE/NAME and base64 by key; yield the server's URL."""
+    """Serve Secrets and yield the server's URL. secrets: base64 values by key, for each NAMESPACE/NAME."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -144,7 +144,7 @@ def quiet(name: str, case: Case) -> object:
 
 
 def question(name: str, series: Series, minute: int, firing: int) -> object:
-    """Return promtool's test of how many alerts with this name fire at a minute. Other series are those of an idle operator."""
+    """Return a promtool test that this number of alerts fires at this minute. Series not given are those of an idle operator."""
     own = {each.partition("{")[0] for each in series}
     shown = {each: values for each, values in IDLE.items() if each.partition("{")[0] not in own} | dict(series)
     return {

@@ -126,7 +126,7 @@ def test_the_named_ports_are_those_that_the_operator_listens_on(render: Render) 
 def test_other_settings_become_variables(render: Render) -> None:
     variables = variables_of(render({"settings": {"pollSeconds": 2.5, "logLevel": "DEBUG", "execSessions": 3000000}}))
     assert (variables["MULTISTEP_POLL_SECONDS"], variables["MULTISTEP_LOG_LEVEL"]) == ("2.5", "DEBUG")
-    assert variables["MULTISTEP_EXEC_SESSIONS"] == "3000000"  # not 3e+06
+    assert variables["MULTISTEP_EXEC_SESSIONS"] == "3000000"  # an integer, not 3e+06
 
 
 def test_results_are_kept_for_ever_or_for_as_long_as_the_values_set(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: R
     ids=".".join,
 )
 def test_an_unknown_key_is_reported_at_its_place(render: Render, path: list[str]) -> None:
-    """Helm's JSON schema library reports `propertyNames` errors at a random location."""
+    """The schema avoids `propertyNames`, because Helm's JSON schema library reports its errors at a random location."""
     values: Any = "x"
     for key in reversed(path):
         values = {key: values}
@@ -245,7 +245,7 @@ def test_the_schema_and_the_page_about_the_chart_are_what_settings_and_values_ma
 
 
 def keys(schema: Object, values: object) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the keys in the schema and the keys in the values of each of the chart's own tables."""
+    """Yield, for each table of values.yaml, its keys in the schema and its keys in the values."""
     if "properties" in schema and isinstance(values, dict):
         yield list(schema["properties"]), list(values)
         for key, below in schema["properties"].items():

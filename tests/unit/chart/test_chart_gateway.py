@@ -79,7 +79,7 @@ def test_the_variables_are_the_gateways_settings(render: Render, monkeypatch: py
 
 
 def test_service_links_cannot_replace_the_port(render: Render) -> None:
-    """The gateway's own Service would set MULTISTEP_GATEWAY_PORT to tcp://..."""
+    """With service links, the gateway's own Service would set MULTISTEP_GATEWAY_PORT in the pod to tcp://..."""
     objects = render()
     assert the(objects, "Service", gateway=True)["metadata"]["name"].upper().replace("-", "_") == "MULTISTEP_GATEWAY"
     assert pod_of(objects)["enableServiceLinks"] is False
@@ -135,7 +135,8 @@ def test_the_ledger_is_on_a_claim_that_outlives_the_release(render: Render) -> N
         "storageClassName": "fast",
         "resources": {"requests": {"storage": "2Gi"}},
     }
-    assert claim["metadata"]["labels"] == spec["selector"]["matchLabels"]  # no version: an upgrade cannot change the template
+    # The claim template has no version label: Kubernetes rejects an upgrade that changes the template.
+    assert claim["metadata"]["labels"] == spec["selector"]["matchLabels"]
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
@@ -170,7 +171,7 @@ def test_the_secret_has_keys_that_the_gateway_accepts(render: Render, tmp_path: 
 
 @pytest.mark.parametrize("kept", [{"k1", "admin-token"}, {"k1"}, set()])
 def test_an_upgrade_keeps_what_the_secret_has(render: Render, kept: set[str]) -> None:
-    """Helm looks the Secret up in the cluster."""
+    """Helm reads the existing Secret from the cluster."""
     data = {key: b64encode(f"{key} of before".encode()).decode() for key in kept}
     with secrets_api.serving({"multistep-system/multistep-gateway": data}) as url:
         objects = render(arguments=["--dry-run=server", "--kube-apiserver", url])
@@ -191,7 +192,7 @@ def test_gateway_and_operator_mount_the_same_secret(render: Render, existing: st
     keys, token = variables["MULTISTEP_GATEWAY_SIGNING_KEYS_DIR"], variables["MULTISTEP_GATEWAY_ADMIN_TOKEN_FILE"]
     name = existing or the(objects, "Secret", gateway=True)["metadata"]["name"]
     assert files(pod, pod["containers"][0]) == {f"{keys}/k1": (name, "k1"), token: (name, "admin-token")}
-    assert not token.startswith(keys)  # the directory has signing keys only
+    assert not token.startswith(keys)  # the token is outside of the directory of signing keys
     shared, operator = variables_of(objects)["MULTISTEP_GATEWAY_SECRET_DIR"], the(objects, "Deployment")["spec"]["template"]["spec"]
     assert files(operator, container_of(objects)) == {f"{shared}/{key}": (name, key) for key in ("k1", "admin-token")}
     assert [each["kind"] for each in objects if each["kind"] == "Secret"] == ([] if existing else ["Secret"])
@@ -244,7 +245,7 @@ def test_no_selector_of_the_operator_selects_the_gateway_nor_the_other_way_round
 
 
 def test_names_stay_short_enough_for_a_statefulset(render: Render) -> None:
-    """The longest label of its pods is the name with a hyphen and a hash of 10 characters; labels have at most 63."""
+    """The longest label of a StatefulSet's pods is its name, a hyphen and a hash of 10 characters; labels have at most 63."""
     objects = render({"fullnameOverride": "f" * 63, "nameOverride": "n" * 63})
     stateful = the(objects, "StatefulSet", gateway=True)
     name = stateful["metadata"]["name"]

@@ -12,7 +12,7 @@ TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-t
 
 
 def test_by_default_everybody_reaches_the_results_and_nobody_the_metrics(render: Render) -> None:
-    """A token protects the results, and no policy can select the API server's proxy. `helm test` requests the metrics."""
+    """A token protects the results. No policy can select the API server's proxy, which reads them. `helm test` reads metrics."""
     objects = render()
     policy = the(objects, "NetworkPolicy")["spec"]
     results, metrics = policy["ingress"]

@@ -37,7 +37,7 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT as in a terminal. It is ignored if the tests were started in the background."""
+    """Handle SIGINT as in a terminal: processes that a shell starts in the background ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -32,7 +32,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:
-    """Add a phase with this output."""
+    """Add a phase with this output to a runner. done: whether the phase has ended."""
     runner.answer({"op": "start", "id": id})
     runner.printed[id] = text
     if done:

@@ -1,4 +1,4 @@
-"""`multistep run` submits a trial with what it owns, or leaves nothing behind."""
+"""`multistep run` submits a trial and the objects that it owns, or leaves no object behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests where the runner binary is looked for."""
+"""Where the commands search for the runner binary."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Situations in which the agent host ended, and the decisions."""
+"""Situations in which the agent host ended, each with the decision for it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def judging(uid: str | None = "v", **status: Any) -> MultiStepTrial:
 
 
 def judge(**changes: Any) -> PodFacts:
-    """Return the running pod of that verifier."""
+    """Return the running pod of the separate verifier of ``judging``."""
     return pod(**{"name": "t-1-v0", "uid": "v", **changes})
 
 
@@ -125,7 +125,7 @@ TOO_SLOW = "pod t-1 did not start within environment.build_timeout_sec = 60"
 
 
 def near(decision: Decision, wanted: Decision) -> Decision:
-    """Return the wanted decision with the actual wait, compared approximately: a status has whole seconds."""
+    """Return the wanted decision; for a wait, check the seconds approximately and replace them by the actual ones."""
     if isinstance(decision, Wait) and isinstance(wanted, Wait) and decision.seconds is not None and wanted.seconds is not None:
         assert decision.seconds == pytest.approx(wanted.seconds, abs=1e-3)
         return replace(wanted, seconds=decision.seconds)

@@ -1,4 +1,4 @@
-"""The table of situations and what is decided in each."""
+"""Situations of a trial by name, each with the decision for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks for tests of the script."""
+"""Tasks, specs and results for tests of the script that runs a trial's steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def everything(results: Mapping[str, Mapping[str, Any]] | None = None, **changes
     return play(made, results, **changes)
 
 
-# -- errors: table (e)
+# -- errors
 
 ALL = ["a", "b", "c"]
 ABORT, CONTINUE = {"onAgentError": "Abort"}, {"onAgentError": "Continue"}

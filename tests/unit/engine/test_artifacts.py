@@ -94,7 +94,7 @@ SOURCES = st.sampled_from(["/", "/a", "/b", "/a/x", "/b/x", "/b/a", "/2", LOGS_A
 
 
 def tree(files: list[str]) -> tuple[str, ...]:
-    """Return the paths of a directory with these files: the directory itself, its subdirectories, and files without conflicts."""
+    """Return the paths of a directory with these files: the directory, its subdirectories, and those files that do not conflict."""
     found: dict[str, None] = {"": None}
     taken: set[str] = set()
     for path in files:
@@ -108,7 +108,7 @@ def tree(files: list[str]) -> tuple[str, ...]:
 TREES = st.just(()) | st.just(FILE) | st.lists(PATHS, min_size=1, max_size=3).map(tree)
 DESTINATIONS = st.none() | PATHS
 GIVEN = st.tuples(SOURCES, DESTINATIONS, TREES).map(
-    # the store names a file at the path /logs/artifacts, because the top must be a directory
+    # a file at the path /logs/artifacts is stored as a directory with the file "artifacts": the destination must be a directory
     lambda each: (each[0], each[1], ("", "artifacts")) if each[:2] == (LOGS_ARTIFACTS, None) and each[2] == FILE else each
 )
 

@@ -15,7 +15,7 @@ from multistep.engine.journal import Journal, StepRun
 from multistep.engine.suspensions import SUSPENDED
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
-MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # before the first step (lifecycle._died)
+MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # lifecycle._died removes the suffix Error
 
 
 def made(*calls: str) -> Iterator[str]:
@@ -57,7 +57,7 @@ def test_only_outside_causes_are_tried_again() -> None:
         ("PodDeleted", "Infrastructure"),
         ("ImageNotFound", "Task"),
         ("DeadlineExceeded", "User"),
-        ("OutOfnvidia.com/gpu", "Infrastructure"),  # the kubelet's reason, in no table
+        ("OutOfnvidia.com/gpu", "Infrastructure"),  # a reason of the kubelet that no table lists
     ],
 )
 def test_whose_doing_it_is_that_a_trial_failed(reason: str, wanted: str) -> None:

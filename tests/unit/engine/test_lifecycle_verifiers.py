@@ -10,7 +10,7 @@ from tests.unit.engine.verifier_table import NO_POD, VERIFIERS
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
-    """Decide about a verifier's pod while the agent's pod runs."""
+    """Decide in each situation of a verifier's pod; the agent's pod runs, except in the situation "complete"."""
     situation, facts, wanted = VERIFIERS[name]
     agents = NO_POD if name == "complete" else pod()
     decision = after(situation, agents, verifier=facts)

@@ -226,7 +226,7 @@ def test_a_task_without_a_name_is_called_as_its_directory() -> None:
     [
         (COMPLETE, StepLayout(), ("a", True, False, True, False, False)),
         (StepLayout(instruction=""), COMPLETE, (None, True, True, False, False, False)),
-        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # solve.sh has no fallback to the task's
+        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # the task's solve.sh is not used
         (StepLayout(workdir=True, setup=True), StepLayout(), (None, False, False, False, True, True)),
         (StepLayout(tests=True), StepLayout(tests=True), (None, False, True, True, False, False)),
     ],
@@ -325,7 +325,7 @@ def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping
         ("", "root", "1000:1000", "User"),
         ("1000", "1001", "0", "User"),
         ("1000", "1000:7", "0", "Shared"),
-        ("alice", "", "1000:1000", "Shared"),  # the image's user may also be called alice
+        ("alice", "", "1000:1000", "Shared"),  # alice may be the name of user 1000
         ("1000", "alice", "0", "Shared"),
         ("alice", "0", "1000:1000", "User"),
     ],

@@ -1,4 +1,4 @@
-"""One trial's plan takes little time and memory, as the operator makes it in its event loop."""
+"""A trial's plan takes little time and memory: the operator makes plans in its event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def planned(steps: int, env: TrialEnv | None = None, spec: dict[str, Any] | None
 @pytest.mark.parametrize(
     ("fields", "where"),
     [
-        ({"spec": {"extraInstructions": ["x" * 1_400_000]}}, "extraInstructions"),  # 1.4 GB
+        ({"spec": {"extraInstructions": ["x" * 1_400_000]}}, "extraInstructions"),  # 1.4 GB over all steps
         ({"spec": {"artifacts": [{"source": f"/a{number}"} for number in range(256)]}}, "artifacts"),
         ({"artifacts": [{"source": "/a"}] * 256}, "artifacts"),
         ({"env": TrialEnv(verifier=VARIABLES)}, "variables"),
@@ -54,7 +54,7 @@ def planned(steps: int, env: TrialEnv | None = None, spec: dict[str, Any] | None
     ],
 )
 def test_steps_that_inherit_too_much_are_rejected_in_little_time(fields: dict[str, Any], where: str) -> None:
-    """Up to minutes of CPU time and gigabytes, of one trial, at each start of the operator."""
+    """Regression: planning such a trial used to take minutes of CPU time and gigabytes of memory at each start of the operator."""
     start = time.process_time()
     with pytest.raises(InvalidSpec, match=f"{where}.* over all {STEPS} steps, more than the limit of"):
         planned(STEPS, **fields)

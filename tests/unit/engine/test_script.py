@@ -1,4 +1,4 @@
-"""The order of a task's operations, and what each is asked."""
+"""The order of a task's operations, and the parameters of each operation."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_missing_instruction_is_a_step_error_and_no_agent_runs() -> None:
         ("mean", ["1", "0.5", "0"], {"reward": 0.5}, ALL, [None, True, None]),
         ("final", ["1", "0.5", "0"], {"reward": 0.0}, ALL, [None, True, None]),
         ("mean", ["1", "0.4", "0"], {"reward": 0.7}, ["a", "b"], [None, False]),
-        ("final", ["1", "0.4", "0"], {"reward": 0.4}, ["a", "b"], [None, False]),  # the step at which the trial stopped
+        ("final", ["1", "0.4", "0"], {"reward": 0.4}, ["a", "b"], [None, False]),  # of the step at which the trial stopped
         ("mean", ["1", "x", "0"], {"reward": 1.0}, ["a", "b"], [None, None]),
         ("final", ["1", "x", "0"], None, ["a", "b"], [None, None]),
     ],

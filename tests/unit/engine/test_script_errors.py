@@ -1,4 +1,4 @@
-"""What goes wrong in a step, and what follows from it."""
+"""Errors in a step: the exceptions they cause, and the steps and operations that still run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, EVERYTHING, FUL
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any], str | None, str | None, list[str]]
 
-ROWS: dict[str, Row] = {  # what happens: results, spec, the step's exception, the trial's exception, started steps
+ROWS: dict[str, Row] = {  # by situation: results, spec, the step's exception, the trial's exception, started steps
     "nothing goes wrong": ({}, {}, None, None, ALL),
     "setup.sh exits non-zero": ({"a/setup": {"exitCode": 3, "tail": "oh\n"}}, {}, "RuntimeError", None, ["a"]),
     "setup.sh is killed": ({"a/setup": {"exitCode": None, "signal": 9}}, {}, "RuntimeError", None, ["a"]),
@@ -121,7 +121,7 @@ def test_what_goes_wrong(name: str) -> None:
             {"a/setup": {"exitCode": 1, "tail": "Traceback:\n  line 1\nno"}},
             "setup.sh exited with status 1:\nTraceback:\n  line 1\nno",
         ),
-        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # only whole lines
+        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # whole lines only
         ({"a/setup": {"exitCode": 1, "tail": "cut\n" + "y" * 498 + "\nz"}}, "setup.sh exited with status 1:\n" + "y" * 498 + "\nz"),
         ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was killed by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),

@@ -119,7 +119,7 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
         assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
         assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
-        assert to_json(parse_status({"status": content})) == content  # a status that was read causes no new write
+        assert to_json(parse_status({"status": content})) == content  # parsing a status does not change it, so no write follows
 
 
 def long_step(number: int, message: str = "") -> StepRun:

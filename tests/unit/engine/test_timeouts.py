@@ -16,7 +16,7 @@ NOTHING: Mapping[str, Any] = {"override": None, "maximum": None, "multiplier": N
     [
         (None, {}, None),
         (60.0, {}, 60.0),
-        (0.0, {}, 0.0),  # a timeout of 0: never started
+        (0.0, {}, 0.0),  # with a timeout of 0 the phase is never started
         (-5.0, {}, -5.0),
         (math.inf, {}, None),
         (math.nan, {}, None),

@@ -120,7 +120,7 @@ def test_a_compose_file_in_tests_is_refused() -> None:
     with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
         environment(TASK_SEPARATE, root=StepLayout(tests=True, tests_compose=True))
     with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
-        environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # rejected with an image, too
+        environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # rejected although docker_image is set
 
 
 @pytest.mark.parametrize("text", ['os = "windows"', 'tpu = {type = "v5", topology = "2x2"}'])

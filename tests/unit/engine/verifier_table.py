@@ -1,4 +1,4 @@
-"""The table of situations with the pod of a separate verifier, and what is decided in each."""
+"""Situations with the pod of a separate verifier by name, each with the decision for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call what; and no credential leaves the gateway."""
+"""Which step tokens the gateway accepts and what they allow; and no provider key leaves the gateway."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unsigned() -> str:
 
 
 def with_other_subject() -> str:
-    """Return another step's claims under a valid signature of this step's."""
+    """Return a token with the claims of trial "other" and the signature of trial "mine"."""
     head, _, signature = token_for("messages", uid="mine").split(".")
     return f"{head}.{token_for('messages', uid='other').split('.')[1]}.{signature}"
 

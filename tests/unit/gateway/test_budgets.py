@@ -28,7 +28,7 @@ def claims(**changes: Any) -> StepClaims:
 
 
 def budgets(before: Spent | None = None) -> Budgets:
-    """Return budgets of steps and sweeps that spent this before."""
+    """Return budgets. before: what each step and each sweep has already spent; None: nothing."""
 
     async def load(scope: str, name: str) -> Spent:
         await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_a_request_that_does_not_fit_waits_for_the_others() -> None:
     waiting = asyncio.create_task(accounts.reserve(who, Spent(50), 100))
     await asyncio.sleep(1)
     assert not waiting.done()
-    first.settle(Spent(10))  # less than was reserved
+    first.settle(Spent(10))  # less than the 80 that were reserved
     second = await waiting
     second.settle(Spent(50))
 

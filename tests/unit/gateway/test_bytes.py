@@ -1,4 +1,4 @@
-"""What passes through is the same on the other side, byte for byte."""
+"""Requests and answers pass through the gateway byte for byte, except for tokens, keys and stream_options.include_usage."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_query_passes_without_the_step_token() -> None:
 
 
 class Echo:
-    """A provider that keeps the bytes of the request and answers with given ones."""
+    """A provider that records the last request and answers with the bytes in ``answer``."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -120,7 +120,7 @@ class Echo:
 
 @asynccontextmanager
 async def echo() -> AsyncIterator[tuple[Echo, str]]:
-    """Run it; yields its URL."""
+    """Run an Echo provider; yield it and its URL."""
     provider = Echo()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", provider.handle)
@@ -149,7 +149,7 @@ def test_bodies_and_headers_are_the_same_at_the_provider(cases: list[tuple[dict[
 async def one(
     http: aiohttp.ClientSession, port: int, provider: Echo, members: dict[str, Any], answer: Any, headers: list[tuple[str, str]]
 ) -> None:
-    """Send one case and compare both sides."""
+    """Send a request and check that provider and agent receive what the other sent. members: of the JSON body."""
     if len({name.casefold() for name in members}) < len(members):
         return
     body = json.dumps({**members, "model": "m"}).encode()

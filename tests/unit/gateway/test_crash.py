@@ -32,7 +32,7 @@ class Process:
     running: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start it and wait until its admin port answers."""
+        """Start the gateway and wait until its admin port answers."""
         self.running = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "multistep.gateway", env=self.environment, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
         )
@@ -41,7 +41,7 @@ class Process:
                 await asyncio.sleep(0.05)
 
     async def stop(self, number: signal.Signals) -> int:
-        """Send a signal and return the exit code."""
+        """Send the process a signal and return its exit code."""
         assert self.running is not None
         self.running.send_signal(number)
         return await self.running.wait()
@@ -56,7 +56,7 @@ class Process:
 
 @asynccontextmanager
 async def process(directory: Path) -> AsyncIterator[tuple[World, Process]]:
-    """Run the real process before a fake model."""
+    """Run a gateway's process in front of a fake model."""
     port, admin_port = free_port(HERE), free_port(HERE)
     given = {**write_secrets(directory), "port": port, "admin_port": admin_port}
     variables = {f"MULTISTEP_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}
@@ -73,7 +73,7 @@ async def process(directory: Path) -> AsyncIterator[tuple[World, Process]]:
 
 
 async def complete_one(it: World, token: str) -> None:
-    """Send a request again until its answer is complete, as programs do."""
+    """Send a request repeatedly until an answer is complete, as an agent's HTTP client retries."""
     while True:
         seen = await it.call("messages", "-slow-30", stream=True, token=token)
         if seen.status == 200 and not seen.error and b"message_stop" in seen.body:
@@ -82,7 +82,7 @@ async def complete_one(it: World, token: str) -> None:
 
 
 async def streams_in_flight(it: World, least: int) -> None:
-    """Wait until the provider is answering so many requests: a kill at another moment would prove nothing."""
+    """Wait until the provider is answering at least this many requests, so that a kill interrupts them."""
     while sum(each.outcome == "open" and each.status == 200 for each in it.model.entries) < least:
         await asyncio.sleep(0.005)
 
@@ -107,7 +107,7 @@ async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(
     recorded = sum(each.requests - each.incomplete for each in usages)
     entries = it.model.entries
     unfinished = [each for each in entries if each.outcome != "answered"]
-    # The gateway commits before the agent sees the end, so a kill between the two leaves a recorded answer that the agent missed.
+    # The gateway records an answer before the agent has all of it: a kill in between leaves a recorded answer that the agent lacks.
     assert complete <= recorded <= len(entries) - len(unfinished)
     assert sum(each.incomplete for each in usages) >= len(unfinished) >= 2
     assert sum(each.requests for each in usages) >= len(entries)

@@ -1,4 +1,4 @@
-"""Sweeps take turns, whatever their size, and the pace follows what the provider takes."""
+"""Sweeps take turns, whatever their size; concurrency shrinks when the provider refuses requests, and recovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = "claude-sonnet-4-5-cap-4-60"
 
 
 async def trial(it: World, sweep: str, number: int, statuses: Counter[int]) -> None:
-    """Send three requests, one after another."""
+    """Send three requests of a trial, one after another, and count the statuses of the answers."""
     for _ in range(3):
         token = token_for("messages", uid=f"{sweep}-{number}", sweep=f"ns/{sweep}")
         statuses[(await it.send("messages", MODEL, stream=False, token=token)).status] += 1
@@ -108,7 +108,7 @@ async def test_a_request_that_is_cancelled_as_it_is_admitted_gives_its_place_bac
     await lane.enter("a", 1)
     waiting = asyncio.create_task(lane.enter("b", 100))
     await asyncio.sleep(1)
-    lane.leave()  # admits it, and it has not run yet
+    lane.leave()  # admits the request of b, whose task has not resumed yet
     waiting.cancel()
     await asyncio.wait([waiting])
     assert lane.in_flight == 0

@@ -1,4 +1,4 @@
-"""Refusals and faults of providers, and agents that leave: the agent gets what it can use, and the ledger what happened."""
+"""Providers that refuse or fail, and agents that disconnect: what the agent receives, and what the ledger records."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_provider_that_cannot_be_reached_is_tried_until_the_hold_ends(tm
 
 @pytest.mark.parametrize("api", APIS)
 async def test_an_agent_that_hangs_up_before_the_end_is_charged_what_the_provider_charged(tmp_path: Path, api: Api) -> None:
-    """codex hangs up before EOF. A gateway that sends the request again then makes calls that nobody sees."""
+    """codex closes the connection before EOF. If the gateway retried then, it would make calls whose answers nobody reads."""
     async with world(tmp_path) as it:
         tokens = [token_for(api, uid=f"uid-{number}") for number in range(6)]
         seen = await asyncio.gather(*(it.call(api, "-slow-20", stream=True, token=each, read=1) for each in tokens))
@@ -172,7 +172,7 @@ async def test_the_usage_of_a_step_without_requests_is_unknown(tmp_path: Path) -
 
 
 async def leave_after(it: World, suffix: str, seconds: float) -> None:
-    """Send a request and break the connection after some seconds."""
+    """Send a request and close the connection after this number of seconds."""
     call = asyncio.create_task(it.call("messages", suffix))
     await asyncio.sleep(seconds)
     call.cancel()

@@ -1,4 +1,4 @@
-"""A gateway before a fake model, and agents that call it."""
+"""A gateway in front of a fake model, and the requests of agents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UPSTREAM_PATHS: dict[Provider, str] = {"openai": "/v1", "anthropic": "", "gemini
 
 @dataclass(frozen=True)
 class Seen:
-    """What an agent got. error: the exception that ended the answer."""
+    """An answer as an agent received it. error: class of the exception that interrupted it; "": none."""
 
     status: int
     body: bytes
@@ -46,7 +46,7 @@ class Seen:
 
 @dataclass
 class World:
-    """The gateway's ports and what is behind it."""
+    """A running gateway, the fake model behind it, and clients of its two ports."""
 
     http: aiohttp.ClientSession
     model: FakeModel
@@ -56,7 +56,7 @@ class World:
     settings: GatewaySettings
 
     def credential(self, provider: Provider, base_url: str | None = "") -> Credential:
-        """Return a credential for the fake model. base_url: None for the setting's."""
+        """Return a credential. base_url: "" for the fake model's URL, None for the URL in the gateway's settings."""
         url = self.model.url + UPSTREAM_PATHS[provider] if base_url == "" else base_url
         return Credential.model_validate({"provider": provider, "key": REAL_KEYS[provider], "baseURL": url})
 
@@ -66,13 +66,13 @@ class World:
             await self.admin.register(provider, self.credential(provider))
 
     async def call(self, api: Api, suffix: str = "", *, stream: bool = False, **more: Any) -> Seen:
-        """Send a request of this API to its usual model with a suffix. more: as of ``send``."""
+        """Send a request to the API's model in MODELS. suffix: added to the model's name; more: arguments of ``send``."""
         return await self.send(api, MODELS[api] + suffix, stream=stream, **more)
 
     async def send(
         self, api: Api, model: str, *, stream: bool, token: str | None = None, text: str = "say: hello", read: int | None = None
     ) -> Seen:
-        """Send a request. read: leave after so many pieces of the answer."""
+        """Send a request. read: number of pieces of the answer after which the agent disconnects; None: read all."""
         path, headers, body = request_of(api, model, token or token_for(api), stream=stream, text=text)
         status, got, answer_headers = 0, b"", {}
         try:
@@ -89,7 +89,7 @@ class World:
 
 
 def token_for(api: Api, uid: str = "uid-1", step: str = "0", key: SigningKey = KEY, **claims: Any) -> str:
-    """Return a step token for an API's credential. claims: in the spelling of the token."""
+    """Return a step token for an API's credential. claims: further claims, by their names in the token."""
     given = {
         "sub": f"{uid}/1/{step}/agent",
         "trial": uid,
@@ -103,14 +103,14 @@ def token_for(api: Api, uid: str = "uid-1", step: str = "0", key: SigningKey = K
 
 
 def step_of(uid: str = "uid-1", step: str = "0") -> StepKey:
-    """Return the step of ``token_for``."""
+    """Return the key of the step for which ``token_for`` returns tokens."""
     return StepKey(uid, "1", step, "agent")
 
 
 def request_of(
     api: Api, model: str, token: str, *, stream: bool = False, text: str = "say: hello"
 ) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """Return the path, the headers and the body of a request."""
+    """Return the path, the headers and the body of a request to this API."""
     base = BASE_PATHS[PROVIDERS[api]]
     message = {"role": "user", "content": text}
     streamed = {"stream": True} if stream else {}
@@ -128,7 +128,7 @@ def request_of(
 
 
 def write_secrets(directory: Path) -> dict[str, Any]:
-    """Write the secrets of a gateway; return its settings for them, for tests without TLS."""
+    """Write a gateway's keys and token to files; return settings that use them and allow providers without TLS."""
     keys = directory / "keys"
     keys.mkdir()
     (keys / KEY.id).write_bytes(KEY.secret)
@@ -140,7 +140,7 @@ def write_secrets(directory: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def world(directory: Path, retry_after: float = 0.2, register: bool = True, **settings: Any) -> AsyncIterator[World]:
-    """Run a fake model, and a gateway in this process. register: the credentials of all providers."""
+    """Run a fake model, and a gateway in this process. register: whether to register credentials of all providers."""
     given = GatewaySettings(**{**write_secrets(directory), "stop_seconds": 1.0, **settings})
     async with fake_model(retry_after=retry_after) as model, running(given) as ports:
         connector = aiohttp.TCPConnector(limit=0)

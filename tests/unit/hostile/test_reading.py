@@ -30,7 +30,7 @@ from multistep.sources.task import strip_canary
 from tests.unit.sources.trees import tree
 
 TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
-STALL_SECONDS = 1.0  # earlier code stalled for 2.8 s to minutes
+STALL_SECONDS = 1.0  # regression: stalls used to last from 2.8 s to minutes
 SLOW_PATTERN = "*a" * 14 + "b"
 
 

@@ -76,7 +76,7 @@ def read_spec(text: str) -> object:
 
 
 def read_tar(text: str) -> None:
-    """Read a tar whose first member has the text as its extended headers."""
+    """Read a tar that has this text as the extended (pax) headers of its first file."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         extended = tarfile.TarInfo("x")
@@ -115,7 +115,7 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
 
 
 def cpu_seconds(work: Callable[[str], object], text: str, tries: int) -> float:
-    """Return the least CPU time of some tries; errors of the parser are results like others."""
+    """Return the least CPU time of this number of tries. The parser may raise an error."""
     taken = []
     for _ in range(tries):
         start = time.process_time()
@@ -128,7 +128,7 @@ def cpu_seconds(work: Callable[[str], object], text: str, tries: int) -> float:
 def slow_shape(tokens: list[str], work: Callable[[str], object], seed: int) -> str:
     """Return an input that takes more than linear time, with its times; "" if none was found."""
     for shape in shapes(tokens, seed):
-        for tries in (1, 5):  # a second look, as another process may have disturbed the first
+        for tries in (1, 5):  # measure again before failing: another process may have disturbed the first try
             few, many = (cpu_seconds(work, shape.repeated(number), tries) for number in (FEW, MANY))
             if many <= WIDE_FACTOR * few + NOISE_SECONDS:
                 break

@@ -42,7 +42,7 @@ async def assert_clear_end(world: World) -> None:
 
 @dataclass
 class Lying(Wrapped):
-    """Replaces bytes from runners. lie: called with the number of the chunk, over all sessions, and its bytes."""
+    """Replaces bytes from runners. lie: returns the replacement of a chunk, given its number over all sessions and its bytes."""
 
     lie: Callable[[int, bytes], bytes]
     heard: int = 0

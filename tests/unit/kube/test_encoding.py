@@ -1,4 +1,4 @@
-"""Request bodies are valid JSON and YAML, with the same text for both readers."""
+"""Request bodies are valid JSON and valid YAML, and both parsers return the same strings."""
 
 from __future__ import annotations
 

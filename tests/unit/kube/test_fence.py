@@ -50,7 +50,7 @@ class Gate:
 
 @asynccontextmanager
 async def client_of(gate: Gate, *statuses: int, lost_after: int = 0) -> AsyncIterator[tuple[Client, ApiServer]]:
-    """Run a client of a server that returns these statuses, then 200. lost_after: the lease is lost after so many requests."""
+    """Run a client of a server that returns these statuses, then 200. lost_after: number of requests until the lease is lost."""
     left = list(statuses)
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -144,7 +144,7 @@ async def test_each_frame_of_a_long_message_is_checked() -> None:
     assert gate.asked == 3
 
 
-# -- the fence of simulations
+# -- Fenced: the fence around simulated clusters
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "lease" not in name and "metadata" not in name])

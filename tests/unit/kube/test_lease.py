@@ -84,7 +84,7 @@ async def test_a_holder_stops_trusting_it_before_another_takes_it(place: Place) 
         place.passed += 0.5
         await second.attempt()
         assert not (first.held and second.held)
-    assert not was_held  # it stopped leading well before that
+    assert not was_held  # the first stopped leading before the second acquired the lease
     with pytest.raises(NotLeading, match="does not hold the lease multistep-system/multistep"):
         first.check()
 
@@ -94,7 +94,7 @@ async def test_one_that_slept_past_its_time_never_has_it_again(place: Place) -> 
     await first.attempt()
     place.passed += SECONDS
     assert not first.held
-    for _ in range(2):  # although no other replica acquired it
+    for _ in range(2):  # not even while no other replica has acquired it
         with pytest.raises(NotLeading):
             await first.attempt()
     assert not first.held
@@ -141,7 +141,7 @@ async def test_of_two_that_find_it_free_one_gets_it(place: Place) -> None:
 
 
 class Slowly:
-    """Yields to other tasks between read and write."""
+    """A lease whose attempts yield to other tasks between read and write."""
 
     def __init__(self, lease: Lease) -> None:
         read = lease._read

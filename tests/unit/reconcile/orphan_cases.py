@@ -1,4 +1,4 @@
-"""Results and pods of trials that are gone."""
+"""A cluster with results and pods of deleted trials."""
 
 from __future__ import annotations
 

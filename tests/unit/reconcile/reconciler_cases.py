@@ -1,4 +1,4 @@
-"""What tests of the reconciler share."""
+"""Durations, step names and a complete run, for tests of the reconciler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials that must end the same whatever happens to the operator meanwhile."""
+"""Trials that must end the same whatever happens to the operator while they run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WAITS = {"a/agent": 100.0, "b/agent": 100.0}
 class Scenario:
     """A trial and its expected end.
 
-    options: of the world. condition: type and reason at the end; reward: the trial's "reward"; attempts: reasons of failed ones.
-    living: also fail calls while the operator survives. fully: try all variants at every point; default: the first variant and,
-    in turn, one of the others.
+    options: arguments of World. condition: expected type and reason; reward: expected "reward" of the trial; attempts: reasons of
+    the failed attempts. living: also test calls that fail while the operator survives. fully: test all crash variants at every
+    point; otherwise the first variant and one of the others in turn.
     """
 
     options: Mapping[str, Any]

@@ -59,7 +59,7 @@ async def test_of_those_that_wait_the_namespace_with_the_fewest_places_is_served
         bound.acquire(each)
     for each in crowd[:4]:
         bound.release(each)
-    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # two of four slots each
+    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # then each namespace holds two of the four slots
 
 
 async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> None:
@@ -73,7 +73,7 @@ async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> No
     for each in fast:
         assert bound.acquire(each)
         bound.release(each)
-    assert woken == [*fast[2:], *slow[2:4]]  # slow gets all four slots only after that
+    assert woken == [*fast[2:], *slow[2:4]]  # slow gets more than two slots only after fast has finished
 
 
 async def test_who_wants_two_places_is_not_passed_for_ever_by_those_who_want_one() -> None:
@@ -201,7 +201,7 @@ def test_pods_that_stand_still_hold_up_their_own_namespace_only(still: PodFacts)
             bound.settle(key)
         assert woken == []
         await asyncio.sleep(STARTING_SECONDS + 1)
-        assert woken == impossible[2:]  # two a minute
+        assert woken == impossible[2:]  # a minute later, the next two may start
 
     check()
 
@@ -214,7 +214,7 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
     bound.saw(a, POD)
     bound.acquire(b)
     await asyncio.sleep(STARTING_SECONDS - 1)
-    bound.saw(a, POD)  # unchanged
+    bound.saw(a, POD)  # unchanged, so the minute does not restart
     assert woken == []
     await asyncio.sleep(2)
     assert woken == [b]

@@ -1,6 +1,6 @@
-"""Kill the operator at every point where it calls the outside world, start a new one with an empty memory, and compare the ends.
+"""Kill the operator at every point where it calls the outside world, start a new one with an empty memory, compare the results.
 
-The fakes pass a point before each call to API server and store, after each write (it is stored, but the response is lost),
+Such points are before each call to API server and store, after each write (it is stored, but the response is lost),
 before each frame that is sent (the frame is lost) and before each one that is received (the response is lost).
 """
 
@@ -36,7 +36,7 @@ VARIANTS = (
 
 
 def after(course: Course, at: int, variant: str) -> World | None:
-    """Return what the next operator finds in this variant, or None if the variant does not exist at this point."""
+    """Return the world that the next operator finds in this variant; None if the variant does not exist at this point."""
     match variant:
         case "read the version before":
             return course.in_the_past(at, lambda versions: versions - 1)
@@ -168,7 +168,7 @@ async def test_whatever_becomes_of_watch_events_the_trial_ends_the_same(events: 
 
 @dataclass
 class Stale(Wrapped):
-    """The at-th read of the trial (from 1) returns an older version."""
+    """A cluster whose at-th read of the trial (from 1) returns an older version."""
 
     at: int
     back: int
@@ -213,7 +213,7 @@ async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write() -> No
 
 @dataclass
 class Late(Wrapped):
-    """The pod's readiness is some reads old: the kubelet reports it late."""
+    """A cluster that returns the pod's readiness some reads late, as a slow kubelet reports it."""
 
     reads: int
     reported: list[Object] = field(default_factory=list)
@@ -238,7 +238,7 @@ async def test_a_readiness_that_comes_late_costs_time_only(reads: int) -> None:
 
 @dataclass
 class Vanishing(Wrapped):
-    """The pod is deleted between its read and the exec, and the watch event is lost."""
+    """A cluster that deletes the pod between its read and the exec, and loses the watch event."""
 
     gone: bool = False
 
@@ -258,7 +258,7 @@ async def test_a_pod_that_goes_between_read_and_exec_is_read_again() -> None:
 
 @dataclass
 class Jittery(Wrapped):
-    """Every call is delayed at random, so that the calls of two operators interleave."""
+    """A cluster that delays each call at random, so that the calls of two operators interleave."""
 
     chance: random.Random
 
@@ -297,5 +297,5 @@ async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str,
             world.end_phases()
         assert end_of(world) == wanted, f"seed {seed}"
         assert_each_phase_once(world)
-    assert conflicts > len(seeds)  # the operators did interleave
+    assert conflicts > len(seeds)  # the calls of the operators interleaved
     print(f"\n{len(seeds)} trials with two operators at once, {conflicts} conflicting writes")

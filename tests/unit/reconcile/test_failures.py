@@ -23,7 +23,7 @@ LONG = {"a/agent": 100.0, "b/agent": 100.0, "b/verifier/verifier": 100.0}
 
 @dataclass
 class Refusing:
-    """A cluster that rejects some pods. refusals: by pod name, the errors of the next calls."""
+    """A cluster that rejects some pods. refusals: errors of the next creations, by pod name."""
 
     cluster: FakeCluster
     refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
@@ -141,7 +141,7 @@ async def test_a_container_started_again_in_its_pod_is_judged_by_the_end_of_the_
 
 
 async def test_another_container_in_the_pod_is_a_restart() -> None:
-    """The restart count may be lost with the container."""
+    """A new container ID shows the restart, because the restart count may be lost with the container."""
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.records.clear()
@@ -184,7 +184,7 @@ async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.killed = 10**6
-    world.now += 100  # its phase has finished: the pod is not ready
+    world.now += 100  # the agent's phase has finished, so the pod is not ready
     world.end_phases()
     started = world.now
     await world.run()
@@ -214,7 +214,7 @@ async def test_streams_that_break_without_a_status_are_never_the_agents_doing() 
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
 
 
-# -- probes that fail though no result waits
+# -- readiness probes that fail although no result is waiting
 
 
 @dataclass

@@ -19,7 +19,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["acquire", "acquire", "first", "rel
 
 
 class Holders:
-    """What a limit granted, by key. served: in order."""
+    """The keys that hold slots of a limit, and those that want slots. served: all keys that got slots, in order."""
 
     def __init__(self, slots: int, most_each: int | None) -> None:
         self.limit = ConcurrencyLimit(slots, self._grant, most_each=most_each)
@@ -36,7 +36,7 @@ class Holders:
             self._grant(key)
 
     def release(self, key: Key) -> None:
-        self.held.pop(key, None)  # first: the release may grant the slot to others
+        self.held.pop(key, None)  # before the release, which may grant the slot to another key
         self.limit.release(key)
 
     def _grant(self, key: Key) -> None:
@@ -70,7 +70,7 @@ def test_any_events_keep_the_limit_and_everybody_is_served(
                 holders.release(key)
                 holders.check()
         assert not holders.wanted and not holders.held
-        for number in range(slots):  # no lost slot
+        for number in range(slots):  # no slot was lost: all can be acquired
             assert holders.limit.acquire((f"new{number}", "x"))
         assert not holders.limit.acquire(("late", "x"))
 
@@ -107,7 +107,7 @@ JOBS = st.lists(
 def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, events: Events) -> None:
     @in_virtual_time
     async def check() -> None:
-        jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.settle(key))  # an unused slot
+        jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.settle(key))  # releases unused slots
         tasks: dict[tuple[Key, int], asyncio.Task[int]] = {}
         gates: dict[tuple[Key, int], asyncio.Event] = {}
 
@@ -122,7 +122,7 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
                 if (job := jobs.start(id, key, str(id), lambda id=id: run(id))) is not None:  # type: ignore[misc]
                     tasks[id], job.waiting[str(id)] = job.task, key
             elif event == "cancel" and id in tasks:
-                tasks[id].cancel()  # perhaps before its first step
+                tasks[id].cancel()  # perhaps before the task has started
             elif event == "end" and id in gates:
                 gates[id].set()
             elif event == "settle":
@@ -142,7 +142,7 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
 
 
 async def test_an_object_created_again_under_its_name_gets_no_second_job_with_the_slot_of_the_first() -> None:
-    """Two reads of tasks ran with one slot: a deleted trial's, and that of its successor."""
+    """Regression: a deleted trial's job and the job of its successor with the same name used to run with one slot."""
     woken: list[Key] = []
     jobs: BackgroundJobs[str, str] = BackgroundJobs(2, woken.append)
     gate = asyncio.Event()

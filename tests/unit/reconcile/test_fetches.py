@@ -39,7 +39,7 @@ def task(text: str = TOML) -> bytes:
 
 
 class Outside:
-    """A remote source: a branch and its commits. error: what a fetch raises."""
+    """A remote source with a branch and its commits. error: raised by each fetch, unless None."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -260,11 +260,11 @@ async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside:
     assert ("modest", "t") in woken
 
 
-# -- fairness: 40 slow downloads of one namespace, by trials and by sweeps
+# -- fairness: trials and sweeps of one namespace need 40 slow downloads
 
 
 class Crowd:
-    """Namespaces that fetch, with downloads of a minute. started: the second at which each namespace's fetches started."""
+    """Namespaces that fetch tasks; each download takes a minute. started: start times of the fetches in seconds, by namespace."""
 
     def __init__(self, directory: Path, **changes: Any) -> None:
         self.directory = directory
@@ -285,7 +285,7 @@ class Crowd:
         return Fetched("c1", "sha256:0")
 
     def ask(self, namespace: str, name: str, *, sweep: bool = False) -> None:
-        """Reconcile once a trial or sweep that needs a task of its own."""
+        """Reconcile once a trial or sweep whose task no other one uses."""
         kind = self.sweeps if sweep else self.trials
         kind[namespace, name] = Request("git", f"https://{namespace}/{name}{'s' * sweep}")
         self._wake(kind, (namespace, name))
@@ -314,9 +314,9 @@ def test_forty_slow_downloads_of_a_namespace_do_not_delay_another_namespaces_tri
         for namespace in ("second", "third", "fourth"):
             crowd.ask(namespace, "t")
         await asyncio.sleep(4000)
-        alone = slots == 1  # the only slot is taken, so the next namespaces take turns with the crowd
+        alone = slots == 1  # then the other namespaces wait for the download in the only slot
         assert crowd.started["second"] == [60 if alone else 1]
-        # After the crowd's first download and the second's: the crowd's next ones come later.
+        # They wait for at most one download of each other namespace, although "crowd" has many in the queue.
         assert max(crowd.started["third"][0], crowd.started["fourth"][0]) <= (180 if alone else 61)
         assert len(crowd.started["crowd"]) == 40 and len(crowd.fetched) == 43
         assert crowd.most == slots
@@ -346,7 +346,7 @@ async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside:
 async def test_a_changed_file_in_the_cache_is_fetched_again(outside: Outside) -> None:
     source = {"url": {"url": "https://e.example/t.tar.gz", "digest": digest_of(task())}}
     outside.commits[digest_of(task())] = task()
-    for name, waits in (("a", 1), ("b", 2)):  # the second reads the changed file first
+    for name, waits in (("a", 1), ("b", 2)):  # trial b first reads the changed file, which costs one more wait
         load, _ = loader(outside)
         for _ in range(waits):
             with pytest.raises(SourceError) as caught:

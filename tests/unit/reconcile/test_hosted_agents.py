@@ -1,4 +1,4 @@
-"""Trials with one of Harbor's agents: the pod's agent host, its sessions, and what is believed of whom."""
+"""Trials with one of Harbor's agents: the pod's agent host, its exec sessions, and whose records the operator trusts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_the_token_and_the_request_are_in_no_record() -> None:
 
 
 async def test_records_of_the_agent_host_are_not_believed_from_the_environment() -> None:
-    """An agent may control the environment's runner, and would record an outcome of its own."""
+    """An agent may control the environment's runner and forge a record of its outcome there."""
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     host, opened = FakeRunner(results={"1//host/agent-setup": outcome()}), world.cluster.open_exec
 

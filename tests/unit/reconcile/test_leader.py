@@ -24,7 +24,7 @@ STARTS_NOTHING = {"receive", "send_eof", "close", "spool", "collected", "records
 
 
 class Nap:
-    """Where a process is suspended: before its at-th call (from 1)."""
+    """The point at which a process is suspended: before its at-th call (from 1)."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -62,14 +62,14 @@ class Wrapped:
 class Sleeper:
     """Two replicas; the first leads and is suspended.
 
-    on_the_wire: its request is already sent, and arrives when the replica resumes.
+    on_the_wire: whether the first replica has already sent its request, which arrives when the replica resumes.
     """
 
     def __init__(self, options: Mapping[str, Any], at: int, *, on_the_wire: bool = False) -> None:
         self.world = World(**options)
         self.passed = 0.0
         self.nap = Nap(at)
-        self.did: list[str] = []  # calls of the first after it resumed
+        self.did: list[str] = []  # calls that the first replica makes after it resumed
         leases = FakeCluster()
         self.first, self.second = (self._lease(leases, name) for name in ("first", "second"))
         cluster, volume = self.world.cluster, self.world.volume
@@ -97,7 +97,7 @@ class Sleeper:
             self.first.check()
 
     async def fall_asleep(self) -> asyncio.Task[None]:
-        """Run the first until it is suspended; the second takes over."""
+        """Run the first replica until it is suspended; then let the second acquire the lease."""
         await self.first.attempt()
         await self.second.attempt()
         self.world.reconciler, new = self.old, self.world.reconciler
@@ -112,7 +112,7 @@ class Sleeper:
         return running
 
     async def run(self, looks: int) -> None:
-        """Run the whole story. looks: reconciles by the second until the first resumes."""
+        """Suspend and resume the first replica, and run the trial to its end. looks: reconciles by the second in between."""
         running = await self.fall_asleep()
         woken = self.world.looks + looks
         await self.world.run(until=lambda: self.world.looks >= woken)
@@ -121,7 +121,8 @@ class Sleeper:
         await self.world.run()
 
 
-STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]  # options, looks, step between calls
+# Options of the world, looks of ``Sleeper.run``, and the distance between the calls at which the first replica is suspended.
+STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def assert_all_complete(cluster: FakeCluster, count: int) -> None:
 class World:
     """A queue, a reconciler and a cluster in memory, in the loop's virtual time.
 
-    refused: answer every n-th call with 429; 0: none. impossible: a namespace whose pods are never scheduled.
+    refused: n, to answer every n-th call with 429, or 0. impossible: a namespace whose pods are never scheduled.
     """
 
     def __init__(self, *, starting_pods: int, open_execs: int, refused: int = 0, impossible: str = "") -> None:
@@ -140,7 +140,7 @@ class World:
 class Shedding:
     """A cluster that rejects every n-th call and counts open exec sessions. Every call takes a short time.
 
-    quota: of pods in a namespace; over_quota: how many creations the quota rejected.
+    quota: maximum number of pods in a namespace, 0: none; over_quota: number of creations that the quota rejected.
     """
 
     def __init__(self, cluster: FakeCluster, one_of: int) -> None:
@@ -271,7 +271,7 @@ async def test_a_trial_that_is_queued_for_long_reports_it_once() -> None:
     assert [reasons(world, key), writes(world, key)] == [{"PodStarting"}, 1]
     await asyncio.sleep(20)
     assert [reasons(world, key), writes(world, key)] == [{"Queued"}, 2]
-    await asyncio.sleep(20)  # the first one's minute has passed
+    await asyncio.sleep(20)  # the first pod has held its slot for a minute
     assert reasons(world, key) == {"Unschedulable"}
     await world.queue.stop()
 
@@ -306,7 +306,7 @@ async def test_pods_that_start_when_the_operator_starts_are_counted(
         await app._count_starting_pods(client)
         assert app.reconciler.starts.held == 3
     async with client_of("http://127.0.0.1:1") as client:
-        await app._count_starting_pods(client)  # the operator starts nevertheless
+        await app._count_starting_pods(client)  # an unreachable API server raises no error here
     assert "could not be counted yet" in caplog.text
     app.volume.close()
 
@@ -327,7 +327,7 @@ def writes(world: World, key: tuple[str, str]) -> int:
 
 TRIALS = 500
 STARTING_PODS, EXEC_SESSIONS = 20, 32
-KIBIBYTES_PER_TRIAL = 60  # measured: 24 to 32, most of it with the first hundred trials
+KIBIBYTES_PER_TRIAL = 60  # measured: 24 to 32; most growth is from the first hundred trials
 
 
 @asynccontextmanager
@@ -379,7 +379,7 @@ async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_ref
     assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 2
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.most_in_flight <= MOST_IN_FLIGHT
-    assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # the operator retries each only after Retry-After
+    assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # the operator retries a rejected request only after Retry-After
     assert len(load.asked) * 0.02 < load.refused < len(load.asked) * 0.25
     assert grown < KIBIBYTES_PER_TRIAL * TRIALS
     assert "Traceback" not in (tmp_path / "log").read_text()

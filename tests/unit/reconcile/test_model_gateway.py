@@ -1,4 +1,4 @@
-"""The operator's use of the model gateway, with the real gateway before a fake model."""
+"""The operator's use of the model gateway, with the real gateway in front of a fake model."""
 
 from __future__ import annotations
 

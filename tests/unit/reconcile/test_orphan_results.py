@@ -127,7 +127,7 @@ async def test_what_a_trial_has_that_was_given_to_another_shard_is_left_alone(sc
 
 
 async def test_results_of_namespaces_that_are_not_watched_are_left_alone(tmp_path: Path) -> None:
-    """Their trials are unknown."""
+    """The operator cannot know whether their trials still exist."""
     scene = Scene(tmp_path, namespaces=["default", "b"])
     for namespace in ("default", "b", "c"):
         await scene.results(namespace=namespace)

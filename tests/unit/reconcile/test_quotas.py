@@ -32,7 +32,7 @@ class Trials:
     def reconcile(self, key: Key, refusal: str | None = None, wanted: Object = SMALL, *, first: bool = False) -> bool:
         """Reconcile once; return whether the trial may try to create its pod.
 
-        refusal: the rejection of its attempt, empty if the attempt succeeds; None: it makes no attempt.
+        refusal: message with which the creation is rejected; "": it succeeds; None: the trial does not try.
         """
         may = self.quotas.may_try(key, wanted, first=first)
         if may and refusal is not None:
@@ -77,7 +77,7 @@ async def test_who_gets_a_pod_lets_the_next_one_try_at_once() -> None:
 @in_virtual_time
 async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
     trials = Trials()
-    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both ask before any response
+    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both ask before any is rejected
     for each in (A, B):
         trials.quotas.tried(each, SMALL, FULL, first=False)
     assert (trials.quotas.pause(A), trials.quotas.pause(B)) == (1, None)

@@ -189,7 +189,7 @@ async def test_a_trial_whose_task_went_away_ends_at_its_deadline() -> None:
     world.cluster.put({"kind": "Secret", "metadata": {"name": "s"}, "data": {"x": "MQ=="}})
     await world.reconcile()
     world.cluster.remove("Secret", "default", "s")
-    world.reconciler = world.fresh()  # it must read the Secret again
+    world.reconciler = world.fresh()  # the restarted operator must read the Secret again
     await world.run(most=50)
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
     assert world.now - START <= 102
@@ -203,7 +203,7 @@ async def test_no_session_is_opened_while_a_phase_is_known_to_run() -> None:
         world.now += 1
         await world.reconcile()
     assert world.execs == 1
-    world.now += 60  # the fallback reconcile, should an event be lost
+    world.now += 60  # when the operator checks anyway, in case an event was lost
     await world.reconcile()
     assert world.execs == 2
 

@@ -185,7 +185,7 @@ async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_on
 
 
 def test_what_a_pod_or_the_store_is_gets_asked_within_a_minute() -> None:
-    """Jitter and the grace period for late events included."""
+    """The minute includes jitter and the grace period for late events."""
     assert Settings().resync_seconds * 1.2 + GRACE_SECONDS <= 60
 
 

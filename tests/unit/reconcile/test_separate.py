@@ -57,7 +57,7 @@ async def test_the_agents_pod_sees_no_tests_and_no_verdicts() -> None:
     assert not any(request.get("target") == "/tests" for request in agents.requests)
     assert not any("VERIFIER" in json.dumps(request) for request in agents.requests)
     resets = [each["path"] for request in agents.requests if request["op"] == "reset" for each in request["directories"]]
-    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # created before the first step
+    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # only once, before the first step
     assert len(verifiers) == 3
     for step, runner in zip("abc", verifiers, strict=True):
         assert {id.split("/")[1] for id in runner.starts} == {step}
@@ -155,7 +155,7 @@ async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> No
     (container,) = pod["spec"]["containers"]
     assert (container["image"], container["workingDir"], container["resources"]["limits"]) == ("judge", "/judge", {"cpu": "2"})
     assert pod["metadata"]["labels"][identity.LABEL_ROLE] == "verifier"
-    assert pod["spec"]["initContainers"]  # the runner is in the agent's image, not in this one
+    assert pod["spec"]["initContainers"]  # runnerInImage is about the agent's image; this one needs the runner
     assert identity.trial_of(pod) == KEY
     verifier = list(world.cluster.runners.values())[1]
     start = next(each for each in verifier.requests if each["op"] == "start")
@@ -280,7 +280,7 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
     policy, pod = world.cluster.objects["NetworkPolicy", *KEY[:1], "t-1"], world.cluster.objects["Pod", "default", "t-1"]
     assert policy["spec"]["egress"] == []
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # excluded from the policy for all other trials
+    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # not selected by the chart's policy for other trials
 
 
 async def test_a_public_network_denies_ingress_alone() -> None:

@@ -19,7 +19,7 @@ STRIDE = 7  # distance between the points, which differ per policy; trying all w
 
 
 class Meddling(Faults):
-    """Calls action at the at-th point (from 1)."""
+    """Faults that call an action at the at-th crash point (from 1)."""
 
     def __init__(self, at: int, action: Callable[[], None]) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_
     stopped = 0
     tried = range(1, len(points) + 1, 3)
     for at in tried:
-        meddling = Meddling(at, lambda: world.change_trial(stop=True))  # noqa: B023 - called within this turn
+        meddling = Meddling(at, lambda: world.change_trial(stop=True))  # noqa: B023 - called within this iteration
         world = World(durations=LONG, faults=meddling)
         await world.run()
         if world.condition[0] == "Failed":

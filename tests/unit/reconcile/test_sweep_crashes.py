@@ -1,4 +1,4 @@
-"""Kill the operator wherever a sweep calls the outside world, start a new one with an empty memory, and compare the ends."""
+"""Kill the operator wherever a sweep calls the outside world, start a new one with an empty memory, compare the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def suspend(world: SweepWorld) -> None:
 
 
 def resume_later(world: SweepWorld) -> None:
-    """Resume the sweep 50 seconds after it was suspended: without that, no event follows once its active trials have finished."""
+    """Resume the sweep 50 seconds after it was suspended; otherwise no event would follow once its active trials have finished."""
     change = world.cluster.objects["TrialSweep", *KEY]["metadata"]["generation"]
 
     def resume() -> None:
@@ -69,7 +69,7 @@ async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends
 
 
 def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
-    """Return what must be equal; how far a sweep gets before its deadline or budget depends on when it is reconciled."""
+    """Return what must be equal in all runs. How far a sweep gets before its deadline or budget depends on when it reconciles."""
     if "manifest" in options and {"activeDeadlineSeconds", "stopWhen"} & options["manifest"]["spec"].keys():
         return world.why, not world.live
     return end_of(world)
@@ -115,7 +115,7 @@ async def test_wherever_a_trial_is_deleted_it_is_never_made_again() -> None:
 
 
 class Jittery(Wrapped):
-    """Every call is delayed at random, so that the calls of two operators interleave."""
+    """A cluster that delays each call at random, so that the calls of two operators interleave."""
 
     def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
         super().__init__(cluster)
@@ -140,7 +140,7 @@ class Jittery(Wrapped):
 
 @pytest.mark.parametrize("seed", range(15))
 async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(seed: int) -> None:
-    """A Lease does not fence: the former leader may still be working. It receives no watch events and knows only its own writes."""
+    """A Lease does not fence: the former leader may still be working. Here it gets no watch events, only its own writes."""
     calm, chance = await undisturbed({}), random.Random(seed)
     world = SweepWorld(wrap=lambda cluster: cast(Cluster, Jittery(cluster, chance)))
     old = world.fresh()
@@ -150,7 +150,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
         if there := world.live:
             world.end(there[chance.randrange(len(there))])
             if chance.random() < 0.2:
-                old.book.invalidate(KEY[0])  # its watch is late
+                old.book.invalidate(KEY[0])  # the former leader lists the trials again
         elif world.why[0] == "Complete":
             break
     assert_each_once(world)
@@ -158,7 +158,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
 
 
 class Stale(Wrapped):
-    """The at-th read of the sweep (from 1) returns the state before its last writes."""
+    """A cluster whose at-th read of the sweep (from 1) returns the state before its last writes."""
 
     def __init__(self, cluster: FakeCluster, at: int, back: int) -> None:
         super().__init__(cluster)

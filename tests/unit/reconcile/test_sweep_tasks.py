@@ -198,7 +198,7 @@ async def test_a_config_map_of_that_name_that_somebody_else_created_is_reported(
 
 @pytest.mark.parametrize("end", ["deleted", "deleting", "relabelled"])
 async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_slot(place: Place, end: str) -> None:
-    """Each such sweep kept the slot that it got later: after taskFetches of them no task of the operator was fetched any more."""
+    """Regression: such a sweep used to keep the slot that it got later; after taskFetches of them, no task could be fetched."""
     gate = asyncio.Event()
     fetch = place.fetch
 
@@ -224,7 +224,7 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
         made.cluster.put({**found, "metadata": {**found["metadata"], "labels": {LABEL_SHARD: "elsewhere"}}})
     gate.set()
     await asyncio.sleep(0.05)
-    await made.sweeps.reconcile(KEY)  # the freed slot requeued it
+    await made.sweeps.reconcile(KEY)  # the freed slot requeued this sweep, which must release it
     with pytest.raises(SourceError):
         fetches.ask(other, Request("git", "https://elsewhere/y", many=True), started=False)
     await asyncio.sleep(0.05)

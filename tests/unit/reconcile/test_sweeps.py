@@ -302,7 +302,7 @@ async def started(world: SweepWorld) -> bytes:
 
 
 async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lost_trials_again_and_completes() -> None:
-    """The restored store does not contain trials that the operator remembers: it creates them again, without a restart."""
+    """The restored store lacks trials that the operator remembers: the operator creates them again, without a restart."""
     world = SweepWorld()
     copy = await started(world)
     for trial in world.live:

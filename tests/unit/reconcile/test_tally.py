@@ -106,7 +106,7 @@ async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
 
 
 async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() -> None:
-    """Only an operator that dies between its last write and the count misses a trial."""
+    """A trial is missed only if the operator dies between its last write of the status and the count."""
     missed, plans = [], dict[str, Loaded]()
     for number, point in enumerate(await points(), 1):
         if not point.startswith(("apply_status", "create_event")):
@@ -146,7 +146,7 @@ async def test_a_trial_that_ended_is_reported_once_and_again_after_a_restart_if_
     fresh(RECENT_SECONDS).saw(trial)
     assert reported == ["trial-uid"] * 2
     another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
-    restarted.saw(another)  # with the same name
+    restarted.saw(another)  # another trial with the same name
     assert reported == ["trial-uid"] * 2 + ["another"]
 
 

@@ -221,7 +221,7 @@ async def test_events_that_come_while_a_key_is_worked_on_are_not_put_off_by_what
 
 
 async def test_events_at_the_same_moment_requeue_a_key_once_on_the_loop_of_production() -> None:
-    """uvloop's call_later returns a handle without a due time for tiny delays."""
+    """uvloop's call_later returns a handle without a due time for tiny delays, so the queue stores the due times itself."""
     worker = Worker()
     queue = WorkQueue(worker, workers=1)
     queue.start()

@@ -28,7 +28,7 @@ def trial(
     steps: list[dict[str, Any]] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """Return a sweep's trial. ended: its true condition, None while it is active; failure: class and reason (Agent: score 0)."""
+    """Return a sweep's trial. ended: its condition, None if it is active; failure: class and reason (class Agent: score 0)."""
     over = {"completionTime": (START + timedelta(seconds=seconds)).isoformat()} if ended else {}
     conditions = [{"type": ended, "status": "True", "reason": "Because", "lastTransitionTime": START.isoformat()}] if ended else []
     return {

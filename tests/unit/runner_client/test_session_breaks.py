@@ -1,4 +1,4 @@
-"""Streams that break and runners that talk nonsense."""
+"""Streams that break, and runners that violate the protocol."""
 
 from __future__ import annotations
 

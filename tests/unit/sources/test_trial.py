@@ -101,7 +101,7 @@ def test_plans_are_bounded_and_what_was_dropped_is_created_again() -> None:
 
 
 def test_kept_plans_count_the_texts_of_the_trial_itself() -> None:
-    """Each plan may have 4 MiB of extra instructions and variables: 512 of them are more than the operator's memory."""
+    """A plan may have 4 MiB of extra instructions and variables; 512 such plans would exceed the operator's memory."""
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
     for number in range(40):

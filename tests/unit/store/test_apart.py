@@ -37,7 +37,7 @@ async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part
 
 
 async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
-    """Return the members of one entry's stream: contents, a link's target, None for a directory."""
+    """Return the members of one entry's stream by name: a file's contents, a link's target, or None for a directory."""
     data = b"".join([chunk async for chunk in volume.collections.collected(KEY, attempt=1, step=STEP, entry=entry)])
     with tarfile.open(fileobj=io.BytesIO(data)) as stream:
         return {

@@ -1,4 +1,4 @@
-"""Without permission to write, nothing changes the volume: each visible change checks first, in any thread."""
+"""A replica that does not lead changes nothing on the volume: each write checks the lease first, in any thread."""
 
 from __future__ import annotations
 

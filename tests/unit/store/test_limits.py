@@ -115,7 +115,7 @@ async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_f
     await collect(volume, OTHER)
     assert (await room_of(volume, OTHER, index=1)).bytes == 11_000 - 2 * 5114
     assert (await room_of(volume, replace(KEY, namespace="elsewhere"), index=0)).bytes == 6000
-    again = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))  # another process computes the same
+    again = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))  # another process finds the same room
     assert await room_of(again, OTHER, index=1) == await room_of(volume, OTHER, index=1)
     await volume.remove(KEY)
     assert (await room_of(volume, OTHER, index=1)).bytes == 6000 - 5114

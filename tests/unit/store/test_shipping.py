@@ -130,7 +130,7 @@ async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pyte
     await shipped.ship(KEY)
     assert before & set(names) == {f"_trials/{KEY}"}
     names.clear()
-    (trial_path(volume) / "result.json").write_text('{"again": true}')  # a repeated finish writes another time
+    (trial_path(volume) / "result.json").write_text('{"again": true}')  # finishing again changes the timestamp
     await shipped.ship(KEY)
     assert set(names) == {f"_trials/{KEY}", f"{KEY}/files/result.json"}
     assert await tar_of(shipped.results) == await tar_of(volume)
@@ -187,7 +187,7 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
 
 
 async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None = None) -> tuple[Shipping, bytes, Pointer]:
-    """Collect a step whose only artifact the pod uploaded to the store itself. reported: a wrong digest to report."""
+    """Collect a step whose only artifact the pod uploaded to the store itself. shown: reported digest; None: the right one."""
     data = bytes(range(256)) * 1000
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
     invitation = await shipped.uploads.invite(KEY, 1, 0, 0)
@@ -221,7 +221,7 @@ async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: s
 
 
 async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cleared(s3: servers.S3, volume: Volume) -> None:
-    """A log can be that large, and `multistep logs` reads a file in parts."""
+    """A log can be large enough for a direct upload, and `multistep logs` reads files in parts."""
     shipped, data, pointer = await collected_directly(volume, s3)
     await shipped.ship(KEY)
     await volume.remove(KEY)
