@@ -6,6 +6,6 @@ python_env  .venv from locked packages       tools  Go, Helm, a C compiler
 peers       third-party programs for tests
 image       the operator's image             deployment  installation of the chart in the cluster
 generate    files generated from code; the only part that needs `.venv`
-lanes       runs of pytest    outcomes  their tests    flaky  repeated tests    history  last runs    report  summary
+lanes       parallel pytest runs    outcomes  test results    flaky  repeated tests    history  last runs    report  summary
 checks      lint and tests                   trials  demo, run, and programs that need a deployed operator
 """

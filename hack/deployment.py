@@ -30,7 +30,7 @@ _VARIABLES = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster and its clients. variables: the environment variables with which it was chosen."""
+    """A running cluster and its clients. variables: the environment variables that selected it."""
 
     target: targets.Target
     kubectl: str

@@ -27,7 +27,7 @@ from localkube.config import load_config, second_cluster
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
 _EACH_RUN = "not long and not measures"
 _CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; they are idle most of the time
-_FIRST = "tests/e2e/test_nodes.py"  # first: each new node loads all images of its cluster, and early there are few
+_FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node loads all images of its cluster, of which there are few early on
 
 
 def run() -> None:
@@ -115,5 +115,5 @@ def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
 
 
 def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """Sort files by earlier durations, longest first, so that no cluster is idle at the end. New files count as long."""
+    """Sort files by earlier durations, longest first, so that no cluster is idle at the end. A new file counts as the longest."""
     return sorted(files, key=lambda file: (file != _FIRST, -seconds.get(file, float("inf"))))

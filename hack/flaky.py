@@ -11,7 +11,7 @@ MOST_AGAIN = 10  # more failures have a common cause, so the rest is not repeate
 
 @dataclass(frozen=True)
 class Again:
-    """The repeated run of a test. name: the run in which it failed first; first: its output there."""
+    """The repeated run of a test. name: the run in which the test failed first; first: the test's output in that run."""
 
     test: str
     name: str

@@ -31,7 +31,7 @@ class TestRun:
 
 @dataclass(frozen=True)
 class History:
-    """The last runs. continued: add to the newest run of this checkout, which another process started."""
+    """The last runs. continued: whether `add` extends this checkout's newest run, which another process started."""
 
     file: Path = FILE
     checkout: str = str(ROOT)

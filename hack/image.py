@@ -21,7 +21,7 @@ _KEPT_IMAGES = 3
 
 @dataclass(frozen=True)
 class Image:
-    """An image of ours. suffix: of its repository, after IMAGE_REPOSITORY. inputs: files and directories it is built from."""
+    """An image that we build. suffix: end of its repository's name, after IMAGE_REPOSITORY. inputs: files that its build uses."""
 
     local_repository: str
     suffix: str

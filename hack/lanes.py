@@ -15,7 +15,7 @@ from hack.outcomes import Outcomes
 from hack.places import ROOT, VENV
 
 PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
-# The heading of the failures, or the totals if no test failed, which `pytest -q` prints without the signs around them.
+# The heading of the failures, or the line of totals if no test failed; `pytest -q` prints the totals without equals signs.
 _HEADING = re.compile(r"=+ (?!test session starts)\S.* =+|\d+ (passed|failed|error)\S*.* in [\d.]+s.*")
 _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}

@@ -88,7 +88,7 @@ def _host_settings(operator_image: str, agent_host_image: str, results: Path, po
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",
-        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the deployed operator's lease, so that only one of them is the leader
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the deployed operator's lease: only one of the two leads
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",

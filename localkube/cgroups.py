@@ -12,7 +12,7 @@ from localkube.commands import wait_until
 from localkube.errors import Unhealthy
 
 _ROOT = Path("/sys/fs/cgroup")
-_SHARES = 2048  # CPU shares per CPU; a process outside has 1024. With the default, all pods together weigh as much as one process.
+_SHARES = 2048  # CPU shares per CPU. With the default of 1024 in total, all pods together would weigh as much as one process.
 _KILL_TIMEOUT_SECONDS = 10.0
 
 

@@ -97,7 +97,7 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Return the flags of a control loop with one replica. Without `--authentication-kubeconfig` it serves /healthz only."""
+    """Return flags of the scheduler or controller manager. Without `--authentication-kubeconfig` they serve /healthz only."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [
         f"--kubeconfig={kubeconfig}",

@@ -11,7 +11,7 @@ from localkube.errors import LocalkubeError
 
 KUBERNETES_VERSION = "v1.35.4"
 ADDED_NUMBERS = range(2, 10)
-_NUMBERS = 20  # clusters per machine: 0 to 9, and for each a second one for tests
+_NUMBERS = 20  # clusters per machine: numbers 0 to 9, and a second cluster for tests of each
 SOURCE_DIR = Path(__file__).resolve().parent
 
 
@@ -29,7 +29,7 @@ class Network:
     host_address: str = "10.243.0.1"
     api_address: str = "10.243.0.2"
     link_prefix_length: int = 30
-    node_address: str = "10.244.0.1"  # of the first node, like pod_cidr
+    node_address: str = "10.244.0.1"  # the first node's address; pod_cidr is the first node's, too
     pod_cidr: str = "10.244.0.0/16"
     added_nodes: str = "10.245"  # the pod range of node number N is 10.245.N.0/24
     service_cidr: str = "10.96.0.0/16"
@@ -57,7 +57,7 @@ class Network:
 class Node:
     """One node of the cluster. Node 1 runs the control plane; its files and processes have no prefix.
 
-    address: of its bridge. It is the node's own address and its pods' gateway.
+    address: the address of the node's bridge, which is the node's own address and its pods' gateway.
     """
 
     number: int
@@ -110,7 +110,7 @@ class Paths:
 
     @property
     def images_lock(self) -> Path:
-        """Return the path of the lock that a process holds while it loads an image: containerd fails two imports of one image."""
+        """Return the path of the lock for loading images. Without it, containerd fails concurrent imports of one image."""
         return Path("/run") / f"{self.run_dir.name}-images.lock"
 
     @property

@@ -27,7 +27,7 @@ _CA_IN_BUILD = "/run/build-ca.crt"
 
 @dataclass(frozen=True)
 class Debian:
-    """A Debian release, from which base images like the official ones are built. python: the version that it has."""
+    """A Debian release, from which base images like the official ones are built. python: the version of its Python."""
 
     suite: str
     python: str
@@ -107,7 +107,7 @@ def names_in_cluster(name: str) -> list[str]:
 
 
 def ensure_bases(config: Config, dockerfile: Path) -> None:
-    """Create those of our base images that the Dockerfile names."""
+    """Create each of localkube's base images that the Dockerfile names."""
     text = dockerfile.read_text() if dockerfile.exists() else ""
     for debian in (BOOKWORM, TRIXIE):
         if _short(debian.python_image) in text:
@@ -196,8 +196,8 @@ def _slim(root: Path) -> None:
 def _trust_of_machine(directory: Path, environment: Mapping[str, str], system: Path = _CA_OF_DEBIAN) -> list[str]:
     """Return buildah options that let `pip` trust this machine's own certificate authority.
 
-    An environment variable names its file, or Debian's bundle includes it. The options only mount files: a variable would
-    stay in the image.
+    An environment variable names the authority's file, or Debian's bundle includes the authority. The options only mount files,
+    because an environment variable would stay in the image.
     """
     bundle = next((Path(environment[name]) for name in _CA_VARIABLES if environment.get(name)), system)
     if not bundle.is_file():

@@ -85,9 +85,7 @@ link set {network.bridge} up
 
 
 def _link_commands(here: Node, there: Node, behind: str) -> str:
-    """Return commands that configure one end of the link between two nodes: a device named after the other node, which routes
-    `behind`.
-    """
+    """Return commands that configure `here`'s end of its link to `there`. behind: the destination that the link routes."""
     return f"""\
 address add {here.address} peer {there.address} dev {there.name}
 link set {there.name} up

@@ -25,7 +25,7 @@ mount --bind "$2" /var/log
 
 
 def start_holder(config: Config, node: Node) -> None:
-    """Create the node's namespaces. Those of an earlier run must not exist any more."""
+    """Create the node's namespaces. The caller has deleted namespaces of an earlier run."""
     if node == config.first:
         network.create(config.network, node)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from localkube.commands import capture, step, succeeds
 from localkube.errors import Unsupported
 
-_PROGRAMS = {  # package: the program of it that localkube uses
+_PROGRAMS = {  # the program that localkube uses, by package
     "buildah": "buildah",
     "containerd": "containerd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
@@ -25,7 +25,7 @@ _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 
 
 def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
-    """Install missing packages; upgrade nothing and start no service. programs: by package."""
+    """Install missing packages; upgrade nothing and start no service. programs: one program per package."""
     missing = missing_packages(programs)
     if not missing:
         return

@@ -79,7 +79,7 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
         "nodeLeaseDurationSeconds": 8,  # renewed every 2 s, so that a slow machine does not count as failed
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
-        # localkube does not control the machine's cgroups: the pods' cgroups are in a group of its own.
+        # Not the driver "systemd": localkube creates the pods' cgroups itself, in the node's own group.
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
         "cgroupRoot": f"/{node.cgroup}",
@@ -92,7 +92,7 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
             "nodefs.inodesFree": "1%",
             "imagefs.available": "1%",
         },
-        "imageGCHighThresholdPercent": 100,  # deleted images could not be pulled again
+        "imageGCHighThresholdPercent": 100,  # delete no images: they cannot be pulled again
     }
 
 
@@ -131,7 +131,7 @@ def cni(network: Network, node: Node) -> Document:
 
 
 def containerd(config: Config, node: Node, options: NodeOptions) -> str:
-    """Return containerd's configuration. Without `restrict_oom_score_adj`, runc fails on machines without CAP_SYS_RESOURCE."""
+    """Return containerd's configuration. Without `restrict_oom_score_adj`, runc fails if CAP_SYS_RESOURCE is missing."""
     return f"""\
 version = 2
 root = "/var/lib/containerd"

@@ -131,7 +131,7 @@ func (c *container) end() {
 	}
 }
 
-// helpers are the programs that this test program can run as inside a container.
+// helpers maps names to functions; inside a container, this test program runs one of them instead of the tests.
 var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder,
 	"exec": beExec, "spy": beSpy, "guest": beGuest,
 }
@@ -310,7 +310,7 @@ func (s *session) record(request object) object {
 	return record
 }
 
-// code sends a request that must be refused, and returns the error code.
+// code sends a request, asserts that the runner refuses it, and returns the error code.
 func (s *session) code(request object) string {
 	s.t.Helper()
 	answer := s.ask(request)

@@ -88,7 +88,7 @@ func TestAnUploadThatWasCutAnywhereLeavesNothingAndMayBeSentAgain(t *testing.T) 
 		}
 		whole.addJSON(frames.End, frames.Trailer{Size: int64(len(body)), SHA256: hex.EncodeToString(digest[:])})
 		cuts := whole.cuts()
-		if number == len(cuts)-1 { // the last cut is the whole request
+		if number == len(cuts)-1 { // the last cut sends the whole request
 			t.Logf("cut at %d places", number)
 			return
 		}

@@ -21,7 +21,7 @@ func launchWithHomes(t *testing.T) (*container, *session) {
 	write(t, directory+"/group", "root:x:0:\nalice:x:1002:\nstaff:x:50:alice\nbob:x:1003:\n", 0o644)
 	c := launch(t, func(with *setup) {
 		with.Binds = map[string]string{"/etc/passwd": directory + "/passwd", "/etc/group": directory + "/group"}
-		with.Dir = "/run" // only here and in /root, whose contents end with the container, may a failing test write
+		with.Dir = "/run" // a failing test may write only here and in /root, whose contents disappear with the container
 	})
 	s := c.connect()
 	result := s.shell(`set -e; umask 022; cd /run; mount -t tmpfs -o mode=700 none /root
@@ -37,7 +37,7 @@ func launchWithHomes(t *testing.T) (*container, *session) {
 	return c, s
 }
 
-// put uploads as a guest and returns the answer.
+// put uploads as a guest and returns the response.
 func (s *session) put(target string, body []byte) object {
 	s.t.Helper()
 	if answer := s.ask(object{"op": "upload", "target": target}); answer["proceed"] != true {
@@ -104,8 +104,8 @@ func TestAGuestUploadsNothingThatItsUserMayNot(t *testing.T) {
 	}{
 		{alice, "/run/tests", file}, {alice, "/run/tests/new", file}, {alice, "/root", file}, {alice, "/run/new", file}, {alice, "$RUNTIME/new", file},
 		{alice, "/run/home/bob", file}, {bob, "/run/home/alice", file}, {bob, "/run/staff", file}, {alice, "/run/logs/verifier", file},
-		{alice, "/run/sticky", file},            // the file f there is root's
-		{alice, "/run/home/alice/tests", file},  // her link
+		{alice, "/run/sticky", file},            // root owns /run/sticky/f
+		{alice, "/run/home/alice/tests", file},  // alice's link
 		{alice, "/proc/1/root/run/tests", file}, // PID 1's root
 		{alice, "/proc/1/cwd/tests", file},      // PID 1's working directory
 		{alice, "/run", archive(member{"tests/hidden", "hostile", 0o666})},
@@ -122,7 +122,7 @@ func TestAGuestUploadsNothingThatItsUserMayNot(t *testing.T) {
 	if after := s.output(everything); after != before {
 		t.Errorf("%s\n%s", before, after)
 	}
-	for _, each := range []member{{"tests/f", "hers", 0o644}, {"tests", "hers", 0o644}} { // her link gives way
+	for _, each := range []member{{"tests/f", "hers", 0o644}, {"tests", "hers", 0o644}} { // the upload replaces alice's link
 		if answer := alice.put("/run/home/alice", archive(each)); answer["ok"] != true {
 			t.Error(each, answer)
 		}
@@ -138,14 +138,14 @@ func TestAGuestUploadsNothingThatItsUserMayNot(t *testing.T) {
 
 func TestAGuestDownloadsNothingThatItsUserMayNot(t *testing.T) {
 	c, s := launchWithHomes(t)
-	verifier := s.start([]string{"/bin/bash", "-c", "echo '" + secret + "'; sleep 30"}, // PID 1 has its output file open
+	verifier := s.start([]string{"/bin/bash", "-c", "echo '" + secret + "'; sleep 30"}, // PID 1 has the output file open
 		object{"output": object{"path": "/run/logs/verifier/stdout.txt", "maxBytes": 1000}, "killAtEnd": true})
 	eventually(t, "it has written", func() bool { return s.output("cat /run/logs/verifier/stdout.txt") == secret+"\n" })
 	var own []object
 	sources := []object{{"path": "/etc/shadow"}, {"path": "/run/logs/verifier"}, {"path": "/run/logs/verifier/open"}, {"path": "/run/tests/hidden"}, {"path": "/root"}, {"path": "/root/f"},
 		{"path": "/run/home/bob"}, {"path": "/run/home/alice/shadow"}, {"path": "/proc/1/environ"}, {"path": "/proc/self/environ"}, {"path": "/proc/1/fd"},
 		{"path": "/proc/1/root/root"}, {"path": "/proc/1/cwd/home/bob"}, {"path": "/proc/1/mem"}, {"path": "/proc/1/map_files"}, {"path": "/proc/1/task/1/fd"}}
-	for fd := range 40 { // a thread of PID 1 could follow these
+	for fd := range 40 { // a thread of PID 1 could follow these links
 		sources = append(sources, object{"path": fmt.Sprintf("/proc/1/fd/%d", fd)})
 		own = append(own, object{"path": fmt.Sprintf("/proc/self/fd/%d", fd)})
 	}
@@ -194,12 +194,13 @@ func TestAUserThatPID1CannotBecomeTransfersNothing(t *testing.T) {
 			t.Error(answer)
 		}
 	}
-	if len(entries(t, directory)) != 2 { // and the runtime directory
+	if len(entries(t, directory)) != 2 { // "own" and the runtime directory
 		t.Error(listing(t, directory))
 	}
 }
 
-// TestTransfersOfSeveralUsersDoNotMix runs transfers of guests and of the operator side by side, each of which only its own user may do.
+// TestTransfersOfSeveralUsersDoNotMix runs concurrent transfers of two users' guests and of the operator: none may get the
+// permissions of another.
 func TestTransfersOfSeveralUsersDoNotMix(t *testing.T) {
 	c, s := launchWithHomes(t)
 	const rounds = 15
@@ -253,7 +254,7 @@ func TestTransfersOfSeveralUsersDoNotMix(t *testing.T) {
 	}
 }
 
-// uploading starts an upload of alice that has sent a part of its body, and returns the PID of the process that writes it.
+// uploading starts an upload as alice, sends a part of its body, and returns the PID of the process that writes the files.
 func uploading(t *testing.T, c *container, s *session) (g *session, admission, pid string) {
 	t.Helper()
 	admission, token := s.admitted(object{"user": "alice"})

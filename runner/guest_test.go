@@ -66,7 +66,7 @@ func proof(token, side, first, second string) string {
 	return hex.EncodeToString(digest.Sum(nil))
 }
 
-// greet makes the handshake of a guest. It returns the answer that ended it, and an error if PID 1 does not know the token.
+// greet makes the handshake of a guest. It returns PID 1's last response, and an error if PID 1 does not know the token.
 func greet(admission, token string, ask func(object) object) (object, error) {
 	answer := ask(object{"admission": admission, "nonce": guestNonce})
 	if answer["ok"] != true {
@@ -152,7 +152,7 @@ func dies(t *testing.T, mark string) {
 	eventually(t, "it was killed", func() bool { return living(mark) == nil })
 }
 
-// daemon is a script that starts a background process with the marker, in a session of its own, and waits until it runs.
+// daemon returns a script that starts a background process with the marker, in a session of its own, and waits until it runs.
 func daemon(mark string) string {
 	return "(setsid setsid sleep " + mark + " > /dev/null 2>&1 < /dev/null &); until pgrep -f '^sleep " + mark + "' > /dev/null; do sleep 0.01; done"
 }
@@ -269,7 +269,7 @@ func TestOnlyAnAdmittedGuestIsServed(t *testing.T) {
 	if _, err := greet(id, wrong, c.knock().ask); err == nil {
 		t.Error("PID 1 proved that it knows another token")
 	}
-	reflected := c.knock() // PID 1's own proof proves nothing
+	reflected := c.knock() // the guest sends PID 1's own proof back
 	answer := reflected.ask(object{"admission": id, "nonce": guestNonce})
 	refused("the runner's proof", reflected.ask(object{"proof": answer["proof"]}))
 	late := c.knock()
@@ -282,7 +282,7 @@ func TestOnlyAnAdmittedGuestIsServed(t *testing.T) {
 	refused("dismissed", c.knock().ask(object{"admission": id, "nonce": guestNonce}))
 }
 
-// beGuest makes a guest's handshake and runs id. Its input is the admission, the token and the socket's name.
+// beGuest makes a guest's handshake and runs the command id. It reads the admission and the token from stdin.
 func beGuest() {
 	var admission, token string
 	fmt.Scan(&admission, &token)

@@ -66,7 +66,7 @@ func rabbit(path string) []string {
 	return []string{path}
 }
 
-// beHeadless ends only its main thread: the process has the state of a zombie but still runs.
+// beHeadless ends only its main thread: the process is shown as a zombie but still runs.
 func beHeadless() {
 	signal.Ignore(syscall.SIGTERM)
 	go time.Sleep(time.Hour)

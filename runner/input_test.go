@@ -83,7 +83,7 @@ func TestContainersOfAPodHaveSocketsOfTheirOwn(t *testing.T) {
 	if ours := host.connect().shell("readlink /proc/1/ns/pid", nil)["tail"]; ours == theirs {
 		t.Error("both sessions reached the same container", ours)
 	}
-	stranger := &container{t: t, pid: host.pid, log: host.log} // asks for the environment's socket from the host's container
+	stranger := &container{t: t, pid: host.pid, log: host.log} // connects to the environment's socket from the host's container
 	if output, err := stranger.call(program).CombinedOutput(); err == nil || !strings.Contains(string(output), "process 0 has taken PID 1's place") {
 		t.Errorf("%v: %s", err, output)
 	}

@@ -40,7 +40,7 @@ func TestTheOutputOfAPhaseCanBeReadWhileItRunsAndAfterwards(t *testing.T) {
 	hello := watcher.ask(object{"op": "hello", "protocols": []int{1, 2}, "records": false})
 	for name, each := range map[string]struct {
 		more object
-		rest string // expected output from offset 2 on, after the phase finished
+		rest string // expected output after the phase finished, from offset 2 on
 	}{
 		"a file": {object{"output": object{"path": directory + "/out", "maxBytes": 1000}}, "cde"},
 		"none":   {object{"tailBytes": 4}, "cde"},

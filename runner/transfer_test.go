@@ -276,7 +276,7 @@ func TestAnUploadIsDoneOnce(t *testing.T) {
 	if bad["ok"] != false {
 		t.Fatal(bad)
 	}
-	lastID-- // the same id can be sent again after a failed upload
+	lastID-- // use the same id again, which a failed upload permits
 	if good := s.upload(target, "", body, nil); good["ok"] != true || good["record"].(object)["acknowledged"] != true {
 		t.Fatal(good)
 	}

@@ -32,14 +32,17 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A program whose settings are values of the chart. values: where; template: the file that sets its variables."""
+    """A program whose settings are values of the chart.
+
+    values: the path of its settings in values.yaml; template: the chart's template that sets its environment variables.
+    """
 
     values: str
     model: type[BaseSettings]
     template: str
 
     def settings(self) -> dict[str, Schema]:
-        """Return the schemas of the settings that no other value of the chart sets."""
+        """Return the schemas of the settings that the template does not set itself."""
         fields = self.model.model_json_schema()["properties"]
         return {_camel(name): _plain(field) for name, field in fields.items() if name not in self._set_by_chart()}
 
@@ -53,7 +56,7 @@ GATEWAY = Program("gateway.settings", GatewaySettings, "gateway/statefulset.yaml
 
 
 def schema(text: str) -> str:
-    """Return the schema with the programs' current settings, closed to unknown keys."""
+    """Return the schema with the programs' current settings; it rejects unknown keys."""
     whole: Schema = json.loads(text)
     values = whole["properties"]
     values["settings"] = {"type": "object", "properties": OPERATOR.settings()}
@@ -83,13 +86,13 @@ def _camel(name: str) -> str:
 
 
 def _plain(field: Schema) -> Schema:
-    """Return the schema without references and unions; a nullable value is omitted instead of null."""
+    """Return the schema without references and unions. It does not allow null: users omit a nullable value."""
     [one] = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
     return {key: one[key] for key in _KEPT if key in one}
 
 
 def _close(node: Schema) -> None:
-    """Reject unknown keys. `propertyNames` would list the known ones, but Helm's library reports it at a random location."""
+    """Make the schema reject unknown keys. Do not use `propertyNames`: Helm's library reports its errors at a random location."""
     node.pop("propertyNames", None)
     if "properties" in node:
         node["additionalProperties"] = False

@@ -21,13 +21,13 @@ from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import TrialStatus
 
 Schema = dict[str, Any]
-Column = tuple[str, str, str, int, str]  # name, type, path, 1: only with -o wide, description
+Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown only with -o wide), description
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of resource. mutable: mutable fields of the spec; another: advice in the error for other changes; rules: additional
-    validation rules, of the spec and of the whole resource.
+    """A kind of resource. mutable: fields of the spec that users may change; another: advice in the error if they change another
+    field; spec_rules, rules: additional validation rules of the spec and of the whole resource.
     """
 
     kind: str
@@ -53,7 +53,7 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: create a new trial",
     "fieldPath": ".stop",
 }
-# Until an operator reconciles it, a resource must be neither finished for kstatus nor seem merely slow.
+# The status before the first reconcile: kstatus must not report the resource as finished, and users must see what is missing.
 _NOT_SEEN_YET = {
     "observedGeneration": -1,
     "conditions": [

@@ -3,11 +3,11 @@
 Sections, in order:
 
 - trials: for 1 and for 40 concurrent trials of the example, wall time compared with idle pods of the same shape (image, init
-  container, grace period) and with bare pods, alternating in three rounds; per trial: execs, API requests, status writes,
+  container, grace period) and with bare pods, in three repetitions (rounds); per trial: execs, API requests, status writes,
   operator CPU; then the same 40 trials by Harbor's own driver, if available (HARBOR=, or `harbor` on the PATH)
 - transfers: time and memory of file transfers to and from a pod
 - store: upload of a large artifact to an object store
-- simulated: 5,000 concurrent trials (BENCH_TRIALS=) on nodes that KWOK simulates, two rounds; the size of a trial of 100 steps
+- simulated: 5,000 concurrent trials (BENCH_TRIALS=) on nodes that KWOK simulates, run twice; the size of a trial of 100 steps
 
 It fails if a trial takes more execs than it has steps, if the upload exceeds its limits of time or memory, or if a limit of the
 simulated trials is exceeded.

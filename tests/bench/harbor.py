@@ -36,7 +36,8 @@ _LOG_CHARACTERS = 2000
 class Harbor:
     """Cost of the trials with Harbor's driver. seconds: from the start of its job to the end, without the start of Python.
 
-    bare: seconds of as many bare pods, before and after; execs and cpu_seconds: of all trials together; wrong: failed trials.
+    bare: wall times in seconds of the same number of bare pods, measured before and after the trials; execs, cpu_seconds: totals
+    of all trials; wrong: number of failed trials.
     """
 
     version: str

@@ -21,7 +21,7 @@ from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file
 
 DEADLINE_SECONDS = 900.0
-LOOK_SECONDS = 0.2  # polls metadata only
+LOOK_SECONDS = 0.2  # poll interval; polls read metadata only
 
 Object = dict[str, Any]
 
@@ -37,7 +37,7 @@ class Counters:
     peak_bytes: float
 
     def since(self, start: Counters) -> Counters:
-        """Return the difference from `start`. The peak is that of the operator's whole life."""
+        """Return the differences from `start`, except for the peak memory, which is that since the operator started."""
         differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
         return replace(Counters(**differences), peak_bytes=self.peak_bytes)
 
@@ -152,7 +152,7 @@ async def _until(done: Any) -> None:
 
 
 async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
-    """Wait until `count` objects satisfy `so`. It watches, as repeated lists would distort the measurement."""
+    """Wait until `count` objects satisfy `so`. Use a watch, because repeated lists would distort the measurement."""
     there: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
         async for event in events:

@@ -31,16 +31,16 @@ from tests.e2e.operators import samples
 
 DEADLINE_SECONDS: Final = 1500.0
 LOOK_SECONDS: Final = 1.0
-AT_ONCE: Final = 16  # concurrent requests of the bench itself
+AT_ONCE: Final = 16  # maximum of concurrent requests of the bench itself
 NODES: Final = 10
 STEPS: Final = ("first", "last")
 MANY_STEPS: Final = 100
 ROUNDS: Final = 2
 REWARDS: Final = {"reward": 0.833333, "correctness": 0.75, "style": 0.916667, "tests-passed": 41}
 
-LEAST_ADMITTED: Final = 20.0  # per second
+LEAST_ADMITTED: Final = 20.0  # trials per second
 MOST_BYTES: Final = 1 << 30
-MOST_GROWTH: Final = 1.05  # of resident memory, from the first round to the second
+MOST_GROWTH: Final = 1.05  # ratio of the resident memory in the second round to that in the first
 MOST_WRITES: Final = 12 + 3 * len(STEPS)  # per trial, to its status and its pod; Events are counted separately
 MOST_RESOURCE_BYTES: Final = 64 << 10
 
@@ -56,11 +56,11 @@ def count() -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """Cost of a round.
+    """Cost of one round, in which all trials run once.
 
-    admit_seconds: until each trial had its pod; start_seconds: until all agents worked; finish_seconds: from the end of the first
-    agent until all trials finished. lags: seconds from an agent's end to the start of its verifier. open_execs: exec streams that
-    stayed open at the API server while all agents worked.
+    admit_seconds: time until each trial had its pod; start_seconds: time until all agents worked; finish_seconds: time from the
+    first agent's end until all trials finished. lags: seconds from an agent's end to the start of its verifier. open_execs: exec
+    streams that stayed open at the API server while all agents worked.
     """
 
     trials: int
@@ -144,7 +144,7 @@ def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
 
 
 async def measure(client: Client, namespace: str) -> tuple[list[Round], int]:
-    """Run the rounds. Return them, and the size in bytes of a trial with many steps."""
+    """Run all trials ROUNDS times. Return the cost of each round, and the size in bytes of a trial with many steps."""
     names = [f"simulated-{number}" for number in range(count())]
     with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
         place = Path(directory)
@@ -156,7 +156,7 @@ async def measure(client: Client, namespace: str) -> tuple[list[Round], int]:
 
 
 def _tasks() -> dict[str, Sequence[str]]:
-    """Return the names of the steps by name of task."""
+    """Return the step names of each task, by task name."""
     many = [f"step-{number:03}-reproduce-and-fix-the-reported-failure" for number in range(MANY_STEPS)]
     return {"few": STEPS, "many": many}
 
@@ -174,7 +174,7 @@ async def _simulation(client: Client, namespace: str, socket: Path, pods: Sequen
 
 
 async def _trial(client: Client, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
-    """Return a trial whose task never runs for real; create the task's ConfigMaps."""
+    """Return a trial for simulated nodes, which do not execute its task; create the task's ConfigMaps."""
     name = directory.name
     for step in steps:
         for file in ("instruction.md", "solution/solve.sh", "tests/test.sh"):
@@ -206,7 +206,7 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
 
 
 async def _release_all(simulation: Simulation) -> None:
-    """Let all agents end as fast as the operator reconciles them: the lag is that of a busy operator."""
+    """Finish all agents, as fast as the operator starts their verifiers, so that the lags are those of a busy operator."""
     for pod in simulation.working:
         while simulation.released_and_waiting >= AT_ONCE:
             await asyncio.sleep(0.01)

@@ -25,15 +25,14 @@ from tests.e2e.test_store import MIB, Store, digest_of
 from tests.support import servers
 
 SIZE = 2048 * MIB
-LEAST_RATIO = 0.5  # of a plain copy's speed
-MOST_GROWN_BYTES = 16 * MIB  # of the operator's memory
+LEAST_RATIO = 0.5  # the upload's least speed, as a share of a plain copy's
+MOST_GROWN_BYTES = 16 * MIB  # growth of the operator's memory
 _PIECE = 16 * MIB
 _LOOK_SECONDS = 0.1
 _DEADLINE_SECONDS = 900.0
 _RSS, _PEAK = "VmRSS", "VmHWM"
-# Writing the agent's data to the disk is no part of the measurement, hence sync. The status never shows a phase that finishes
-# before the operator closes its session, hence sleep.
-# session is never seen in a status, so it stays for a while.
+# `sync` excludes the disk writes of the agent's data from the measurement. `sleep` keeps the agent phase long enough to appear in
+# the status: the operator does not report a phase that finishes before it closes its exec session.
 _SOLVE = f"""#!/bin/bash
 cd /logs/artifacts
 head -c {_PIECE} /dev/urandom > /tmp/piece
@@ -47,9 +46,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of the upload. seconds: from the end of the agent to the end of the trial; plain: of a copy before and one after it.
-
-    grown_bytes: the operator's peak memory minus its memory while the agent worked.
+    """Cost of the upload. seconds: from the end of the agent to the end of the trial; plain: seconds of a plain copy before the
+    upload and of one after it; grown_bytes: the operator's peak memory minus its memory while the agent worked.
     """
 
     seconds: float
@@ -85,7 +83,7 @@ async def artifact(client: Client, namespace: str) -> Cost:
 
 
 async def _send(client: Client, namespace: str, store: Store) -> tuple[float, int]:
-    """Return the seconds, and the growth of the operator's memory in bytes. Raise RuntimeError if the stored file differs."""
+    """Return the upload's seconds and the operator's memory growth in bytes. Raise RuntimeError if the stored file differs."""
     created = await client.create(_in(trial(Step("a", solve=_SOLVE), name="large"), namespace))
     await _until(client, created, in_agent)
     await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # reset the peak memory

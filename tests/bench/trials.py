@@ -1,4 +1,4 @@
-"""Compare trials with idle pods, in alternating rounds, so that noise of the machine affects both."""
+"""Compare trials with idle pods. They are measured alternately, so that other load of the machine affects both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifests:
-    """Manifests to measure. shape: an idle pod with the shape of a trial's pod; bare: a minimal pod; steps: of the trial."""
+    """Manifests to measure. shape: an idle pod like a trial's pod; bare: a minimal pod; steps: number of the trial's steps."""
 
     trial: Object
     shape: Object
@@ -32,7 +32,10 @@ class Manifests:
 
 @dataclass(frozen=True)
 class Round:
-    """Seconds of some trials, of as many pods of the same shape (mean of before and after) and of bare pods."""
+    """One repetition of the measurement: the wall time in seconds of N trials, N bare pods and N pods with the trial's shape.
+
+    shape: mean of a measurement before the trials and one after them; cost: the operator's counters for the trials.
+    """
 
     trials: float
     shape: float
@@ -42,7 +45,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some rounds of `count` concurrent trials."""
+    """All repetitions (rounds) of the measurement with `count` concurrent trials."""
 
     count: int
     steps: int
@@ -62,12 +65,12 @@ class Comparison:
 
     @property
     def execs_per_step(self) -> float:
-        """Return the mean of all rounds."""
+        """Return the exec sessions per step of a trial, as the mean of all rounds."""
         return sum(each.cost.execs for each in self.rounds) / (len(self.rounds) * self.count * self.steps)
 
 
 async def compare(client: Client, namespace: str, manifests: Manifests, count: int, rounds: int = ROUNDS) -> Comparison:
-    """Measure pods of the shape before, between and after the rounds of trials."""
+    """Measure trials and bare pods in each round, and pods with the trial's shape before and after each round."""
     print(f"bench: {count} pods and {count} trials by turns, {rounds} rounds ...", file=sys.stderr, flush=True)
     before = await time_pods(client, namespace, manifests.shape, count)
     measured = []

@@ -30,7 +30,7 @@ from tests.e2e.given import Given, Object, finished
 from tests.e2e.operators import with_variables
 
 POLL_SECONDS = 1.0
-CALM_SECONDS = 400.0  # for the unfinished trials after the last fault
+CALM_SECONDS = 400.0  # timeout for the unfinished trials after the last fault
 ORPHANS_SECONDS = 60.0  # documented deadline for deleting orphans
 MOST_DESCRIBED = 5
 
@@ -47,7 +47,7 @@ class Options:
 
 @dataclass
 class Scene:
-    """The test setup of a run. trials: as last listed."""
+    """The test setup of a run. trials: the trials in the most recent list."""
 
     options: Options
     course: Course

@@ -22,7 +22,7 @@ COMPONENTS = ("apiserver", "containerd")  # each is restarted once
 RESTARTS = range(2, 9)  # positions in the sequence of faults at which a component may be restarted
 SHARES = {"operator": 5, "pod": 4, "connections": 1}  # relative frequencies of the random faults
 
-# Probability of a kill while the operator is starting or is not the leader. More, and on a slow machine it would make no progress.
+# Probability of a kill while the operator is starting or is not the leader. A higher one would stop progress on slow machines.
 WHILE_STARTING = 0.2
 
 Fault = Callable[[], Awaitable[str]]

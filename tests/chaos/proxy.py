@@ -33,11 +33,11 @@ _REQUEST = re.compile(rb"(GET|POST|PUT|PATCH|DELETE) (\S+) HTTP/1.1\r\n")
 
 
 class Cut(Exception):
-    """Ends the connection."""
+    """Raised to end a proxied connection."""
 
 
 class Chance:
-    """Decides at random whether to break a connection at a point. active: it breaks any;
+    """Decides at random whether to break a connection at a point. active: whether it breaks any connection;
     hits: number of broken connections by point."""
 
     def __init__(self, chance: random.Random) -> None:

@@ -28,7 +28,7 @@ UPLOAD, START = "1/a/tests", "1/a/agent"
 
 
 class Once(Chance):
-    """Strikes once, at one point."""
+    """Breaks one connection, at one point."""
 
     def __init__(self, place: Place | None) -> None:
         super().__init__(random.Random())

@@ -15,9 +15,9 @@ from tests.support.machine import kill, processes
 
 NAMESPACE = "multistep-system"
 SELECTOR = "app.kubernetes.io/name=multistep"
-NAME = "multistep"  # of the Deployment and of the Lease
+NAME = "multistep"  # name of the Deployment and of the Lease
 LOG_LINES = 60
-# With the default of 15 s, operators that are killed with their pods would never acquire the lease in time to work.
+# A short lease: with the default of 15 s, new operators would be killed before they acquire the dead leader's lease.
 QUICK_TO_FOLLOW = {"MULTISTEP_LEASE_SECONDS": "6"}
 
 
@@ -54,7 +54,7 @@ class Victim:
                 log.write(chunk)
 
     async def ready(self, seconds: float = DEADLINE_SECONDS) -> None:
-        """Wait until the operator is ready and is its only pod."""
+        """Wait until the operator has exactly one pod and that pod is ready."""
         async with asyncio.timeout(seconds):
             while not await self._is_ready():
                 await asyncio.sleep(0.5)

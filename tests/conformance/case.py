@@ -22,8 +22,8 @@ from .options import Options
 TRIAL_FILE: Final = "trial.json"
 EXPECTED_FILE: Final = "expected.json"
 _OWNER_WRITE = 0o200
-# What git loses of known cases, by the case's name: it stores no empty directories, and where the file system does not support
-# links, it writes a file that contains the target.
+# What a git checkout of known cases lacks, by case name. Git stores no empty directories, and on a file system without links it
+# writes a file that contains the link's target.
 _EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}
 _LINK_TARGETS: Final = {"workdir-symlink": "real.txt", "load-link-out-of-task": "/etc/passwd"}
 

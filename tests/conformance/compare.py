@@ -83,5 +83,5 @@ def _close(one: float, other: float) -> bool:
         return True
     try:
         return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    except OverflowError:  # an integer that exceeds any float, and not the same one
+    except OverflowError:  # one integer exceeds any float, and the other is different
         return False

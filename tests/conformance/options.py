@@ -42,13 +42,13 @@ class VerifierOptions(_Table):
 
 
 class EnvironmentOptions(_Table):
-    """The key ``environment``. env: takes precedence over the task's."""
+    """The key ``environment``. env: variables that take precedence over the task's."""
 
     env: dict[str, str] = {}
 
 
 class ArtifactOptions(_Table):
-    """An entry of ``artifacts``; a string is its source. service: only the trial's one container, ``main``."""
+    """An entry of ``artifacts``; a string is its source. service: must be ``main``, the trial's only container."""
 
     source: str
     destination: str | None = None
@@ -62,7 +62,7 @@ class ArtifactOptions(_Table):
 
 
 class Options(_Table):
-    """A whole trial.json. note: for readers; host_env: the environment of the process that runs the trial."""
+    """A whole trial.json. note: a remark for readers; host_env: environment variables of the process that runs the trial."""
 
     note: str = ""
     host_env: dict[str, str] = {}

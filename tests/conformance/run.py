@@ -34,7 +34,7 @@ from .outcome import Unexplained, outcome, refusal
 
 DEFAULT_JOBS: Final = 8
 DEFAULT_LIMIT_SECONDS: Final = 180.0
-UNNOTICED_SECONDS: Final = 60.0  # a running operator sets a condition of a trial long before
+UNNOTICED_SECONDS: Final = 60.0  # a trial without any condition after this time has no operator
 _LOOK_SECONDS: Final = 0.4
 _WRITE_ATTEMPTS: Final = 4
 _NAME_LENGTH: Final = 40

@@ -1,1 +1,1 @@
-"""The documents: what is in them, and their commands run for real."""
+"""Parse the pages of README.md and docs/, and run their commands in a shell."""

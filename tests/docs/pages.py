@@ -1,4 +1,4 @@
-"""What a page of the documents holds, as far as tests look at it: its commands, links and anchors. No IO but reading pages.
+"""Parse a page of the documents into what tests check: its commands, links and anchors. The only IO is reading pages.
 
 The convention for commands is in docs/development.md, Documents.
 """
@@ -27,12 +27,12 @@ _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
 class BadPage(Exception):
-    """What is wrong with a page, for who writes it."""
+    """A page violates the convention; the message tells its author how."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a page, as a shell takes it. output: what the page shows of it, None if it shows nothing."""
+    """One command of a page, as input for a shell. output: the output that the page shows, None if it shows none."""
 
     line: int
     text: str
@@ -42,7 +42,7 @@ class Command:
 
 @dataclass(frozen=True)
 class NotRun:
-    """A block of commands that no test can run, and why."""
+    """A block of commands that no test can run, and the reason."""
 
     line: int
     reason: str
@@ -51,7 +51,7 @@ class NotRun:
 
 @dataclass(frozen=True)
 class Page:
-    """A page. anchors: of its headings, as GitHub makes them; links: relative ones, with their lines."""
+    """One page. anchors: GitHub's anchors of its headings; links: line and target of its relative links."""
 
     path: Path
     commands: tuple[Command, ...] = ()
@@ -65,17 +65,17 @@ class Page:
 
 
 def paths() -> list[Path]:
-    """All pages whose commands are run."""
+    """Return all pages whose commands the tests run."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def read(path: Path) -> Page:
-    """Read a page. Raises BadPage."""
+    """Read and parse a page. Raises BadPage."""
     return parse(path, path.read_text())
 
 
 def parse(path: Path, text: str) -> Page:
-    """The page of this text. Raises BadPage."""
+    """Parse a page's text. Raises BadPage."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     commands: list[Command] = []
     not_run: list[NotRun] = []
@@ -113,14 +113,14 @@ def _reason(rest: str) -> str:
 
 
 def _file(line: int, name: str, content: str) -> Command:
-    """A file that the reader is shown, and has from then on."""
+    """Return the command that writes a file whose content the page shows."""
     if not re.fullmatch(r"[\w-][\w./-]*", name) or ".." in name:
         raise BadPage(f"{name!r} is no relative path of a file")
     return Command(line, f"mkdir -p $(dirname {name}) && cat > {name} <<'END OF THE FILE'\n{content}END OF THE FILE")
 
 
 def _shell(line: int, text: str) -> Iterator[Command]:
-    """Command by command: lines are taken together until they are whole for bash."""
+    """Yield the commands of an `sh` block. A command continues on the next line until bash accepts it as complete."""
     held: list[str] = []
     for number, each in enumerate(text.splitlines(), line):
         held.append(each)
@@ -135,7 +135,7 @@ def _shell(line: int, text: str) -> Iterator[Command]:
 
 
 def _console(line: int, text: str) -> Iterator[Command]:
-    """`$ command`, then what it prints."""
+    """Yield the commands of a `console` block, in which each `$ command` is followed by its output."""
     lines = list(enumerate(text.splitlines(), line))
     if not lines or not lines[0][1].startswith("$ "):
         raise BadPage("a console block begins with `$ ` and a command")
@@ -159,7 +159,7 @@ def _is_whole(text: str) -> bool:
     if text.endswith("\\"):
         return False
     checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
-    return checked.returncode == 0 and not checked.stderr  # a here-document without its end is only a warning
+    return checked.returncode == 0 and not checked.stderr  # bash only warns about a here-document without an end
 
 
 def _anchors(tokens: list[Token]) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _anchors(tokens: list[Token]) -> Iterator[str]:
 
 
 def anchor_of(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub gives a heading."""
     return _NOT_IN_ANCHORS.sub("", heading.strip().lower()).replace(" ", "-")
 
 
@@ -185,7 +185,7 @@ def _links(tokens: list[Token]) -> Iterator[tuple[int, str]]:
 
 
 def output_problem(expected: str, got: str) -> str | None:
-    """Why an output is not what the page shows: line for line but for spaces, `...` standing for anything, also for lines."""
+    """Return how an output differs from what the page shows, or None. White space does not matter; `...` matches any text."""
     pattern = r"\s+".join(_pattern(word) for word in expected.split())
     if re.fullmatch(rf"\s*{pattern}\s*", got, re.DOTALL):
         return None

@@ -1,4 +1,4 @@
-"""Runs the commands of one page, in order, in one bash: directory, variables and background processes stay, as for a reader."""
+"""Run the commands of one page in one bash, so that directory, variables and background processes persist, as for a reader."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-COMMAND_SECONDS: Final = 400.0  # more than any of them waits for
-MAX_SHOWN: Final = 6000  # characters of an output
+COMMAND_SECONDS: Final = 400.0  # longer than any command takes
+MAX_SHOWN: Final = 6000  # maximum number of characters of an output
 
 
 class Shell:
-    """bash, fed command by command. workdir: where it begins; scratch: for what it needs itself."""
+    """A running bash that gets one command at a time. scratch: directory for its scripts and outputs."""
 
     def __init__(self, process: asyncio.subprocess.Process, scratch: Path, kubeconfig: Path) -> None:
         self._process = process
@@ -36,12 +36,12 @@ class Shell:
         return cls(process, scratch, kubeconfig)
 
     async def run(self, command: str) -> tuple[int | None, str]:
-        """Exit code (None: it took too long, or ended the shell) and what it printed on stdout and stderr."""
+        """Run a command; return its exit code (None if it timed out or ended the shell) and its stdout and stderr."""
         self._count += 1
         script, printed = self._scratch / f"{self._count}.sh", self._scratch / f"{self._count}.out"
         script.write_text(command + "\n")
         assert self._process.stdin and self._process.stdout
-        # `make deploy` tells a KUBECONFIG whose namespace is everybody's.
+        # Reset KUBECONFIG: a page may export the one of `make deploy`, whose namespace all tests share.
         report = f"export KUBECONFIG={self._kubeconfig}; echo $multistep_code"
         line = f"set -o pipefail; . {script} </dev/null >{printed} 2>&1 3>&-; multistep_code=$?; set +o pipefail; {report}\n"
         self._process.stdin.write(line.encode())
@@ -53,7 +53,7 @@ class Shell:
         return (int(reported) if reported.strip().isdigit() else None), reply_text[-MAX_SHOWN:]
 
     async def end(self) -> None:
-        """End it and whatever it left running: they are a session of their own."""
+        """Kill the shell and all processes of its session."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()

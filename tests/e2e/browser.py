@@ -12,7 +12,7 @@ from tests.e2e.given import DEADLINE_SECONDS
 
 CHROMIUM = "/usr/bin/chromium"
 _MOST_MILLISECONDS = DEADLINE_SECONDS * 1000
-_FLAGS = (  # run as root, and send no requests of Chromium's own
+_FLAGS = (  # allow root, and prevent requests that Chromium sends on its own
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )

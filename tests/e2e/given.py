@@ -21,7 +21,7 @@ from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually
 
 IMAGE = "debian:bookworm-slim"
-_RECHECK_SECONDS = 2.0  # for conditions that can change without any change of an object
+_RECHECK_SECONDS = 2.0  # between two checks of a condition that can change although no object changes
 
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 REWARD_ONE = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
 SOLVE_NOTHING = "#!/bin/sh\n"
-# An agent that runs until Given.go, so that a test sees it at work however slow the machine is.
+# A script for an agent that runs until the test calls Given.go, so that a test always sees it running, even on a slow machine.
 WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n"
 STAYS_IN_FIRST_POD = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
-# Agents do not know their attempt's number; a pod template of the user can pass it. `trial` and `named_pods` provide POD_NAME.
+# Agents do not know their attempt's number, so `trial` and `named_pods` pass the pod's name, which ends in it, as POD_NAME.
 NAMED: dict[str, Any] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 

@@ -63,7 +63,7 @@ def _set_variables(*variables: str) -> None:
 
 
 async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
-    """Return the metrics at `path` of the API server, by name with labels; by default the deployed operator's."""
+    """Return metrics by name with labels. path: where the API server serves them; default: the deployed operator's metrics."""
     text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
     pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in pairs}
@@ -91,7 +91,7 @@ async def on_this_machine(namespace: str, directory: Path, *, api: str) -> Async
     """Run the operator of this checkout for one namespace.
 
     Args:
-        directory: For the operator's files.
+        directory: Where the operator writes its files.
         api: URL of the API server.
     """
     kubeconfig = directory / "kubeconfig"

@@ -52,7 +52,7 @@ class Replicas:
         return found
 
     async def until_restarted(self, pod: Object) -> Object:
-        """Wait until the operator's process in the pod was restarted and return how the old one ended."""
+        """Wait until the kubelet has restarted the pod's container; return the terminated state of the old container."""
 
         async def ended() -> Object | None:
             container = _container(await self._client.get(PODS, NAMESPACE, pod["metadata"]["name"]))
@@ -64,7 +64,7 @@ class Replicas:
         return found
 
     async def last_words(self, pod: Object) -> str:
-        """Return the log of the previous process."""
+        """Return the log of the pod's previous container."""
         return await _run("kubectl", "-n", NAMESPACE, "logs", "--previous", pod["metadata"]["name"])
 
     def signal(self, pod: Object, number: signal.Signals) -> None:

@@ -27,14 +27,14 @@ async def model() -> AsyncIterator[servers.Server]:
 
 
 def step(name: str, *commands: str) -> Step:
-    """Return a step in which the model has the agent run the commands, and then write the step's file."""
+    """Return a step in which the model makes the agent run the commands, and then write the step's file."""
     lines = [f"run: {each}" for each in (*commands, f"printf {name} > /tmp/{name}")]
     instruction = "\n".join(["FAKE-MODEL", *lines, "say: done", "END", ""])
     return Step(name, instruction=instruction, test=EXISTS.format(name), config=GATED)
 
 
 async def agent(given: Given, model: servers.Server, name: str = "gpt-5") -> dict[str, Any]:
-    """Create the objects of an own agent, and return the trial's spec for it."""
+    """Create the objects of a user-defined agent; return the fields of a trial's spec that select it."""
     key = {"openai": base64.b64encode(KEY.encode()).decode()}
     await given.applied({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": key})
     await given.applied({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"own_agent.py": OWN}})
@@ -90,7 +90,7 @@ async def test_the_providers_key_is_nowhere_in_the_environment(given: Given, mod
     found = await given.ended(trial(step("search", f"{search} > /tmp/found"), Step("look", test=_NOT_FOUND), **spec))
     assert found["status"]["rewards"]["reward"] == 1.0, found["status"]
     keys = {entry["key"] for entry in await ledger(model)}
-    assert keys == {KEY}  # the gateway put it in
+    assert keys == {KEY}  # the gateway added the key to the requests
 
 
 _NOT_FOUND = '#!/bin/sh\n[ "$(cat /tmp/found)" = no ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'

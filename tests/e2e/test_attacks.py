@@ -23,7 +23,7 @@ from tests.e2e.given import (
 )
 from tests.e2e.operators import SYSTEM
 
-CONNECTIONS = 100  # the runner has 64 slots
+CONNECTIONS = 100  # more than the 64 connections that the runner keeps open
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ UNCHANGED = (
 
 
 async def test_root_cannot_replace_the_runner_also_where_the_image_has_one(given: Given) -> None:
-    """The operator's image has a runner at the same path."""
+    """One trial runs in the operator's image, which contains a runner at the same path."""
     step = Step("a", setup=f"{DIGEST} > /before\n", solve=REPLACES, test=UNCHANGED)
     root = {"spec": {"containers": [{"name": "main", "securityContext": {"runAsUser": 0}}]}}
     own = {
@@ -108,7 +108,7 @@ async def test_idle_connections_to_the_readiness_port_do_not_stop_a_trial(given:
     await given.go(name)
     done = await given.until(name, finished)
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}
-    assert holds(await given.client.get(PODS, given.namespace, "flood"), "Ready")  # the connections were held all the time
+    assert holds(await given.client.get(PODS, given.namespace, "flood"), "Ready")  # the connections stayed open until the end
 
 
 async def flooding(given: Given, address: str) -> None:
@@ -145,7 +145,7 @@ async def test_sparse_files_are_left_out_by_name_and_cost_others_nothing(given: 
 
 
 async def test_an_agent_that_makes_exec_sessions_impossible_loses_its_trial(given: Given) -> None:
-    """Without its working directory, a container starts no process. The agent outlasts the session that started it."""
+    """The agent deletes the container's working directory, without which no exec session starts, and keeps running."""
     solve = "#!/bin/sh\ncd /; rm -rf /app; sleep 20\n"
     failed = await given.ended(trial(Step("a", solve=solve), config={"environment": {"workdir": "/app"}}))
     status = failed["status"]
@@ -169,7 +169,7 @@ UNNAMED = "#!/bin/sh\n[ -s /control ] && [ ! -s /named ]\necho $((! $?)) > /logs
 
 
 async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Given) -> None:
-    """A pod is named after its trial and attempt. The hostname, which is fixed, proves that the search finds what is there."""
+    """The agent searches for the trial's name, which the pod's name contains. It must find the fixed hostname, as a control."""
     name = f"t-{secrets.token_hex(6)}"
     pattern = f"[t]{name[1:]}"  # does not match itself on a command line
     done = await given.ended(trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED), name=name))

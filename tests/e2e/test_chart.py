@@ -150,7 +150,7 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
                 taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
                 await given.client.patch(CRDS, None, name, {"metadata": taken})
     await Replicas(given.client).scale(1)  # the replica count does not change; this waits for a leader
-    # The operator recreates a deleted lease without the chart.
+    # The operator has recreated the lease, without the chart's labels.
     assert (await given.client.get(LEASES, operators.SYSTEM, "multistep"))["metadata"].get("labels") is None
 
 

@@ -220,7 +220,7 @@ async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_a
     ended = await asyncio.gather(*(given.ended(manifest) for manifest in manifests.values()))
     for (name, (_, failure_class, type_, phase, output)), done in zip(STEPS.items(), ended, strict=True):
         status = done["status"]
-        verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of 3 steps; an agent that timed out is verified, later steps count 0
+        verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of 3 steps: a step whose agent timed out is verified, too
         wanted = {"class": failure_class, "reason": type_, "step": "b", "score": pytest.approx(verdicts / 3)}
         assert holds(done, "Complete") and status["failure"] == wanted, (name, status)
         exception = status["steps"][-1]["exception"]

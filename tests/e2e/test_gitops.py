@@ -26,7 +26,7 @@ OPERATORS = "multistep"
 
 
 async def synced(client: Client, manifest: Object) -> Object:
-    """Apply the manifest as such tools do: server-side, without force."""
+    """Apply the manifest as a GitOps tool does: with server-side apply, without force."""
     return await client.apply(manifest, field_manager=MANAGER, force=False)
 
 
@@ -72,7 +72,7 @@ async def stays_in_sync(given: Given, life: Life) -> None:
 
 
 def _times(found: Object) -> list[str]:
-    """Return the times at which the tool changed something."""
+    """Return the times at which the GitOps tool changed the object."""
     return [each["time"] for each in found["metadata"]["managedFields"] if each["manager"] == MANAGER]
 
 
@@ -125,7 +125,7 @@ def test_there_are_manifests_to_try() -> None:
 
 
 async def test_every_manifest_applies_twice_and_the_second_time_changes_nothing(given: Given) -> None:
-    """The trials are suspended, because their rewards do not matter; the operator's writes must not conflict with the tool's."""
+    """The trials are suspended, because their rewards do not matter. The operator must not write fields that the manifest sets."""
     await asyncio.gather(*(applies_twice(given, where, each) for where, each in FOUND.items() if not _is_foreign(each)))
 
 
@@ -142,7 +142,7 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     second = await synced(given.client, mine)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]:
-            assert _of_tools(second) == _of_tools(first), where  # so the difference is in the status
+            assert _of_tools(second) == _of_tools(first), where  # if equal, only the status differs
             first, second = second, await synced(given.client, mine)
     assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where
     if not resource.namespaced:  # deleting the namespace does not delete it
@@ -150,7 +150,7 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
 
 
 def _of_tools(found: Object) -> Object:
-    """Return the object without its status."""
+    """Return the object without its status and without metadata that changes with every write."""
     changing = ("resourceVersion", "managedFields")
     kept = [each for each in found["metadata"]["managedFields"] if each.get("subresource") != "status"]
     return {

@@ -15,7 +15,7 @@ from tests.e2e.replicas import NAME, NAMESPACE, Replicas
 pytestmark = pytest.mark.alone
 
 STEPS = ("one", "two", "three", "four")
-SECONDS = 7  # of each step; all steps together take longer than a lease
+SECONDS = 7  # duration of each step; all steps together take longer than a lease
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def two(given: Given) -> AsyncIterator[Replicas]:
 
 
 def counted(name: str, value: float) -> Object:
-    """Return a trial with this reward if each step ran once, and -1 if not."""
+    """Return a trial whose reward is `value` if each step ran once, else -1."""
     return trial(*(_counted_step(step, value) for step in STEPS), name=name)
 
 
@@ -88,5 +88,5 @@ async def test_a_leader_that_is_stopped_hands_over(given: Given, two: Replicas) 
 async def test_a_lease_that_somebody_deleted_is_created_again(given: Given) -> None:
     replicas = Replicas(given.client)
     await given.client.delete(LEASES, NAMESPACE, NAME)
-    await replicas.scale(1)  # scale back and wait for a leader
+    await replicas.scale(1)  # the number of replicas stays 1: this waits for a leader
     assert (await given.ended(trial(Step("a"))))["status"]["rewards"] == {"reward": 1.0}

@@ -19,7 +19,7 @@ def command_agent(script: str) -> dict[str, Any]:
 
 
 def once_and_for_all(done: Object) -> Object:
-    """Return the exception of the only step; assert that the trial was not retried."""
+    """Return the exception of the trial's only step; assert that the trial was not retried."""
     status = done["status"]
     assert holds(done, "Complete") and status["attempt"] == 1 and not status.get("attempts")
     exception: Object = status["steps"][0]["exception"]

@@ -95,7 +95,7 @@ async def test_a_trial_on_a_lost_node_restarts_on_another_or_fails_with_no_rewar
         assert (lost["reason"], lost["nodeName"]) == ("DeletionByTaintManager", second_node)
         assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # the failed attempt keeps its rewards
         (left,) = [each for each in await given.pods(done["metadata"]["name"]) if each["spec"]["nodeName"] == second_node]
-        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # its deletion is not awaited
+        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # still terminating
 
 
 async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_output(

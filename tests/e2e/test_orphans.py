@@ -55,7 +55,7 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continue
         await given.applied(trial(Step("a", solve=WAITS), name=name))
     live, _ = [await given.until(name, in_agent) for name in ("live", "left")]
     [pod] = await given.pods("live")
-    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as created by an operator that lost its lease
+    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as if an operator that has lost its lease created it
     await make_pod(given, "copied", None, pod["metadata"]["labels"])  # has the labels, but no owner: not the operator's
     await asyncio.to_thread(kubectl, "-n", given.namespace, "delete", "mst", "left", "--cascade=orphan")
 

@@ -46,7 +46,7 @@ async def pod_of(given: Given, name: str) -> Object:
 
 
 async def lost(given: Given, manifest: Object, cause: Callable[[Object], Awaitable[object]]) -> Object:
-    """Run the trial, apply the cause to the pod of the first attempt in its second step, and return the finished trial."""
+    """Run the trial, apply the cause to the first attempt's pod during the second step, and return the finished trial."""
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_second_step)
@@ -101,7 +101,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 
 @pytest.mark.alone
 async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
-    """The operator's processes are stopped while the pod is replaced."""
+    """The operator's processes are suspended while the pod is replaced."""
     operators = await given.client.list_all(PODS, "multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]
     assert asleep_ones
@@ -160,7 +160,7 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 
 
 async def cut(given: Given, name: str, times: int) -> None:
-    """Kill the trial's exec streams in the container this many times. The runner is stopped, so that none is answered before."""
+    """Kill the trial's exec sessions this many times. Meanwhile the runner is suspended, so that it does not respond first."""
     serving = await eventually(lambda: in_containers(given, name, RUNNER_SERVES))
     killed = 0
 
@@ -183,7 +183,7 @@ async def test_a_trial_whose_streams_are_cut_in_the_container_continues_and_does
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, lambda found: "podUID" in (found.get("status") or {}))
-    await cut(given, name, 2)  # each makes the operator wait longer before the next retry
+    await cut(given, name, 2)  # each kill makes the operator wait longer before the next retry
     await given.until(name, in_agent)
     await given.go(name)
     await cut(given, name, 2)

@@ -72,7 +72,7 @@ def may(verb: str, resource: str, namespace: str) -> bool:
 
 @pytest.mark.parametrize("verbs", [("get",), ("create",), ("get", "create")], ids="+".join)
 async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Sequence[str]) -> None:
-    """The audit log shows get only: the API server checks create itself, and its denial does not name it."""
+    """An exec needs `get` and `create` on pods/exec, although the audit log shows it as `get` only."""
     pod = {"containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}]}
     await given.applied(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asleep"}, "spec": {"terminationGracePeriodSeconds": 0, **pod}}

@@ -138,7 +138,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
 
 
 async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: Store) -> None:
-    """`make bench SECTIONS=store` measures the operator's memory for this."""
+    """This test checks the content; `make bench SECTIONS=store` measures the operator's memory."""
     found = await given.ended(trial(Step("a", solve=SOLVE_LARGE), name="large"))
 
     sent = [each for each in store.objects(found) if each.startswith("sent/")]

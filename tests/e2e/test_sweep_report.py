@@ -276,5 +276,5 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
 async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:
     await page.locator("#agents .wide").focus()
     await page.keyboard.press("ArrowRight")
-    # The page's content security policy would reject the second evaluation of wait_for_function.
+    # Not wait_for_function: the page's content security policy rejects every evaluation after its first one.
     await eventually(lambda: page.evaluate("document.querySelector('#agents .wide').scrollLeft > 0"))

@@ -56,7 +56,7 @@ def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
     if unfinished.exists():
         shutil.rmtree(unfinished)
     _print(f"no Python >= 3.12 found: making a Debian {SUITE} that has one, in {root} (a minute)")
-    # In a separate mount namespace, so that its mounts (/proc) disappear even if it is killed.
+    # Run debootstrap in a separate mount namespace, so that its mounts (/proc) disappear even if it is killed.
     debootstrap = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(unfinished)]
     _checked(subprocess.run(["unshare", "--mount", *debootstrap], capture_output=True, text=True, check=False))
     _share_network(unfinished)
@@ -94,8 +94,8 @@ def _in_chroot(root: Path, command: Sequence[str]) -> subprocess.CompletedProces
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PIP_CERT": _CA_INSIDE}
     env |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
-    # In a separate mount namespace, so that the mounts disappear with the command. The root is a mount, because inside `unshare`
-    # changes the root mount's propagation.
+    # Run in a separate mount namespace, so that the mounts disappear with the command. Bind-mount the root onto itself: a command
+    # that calls `unshare` in the chroot changes the propagation of the root, which must be a mount point for this.
     script = 'mount --bind "$1" "$1" && mount -t proc proc "$1/proc" && exec "$0" "$@"'
     entering = ["unshare", "--mount", "sh", "-c", script, chroot, str(root)]
     return subprocess.run([*entering, *command], env=env, capture_output=True, text=True, check=False)

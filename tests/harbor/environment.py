@@ -18,7 +18,7 @@ from typing import Protocol
 from tests.harbor import chroot
 
 LOCK = Path(__file__).parents[2] / "agent-host/requirements/test.lock"
-OLDEST = (3, 12)  # Harbor 0.25.0 requires it
+OLDEST = (3, 12)  # the oldest version that Harbor 0.25.0 supports
 _NEWEST_MINOR = 14  # the newest minor version that the lock covers
 # --no-deps: the lock is complete and overrides Harbor's requirement of certifi.
 _PIP_OPTIONS = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")

@@ -1,4 +1,4 @@
-"""The build's cache: the digest of the inputs identifies the binary."""
+"""Test the build's cache: a digest of all inputs identifies the binary."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The components' configuration: paths, permissions, and valid files."""
+"""Test the components' configuration: paths, permissions, and valid files."""
 
 import ipaddress
 import itertools
@@ -22,7 +22,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def keys(config: Config) -> Pki:
-    """Placeholder files for keys and certificates."""
+    """Create placeholder files for keys and certificates."""
     made = Pki(config.paths.pki)
     made.directory.mkdir(parents=True)
     _certify(config, made)
@@ -37,7 +37,7 @@ def _certify(config: Config, made: Pki) -> None:
 
 @pytest.fixture
 def second(config: Config, keys: Pki) -> Node:
-    """An added second node."""
+    """Return a second node that was added to the cluster."""
     node = config.added(2)
     NodeOptions(stream_idle_seconds=5).write(config.paths.node_options(node))
     _certify(config, keys)

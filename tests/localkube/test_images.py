@@ -1,4 +1,4 @@
-"""Names of images, image archives, and arguments of builds."""
+"""Test the names of images, image archives, and arguments of builds."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatc
             return bool(imported)
 
     def slow_import(_config: object, _daemon: object, _name: str, names: Sequence[str]) -> None:
-        time.sleep(0.05)  # without the lock, the other thread looks meanwhile
+        time.sleep(0.05)  # without the lock, the other thread would check before this import
         imported.append(names)
 
     monkeypatch.setattr(images, "Containerd", Daemon)

@@ -1,4 +1,4 @@
-"""Control groups, locks, packages, and the selection of a cluster."""
+"""Test control groups, locks, packages, and the selection of a cluster."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Processes are identified by pid, start time and boot; no other process is mistaken for one."""
+"""Test that pid, start time and boot identify a process, so that none is mistaken for another."""
 
 import subprocess
 from collections.abc import Iterator

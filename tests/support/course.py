@@ -85,7 +85,7 @@ class Past(Wrapped):
 class Course:
     """A recorded run of a trial.
 
-    options: of the world. states: the world, without the operator, at each point.
+    options: arguments of World. states: the world, without the operator, as saved at each point.
     looks: for each reconcile, the number of points before it, the world at its start and the operator's hints.
     """
 

@@ -16,12 +16,12 @@ SUCCESS = b'\x03{"status":"Success"}'
 
 
 def exec_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManager[ApiServer]:
-    """Serve every request as an exec session whose remote end is kubelet."""
+    """Serve every request as an exec session; `kubelet` handles its remote end."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=protocols or (V5,), max_msg_size=2**24)
         await socket.prepare(request)
-        for channel in (0, 1, 2, 3):  # as the API server does
+        for channel in (0, 1, 2, 3):  # the API server first sends an empty message on each channel
             await socket.send_bytes(bytes([channel]))
         await kubelet(socket)
         return socket

@@ -1,18 +1,18 @@
 """A scripted model server: OpenAI chat completions and responses, Anthropic messages, and Gemini, streamed or not.
 
-``python -m tests.support.fake_model --port PORT``. The instruction has the script (tests/support/model_script.py); the model's
-name has the faults:
+``python -m tests.support.fake_model --port PORT``. The instruction contains the script (tests/support/model_script.py);
+suffixes of the model's name select faults:
 
-    -fail-STATUS[-N]  refuses all requests, or the first N of each key, with a Retry-After      -500  as -fail-500
+    -fail-STATUS[-N]  rejects all requests, or the first N of each key, with a Retry-After      -500  as -fail-500
     -cut              breaks the connection in the middle of the answer
     -short            ends the answer properly, before its end event
     -error            reports an error in the middle of a stream
     -drop             breaks the connection before the answer
     -slow-MS          waits before each event, and before a document
-    -cap-N-MS         takes N requests at once, each for MS milliseconds, and refuses others with 429
+    -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -echo             answers 400 with the request's headers in the message
 
-GET /_ledger lists the requests with what was charged; DELETE empties it.
+GET /_ledger lists the requests with the charged tokens; DELETE /_ledger empties the list.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass
 class FakeModel:
-    """The server's state. retry_after: of refusals, in seconds; port: where it listens."""
+    """The server's state. retry_after: Retry-After of rejected requests, in seconds; port: the TCP port on which it listens."""
 
     retry_after: float = 1.0
     port: int = 0
@@ -198,7 +198,7 @@ async def _half_a_document(request: web.Request, entry: Entry, body: bytes) -> w
 def _broken(request: web.Request, entry: Entry) -> web.Response:
     entry.outcome = "cut"
     assert request.transport is not None
-    request.transport.close()  # after what was written
+    request.transport.close()  # closes after it has sent all written data
     return web.Response()
 
 

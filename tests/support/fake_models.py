@@ -1,4 +1,4 @@
-"""A model gateway in memory: it answers with scripted reports, and remembers what it was asked."""
+"""A fake of the operator's client of the model gateway: it returns scripted usage reports and records the calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 
 @dataclass
 class FakeModels:
-    """reports: by "ATTEMPT/STEP". down: how many of the next calls find no gateway."""
+    """The fake. reports: usage reports by "ATTEMPT/STEP". down: number of next calls that fail with GatewayUnavailable."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0

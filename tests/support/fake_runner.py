@@ -73,7 +73,7 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.protocols = {1, 2, 3}  # that it supports
+        self.protocols = {1, 2, 3}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # how often each id was executed
         self.requests: list[Json] = []
@@ -81,7 +81,7 @@ class FakeRunner:
         self.printed: dict[str, bytes] = {}  # output, by id
         self.uploads: dict[str, bytes] = {}  # tar streams, by id
         self.streams: list[FakeStream] = []
-        self.killed = 0  # how many of the next exec sessions a process in the container kills at their first response
+        self.killed = 0  # number of next exec sessions that a process in the container kills at their first response
 
     @property
     def ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""A cluster in memory as a client with a lease check sees it: the fence of multistep.kube.client.Client, for simulations."""
+"""Add to a cluster in memory the lease check that multistep.kube.client.Client does before each write."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 READS = {"get", "list_all", "list_metadata", "each"}
-UNFENCED = READS | {"receive", "send_eof", "close"}  # of an exec session: they start nothing
+UNFENCED = READS | {"receive", "send_eof", "close"}  # without a lease check: reads, and exec calls that start nothing
 
 
 class Fenced:
-    """A cluster, or an exec stream of it, that checks the lease before each write."""
+    """A wrapped cluster or exec stream that checks the lease before each write."""
 
     def __init__(self, inner: Any, check: Callable[[], None]) -> None:
         self._inner = inner

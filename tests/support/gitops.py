@@ -1,4 +1,4 @@
-"""How GitOps tools judge a resource: kstatus' rules (Flux, kpt, helm) and Argo CD's health script in a real Lua interpreter."""
+"""Evaluate a resource's health as GitOps tools do: by kstatus' rules (Flux, kpt, helm) and Argo CD's script in a real Lua."""
 
 from __future__ import annotations
 

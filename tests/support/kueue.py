@@ -1,4 +1,4 @@
-"""A stand-in for Kueue's contract for plain pods, in one namespace of a real cluster.
+"""A fake of Kueue that admits plain pods in one namespace of a real cluster.
 
 The API server calls the webhook over TLS; it adds Kueue's label, finalizer and scheduling gate to each pod that names a queue.
 The controller removes the gate while the queue has quota, highest priority first; it preempts lower priorities.
@@ -28,13 +28,13 @@ from tests.support.waiting import eventually
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
-MANAGED = "kueue.x-k8s.io/managed"  # a label and a finalizer
+MANAGED = "kueue.x-k8s.io/managed"  # name of a label and of a finalizer
 GATE = {"name": "kueue.x-k8s.io/admission"}
-PRIORITIES = {"high": 1}  # default: 0
+PRIORITIES = {"high": 1}  # by priority class; other classes have priority 0
 
 
 class Kueue:
-    """quotas: pods by queue. admitted: names of pods, in order. most: maximum of pods admitted at the same time, by queue."""
+    """The fake. quotas: number of pods by queue. admitted: pods in order of admission. most: peak of admitted pods by queue."""
 
     def __init__(self, client: Client, namespace: str, quotas: Mapping[str, int]) -> None:
         self._client, self._namespace, self._quotas = client, namespace, quotas
@@ -98,7 +98,7 @@ class Kueue:
         path, params = PODS.path(self._namespace, names["name"], "status"), {"fieldManager": "kueue", "force": "true"}
         await self._client._http.send("apply", PODS, path, params, body)
         await self._client.delete(PODS, self._namespace, names["name"], uid=names["uid"])
-        pod["metadata"]["deletionTimestamp"] = "now"  # until the event arrives
+        pod["metadata"]["deletionTimestamp"] = "now"  # a mark until the watch event arrives
 
     async def release(self, pod: Object) -> None:
         """Remove the finalizer from a finished pod."""

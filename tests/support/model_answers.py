@@ -1,4 +1,4 @@
-"""Answers of the fake model in the four APIs, as documents and as events. They depend on nothing but the request."""
+"""Build the fake model's answers in the four APIs, as documents and as events, from the request alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CREATED = 1_700_000_000
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the fake model charges. input includes cached and written."""
+    """The token counts that the fake model charges. `input` includes `cached` and `written`."""
 
     input: int
     cached: int
@@ -27,7 +27,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. document: the whole; events: (name or "", data) of the same answer, streamed."""
+    """One answer. document: the whole response body; events: (name or "", data) of the same answer when it is streamed."""
 
     document: Mapping[str, Any]
     events: list[tuple[str, str]]
@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Said:
-    """What the model says: a text, or a call of a tool. id: depends on the request only."""
+    """What the model says: a text, or a call of a tool. id: the answer's id, a digest of the request."""
 
     text: str
     tool: str | None
@@ -71,7 +71,7 @@ def _tokens(body: bytes, text: str) -> Tokens:
     return Tokens(input=size, cached=size * 2 // 5, written=size // 10, output=len(text) // 4 + 1)
 
 
-# -- what was said so far, and the tools
+# -- the conversation so far, and the tools
 
 
 def _of_chat(asked: Asked) -> tuple[list[Item], dict[str, Any]]:
@@ -180,7 +180,7 @@ def _responses(said: _Said, model: str, _: Asked) -> Answer:
 
 
 def _response_output(said: _Said) -> dict[str, Any]:
-    if said.tool and said.custom:  # codex runs JavaScript that calls its tools
+    if said.tool and said.custom:  # codex takes JavaScript that calls its tools
         call = f"const r = await tools.exec_command({json.dumps(said.arguments)}); text(r.output ?? JSON.stringify(r));"
         head = {"type": "custom_tool_call", "id": f"ctc_{said.id}", "call_id": f"call_{said.id}", "name": "exec"}
         return {**head, "input": call, "status": "completed"}
@@ -253,7 +253,7 @@ def _gemini(said: _Said, model: str, asked: Asked) -> Answer:
     part: dict[str, Any] = {"text": said.text}
     if said.tool:
         part = {"functionCall": {"name": said.tool, "args": said.arguments, "id": said.id[:12]}}
-    elif (asked.get("generationConfig") or {}).get("responseMimeType") == "application/json":  # gemini-cli's own questions
+    elif (asked.get("generationConfig") or {}).get("responseMimeType") == "application/json":  # internal requests of gemini-cli
         part = {"text": json.dumps({"model_choice": "flash", "reasoning": "scripted", "next_speaker": "user"})}
     tail = {"modelVersion": model, "responseId": said.id}
     candidate = {"content": {"role": "model", "parts": [part]}, "index": 0}

@@ -1,12 +1,12 @@
-"""What the fake model does next: a script in the instruction, one line a turn.
+"""Parse the fake model's script, which the instruction contains: one line per turn.
 
     FAKE-MODEL
     run: echo hello > hello.txt
     say: done
     END
 
-The lines between FAKE-MODEL and END of the last user message that has them, else its lines that start with ``run:`` or ``say:``.
-The turn is the number of tool results since then (of model turns, for agents without tools), so a restart changes nothing.
+Of the last user message with a script, the lines between FAKE-MODEL and END count, else its ``run:``, ``say:``, ``write:`` lines.
+The next line's index is the number of tool results since then (without tools: of model turns), so the server needs no state.
 """
 
 from __future__ import annotations

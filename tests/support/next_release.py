@@ -1,4 +1,4 @@
-"""The next release, as far as a trial sees it: operator and runner support one more protocol."""
+"""Build a simulated next release, whose operator and runner support one more protocol version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ assert compileall.compile_file(file, quiet=1, force=True, invalidation_mode=mode
 
 
 def deliver(directory: Path) -> str:
-    """Build the next release's image on this release's, deliver it to the cluster and return its name. directory: an empty one."""
+    """Build the next release's image on this release's, deliver it to the cluster and return its name. directory: must be empty."""
     target = targets.choose(load_config())
     base = image.ensure(target)
     _build_runner(directory)

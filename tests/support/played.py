@@ -52,7 +52,7 @@ def plan(
     policies_enforced: bool = False,
     **layout: Any,
 ) -> TrialPlan:
-    """Return the plan of a task. steps: those that differ from COMPLETE. layout: further fields of TaskLayout."""
+    """Return the plan of a task. steps: layouts of the steps that differ from COMPLETE. layout: other fields of TaskLayout."""
     config = parse_task(toml)
     names = [step.name for step in config.steps or []]
     files = dict.fromkeys(names, COMPLETE) | dict(steps or {})
@@ -106,7 +106,7 @@ class Played:
         return [each.id.split("/", 1)[1] for each in self.operations]
 
     def operation(self, id: str) -> Any:
-        """Return the operation "STEP/OPERATION"."""
+        """Return the operation with the id "STEP/OPERATION"."""
         return next(each for each in self.operations if each.id.split("/", 1)[1] == id)
 
 

@@ -8,7 +8,7 @@ from multistep.sources.reader.work import perform
 
 
 async def read_here(order: Order) -> Answer:
-    """Return what the child process would return."""
+    """Read the task in this process and return the answer of the operator's reader process."""
     return parse_answer(perform(order))
 
 

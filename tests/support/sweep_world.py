@@ -65,9 +65,9 @@ async def _nothing_outside(request: Request, rules: Rules, cache: Path) -> Fetch
 class SweepWorld:
     """A sweep and everything around it.
 
-    events: how watch events of trials are delivered. wrap: wraps the cluster. happens: actions, by the number of finished trials.
-    fetch: fetches remote tasks. made: how often each name was created. most: maximum of active trials;
-    most_at_work: the same without suspended ones.
+    events: how watch events of trials are delivered. wrap: function that wraps the cluster. happens: actions, by the number of
+    finished trials. fetch: function that fetches remote tasks. made: number of creations by trial name. most: peak of active
+    trials; most_at_work: peak of active trials that are not suspended.
     """
 
     manifest: Object = field(default_factory=sweep)

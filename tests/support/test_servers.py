@@ -1,4 +1,4 @@
-"""The servers for tests are real, and stop after the test."""
+"""Test that the servers for tests answer real clients and stop after the test."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class _Jumping(selectors.SelectSelector):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test in such a loop, from time 0."""
+    """Run a test in a VirtualTimeLoop that starts at time 0."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

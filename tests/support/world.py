@@ -64,7 +64,7 @@ def manifest(spec: Mapping[str, Any] | None = None, config: Json | None = None, 
 
 
 class Observed:
-    """What is seen from outside of a trial: its object, its pods, its results."""
+    """The externally visible state of a trial: its object, its pods, its results."""
 
     cluster: FakeCluster
     volume: FakeVolume | Volume | None
@@ -112,9 +112,9 @@ class World(Observed):
     """One trial and everything around it.
 
     durations: seconds each phase takes, by "STEP/OPERATION" (default: it finishes when a client waits for it).
-    results: of phases, by the same keys. events: how the pod's watch events are delivered. wrap: wraps the cluster.
-    happens: actions of others, by seconds since the start. plans: by trial uid, loaded by another world (tasks do not change,
-    and loading one takes as long as ten calls). stored: results go to an object store. files: in pods, by path.
+    results: phases' results, by the same keys. events: how the pod's watch events are delivered. wrap: function that wraps the
+    cluster. happens: others' actions, by seconds since the start. plans: plans by trial uid, copied from another world because
+    loading a task is slow. stored: whether results go to an object store. files: contents of files in pods, by path.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -188,7 +188,7 @@ class World(Observed):
         return wait
 
     async def run(self, until: Callable[[], object] | None = None, most: int = 400, *, first: float | None = None) -> None:
-        """Advance the clock from event to event until none is left, or until returns true.
+        """Advance the clock from event to event until no event is left or `until` returns true.
 
         first: seconds until the first reconcile; default: at once.
         """

@@ -1,7 +1,7 @@
 // Package asuser transfers files with the permissions of a user, for guests that may act as this user only.
 //
-// A child process of PID 1 switches to the user, as a phase's command does, and then opens all files. It is no thread of PID 1 with
-// the user's filesystem credentials: such a thread could open all files that PID 1 has open, by the links in /proc/self/fd.
+// A child process of PID 1 switches to the user, as a phase's command does, and then opens all files. A thread of PID 1 with the
+// user's filesystem credentials would be unsafe: by the links in /proc/self/fd it could open all files that PID 1 has open.
 //
 //	PID 1 ── request, body of an upload, "merge" ──> stdin  ┐ runner transfer
 //	      <── replies, body of a download ────────── stdout ┘ (the user)
@@ -26,10 +26,10 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// patience is how long a child may continue after its transfer was cancelled. An upload's child removes the staging directory.
+// patience is how long a child may continue after its transfer was cancelled, so that it can remove the staging directory.
 const patience = 5 * time.Second
 
-// job is the request to a child. Without a target it is a download.
+// job is the request to a child: an upload if it has a target, else a download.
 type job struct {
 	User    users.User    `json:"user"`
 	Target  string        `json:"target,omitempty"`
@@ -50,7 +50,7 @@ type child struct {
 	frames   *frames.Reader // of replies
 	gone     <-chan syscall.WaitStatus
 	kill     func()
-	stop     func() bool // ends the wait for the cancellation
+	stop     func() bool // stops watching for the cancellation of ctx
 }
 
 // start starts a child and sends it the job. If ctx is cancelled, the child is killed after patience.
@@ -124,7 +124,8 @@ func (c *child) reply() (reply, error) {
 	return got, nil
 }
 
-// lost returns the error of a transfer whose child does not respond. It does not wrap err: that is no error of the caller's connection.
+// lost returns the error of a transfer whose child does not respond. It does not wrap err, because callers would take err for an
+// error of their own connection.
 func (c *child) lost(err error) error {
 	return fmt.Errorf("the transfer's process of user %s ended, or was killed: %v", c.user, err)
 }

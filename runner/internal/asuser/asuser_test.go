@@ -15,7 +15,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// reaper is the only one of the process.
+// reaper is the only Reaper of this process.
 var reaper *reap.Reaper
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// hang is a child that accepts its job and then neither reads nor ends.
+// hang acts as a child that accepts its job and then neither reads nor exits.
 func hang() {
 	var work job
 	read(frames.NewReader(os.Stdin), &work)
@@ -34,7 +34,7 @@ func hang() {
 	time.Sleep(time.Hour)
 }
 
-// within fails the test unless do returns between the two times.
+// within fails the test unless the duration of do is between least and most.
 func within(t *testing.T, least, most time.Duration, do func()) {
 	t.Helper()
 	started := time.Now()

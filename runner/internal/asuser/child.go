@@ -25,7 +25,7 @@ func Main() error {
 	if err := work.User.Become(); err != nil {
 		return answer(reply{Error: wire.Errorf(wire.CodeRefused, "cannot transfer files as user %s: %v", work.User, err)})
 	}
-	kernel.Undumpable() // a switch of the user can end this, depending on the node's fs.suid_dumpable
+	kernel.Undumpable() // the switch to the user can undo the first call, depending on the node's fs.suid_dumpable
 	if work.Target != "" {
 		return upload(work, requests)
 	}
@@ -49,7 +49,7 @@ func read(requests *frames.Reader, request any) error {
 
 func answer(value reply) error { return frames.WriteJSON(os.Stdout, frames.JSON, value) }
 
-// failed answers with an error that names the target and the user: PID 1's user could do what this user may not.
+// failed sends an error that names the target and the user, because the same transfer could succeed as PID 1's user.
 func failed(work job, err error) error {
 	return answer(reply{Error: wire.Failure(wire.CodeUpload, fmt.Errorf("cannot upload to %.1000q as user %s: %w", work.Target, work.User, err))})
 }

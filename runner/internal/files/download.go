@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxDepth  = 256  // of directories, because tools cannot read back arbitrarily deep ones
+	maxDepth  = 256  // maximum depth of directories, because tools cannot read arbitrarily deep ones
 	maxListed = 1000 // maximum number of names in each list of the trailer
 )
 

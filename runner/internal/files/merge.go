@@ -122,14 +122,14 @@ func (u *Upload) makeInTarget(name string) error {
 	return u.target.Lchown(name, u.owner.UID, u.owner.GID)
 }
 
-// passMode sets a target directory's mode to the staged one's. An existing directory keeps its mode if the stream has members
-// below it but no entry for it.
+// passMode sets a target directory's mode to the staged directory's mode. An existing directory keeps its mode if the stream has
+// members below it but no entry for it.
 func (u *Upload) passMode(name string, present fs.FileInfo) error {
 	if u.dirs[name] == keepMode && present != nil {
 		return nil
 	}
 	info, err := u.stage.Lstat(name)
-	if err != nil || present != nil && present.Mode() == info.Mode() { // another user's directory may keep its mode
+	if err != nil || present != nil && present.Mode() == info.Mode() { // no chmod if equal: another user may own it
 		return err
 	}
 	return u.target.Chmod(name, info.Mode())

@@ -57,7 +57,7 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// dress sets the owner and mode of an open directory, even if its name refers to another file by now.
+// dress sets the owner and mode of an open directory. It uses no name, which could refer to another file by now.
 func dress(root *os.Root, mode uint32, owner users.User) error {
 	directory, err := root.Open(".")
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 type Upload struct {
 	target *os.Root
 	stage  *os.Root
-	name   string // of the staging directory in the target
+	name   string // name of the staging directory in the target
 	owner  users.User
-	dirs   map[string]int64 // modes to set after the merge; keepMode: an existing target directory keeps its mode
+	dirs   map[string]int64 // modes to set after the merge by name; keepMode: an existing directory keeps its mode
 	parent string           // last directory known to exist in the staging directory
 	buffer []byte
 }

@@ -1,9 +1,9 @@
 // Package guests admits processes of other containers of the pod, which act in this container on behalf of the operator.
 //
-// Such a process shares the network with this container, and so the names of abstract sockets, but no processes. So the kernel
-// reports the PID 0 for it, which no process of this container can have. The operator admits guests for a time. A token keeps out
-// the pod's other containers, and proves to the guest that it is connected to PID 1: without PID 1 another process could use the
-// socket's name.
+// Such a process shares the network, including the names of abstract sockets, with this container, but not the PID namespace. So
+// the kernel reports the PID 0 for it, which no process of this container can have. The operator admits guests for a time. A
+// token keeps out the pod's other containers, and proves to the guest that it is connected to PID 1: while PID 1 does not use the
+// socket's name, another process could.
 package guests
 
 import (
@@ -28,7 +28,7 @@ const (
 type Admission struct {
 	User       string
 	Root       bool
-	Background phase.Background // what the guests' finished commands left running
+	Background phase.Background // processes that the guests' finished commands left running
 	token      []byte
 	ctx        context.Context
 	dismiss    context.CancelFunc
@@ -41,11 +41,11 @@ func (a *Admission) Context() context.Context { return a.ctx }
 // Admissions holds the current admissions and the guests' connections.
 type Admissions struct {
 	mu          sync.Mutex
-	admitted    map[string]*Admission // by the id of the admit
+	admitted    map[string]*Admission // by the id of the request admit
 	connections []*Connection         // oldest first
 }
 
-// New returns a value without admissions.
+// New returns an Admissions without any admission.
 func New() *Admissions { return &Admissions{admitted: map[string]*Admission{}} }
 
 // Admit creates an admission and returns its token in hexadecimal digits.
@@ -60,7 +60,7 @@ func (a *Admissions) Admit(id, user string, root bool) (token string) {
 }
 
 // Dismiss ends an admission, and returns after the sessions of its guests have ended and their commands were killed. With kill it
-// also kills what their finished commands left running.
+// also kills the processes that their finished commands left running.
 func (a *Admissions) Dismiss(id string, kill bool) (found bool, err error) {
 	a.mu.Lock()
 	admission, found := a.admitted[id]
@@ -85,8 +85,9 @@ type Connection struct {
 	ended      chan struct{}
 }
 
-// Connect takes a place for a caller from another container. If all are taken, it closes the oldest connection whose guest has
-// proved nothing yet, so callers without a token keep nobody out. The caller of Connect calls Leave. On error it may use conn.
+// Connect takes a place for a connection from another container. If all places are taken, it closes the oldest connection whose
+// peer has not proved that it knows a token, so peers without a token keep nobody out. The caller must call Leave. On error,
+// conn stays open, and there is nothing to leave.
 func (a *Admissions) Connect(conn *net.UnixConn) (*Connection, error) {
 	added, evicted, err := a.add(conn)
 	if evicted != nil {

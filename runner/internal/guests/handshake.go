@@ -16,7 +16,7 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	maxHandshake     = 4 << 10 // bytes of a frame: who sends it has proved nothing yet
+	maxHandshake     = 4 << 10 // bytes of a frame; small, because its sender is not authenticated yet
 	nonceBytes       = 32
 	minNonce         = 32 // hexadecimal digits
 	maxNonce         = 128
@@ -33,7 +33,7 @@ type proof struct {
 	Proof string `json:"proof"`
 }
 
-// reply is the runner's reply to each of them.
+// reply is the runner's response to a question and to a proof.
 type reply struct {
 	OK    bool   `json:"ok"`
 	Nonce string `json:"nonce,omitempty"`
@@ -41,7 +41,7 @@ type reply struct {
 }
 
 // Handshake proves to the guest that it is connected to PID 1, verifies that the guest knows the token of an admission, and
-// returns this admission. An error means that the guest is to be refused. No error contains a token or a proof.
+// returns this admission. On an error the caller must reject the guest. No error contains a token or a proof.
 func (c *Connection) Handshake(reader *frames.Reader) (*Admission, error) {
 	c.SetDeadline(time.Now().Add(handshakeTimeout))
 	var first question

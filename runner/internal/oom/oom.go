@@ -30,7 +30,7 @@ func count(self, mount string) *int64 {
 	return nil
 }
 
-// noLimit is the lowest value in bytes that is taken for "no limit"; cgroup v1 reports a larger one.
+// noLimit is the lowest value in bytes that means "no limit". Without a limit, cgroup v1 reports a larger value.
 const noLimit = 1 << 60
 
 // limits maps the file with the OOM kills, of cgroup v1 and v2, to the file with the memory limit in the same directory.

@@ -49,7 +49,7 @@ func Identify(conn *net.UnixConn) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	if credentials.Pid <= 0 { // it shares the network, but not the processes
+	if credentials.Pid <= 0 { // the caller shares the network, but not the PID namespace
 		return Caller{}, ErrElsewhere
 	}
 	if int(credentials.Uid) != os.Getuid() {

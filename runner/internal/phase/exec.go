@@ -18,9 +18,9 @@ const (
 	Stderr = 2
 )
 
-// Exec runs a command and passes its output to emit while it runs, one call at a time for each stream. It never calls emit after
-// it returned: the output of background processes is discarded from then on. If ctx is cancelled, everything that the command
-// started is killed. Otherwise left keeps what it leaves running.
+// Exec runs a command and passes its output to emit while it runs, one call at a time for each stream. After Exec returned, it
+// discards the output of background processes. If ctx is cancelled, Exec kills all processes that the command started. If not,
+// it adds those that are still running to left.
 func (h *Host) Exec(ctx context.Context, request wire.Exec, user users.User, emit func(stream byte, data []byte), left *Background) wire.PhaseResult {
 	meter, result := newMeter(), wire.PhaseResult{}
 	if expired(request.TimeoutSeconds) {
@@ -66,8 +66,8 @@ type Background struct {
 	families []*family
 }
 
-// add takes over the family of a finished command. It drops families that are extinct, and all but one of those whose supervisor
-// was killed: their processes are the same orphans.
+// add adds the family of a finished command. It drops families that are extinct. Of the families whose supervisor was killed it
+// keeps one, because all of them have the same orphans as members.
 func (b *Background) add(added *family) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (b *Background) add(added *family) {
 	})
 }
 
-// Kill kills all of them.
+// Kill kills the processes of all families, and drops the families.
 func (b *Background) Kill() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,16 +29,16 @@ type family struct {
 	main       int // 0: not known yet
 	adopted    <-chan syscall.WaitStatus
 	end        *syscall.WaitStatus // the supervisor's status, nil if unknown
-	empty      int                 // passes in a row that found no orphan
+	empty      int                 // number of successive passes that found no orphan
 }
 
 const (
 	afterKill   = 2 * time.Second // timeout for the report of a killed main process
-	enoughEmpty = 3               // a list of processes is not a snapshot and can miss one
+	enoughEmpty = 3               // passes until a family counts as extinct: one list of processes can miss a process
 )
 
-// follow waits until the phase finishes, and kills its processes if ctx is done before (which counts as the timeout) or if killAtEnd
-// is set.
+// follow waits until the phase finishes. It kills the phase's processes if killAtEnd is set, or if ctx is done before, which
+// counts as the timeout.
 func (f *family) follow(ctx context.Context, killAtEnd bool, result *wire.PhaseResult) *wire.Error {
 	defer func() { f.reaper.Unwatch(f.main) }()
 	status, failure, ended := f.wait(ctx)
@@ -72,7 +72,7 @@ func limited(ctx context.Context, seconds *float64) (context.Context, context.Ca
 	return context.WithTimeout(ctx, wire.Seconds(*seconds))
 }
 
-// expired returns whether a command with this timeout is not even started.
+// expired returns whether a timeout is zero or negative, so that the command must not be started.
 func expired(seconds *float64) bool { return seconds != nil && *seconds <= 0 }
 
 func describe(status syscall.WaitStatus, result *wire.PhaseResult) {
@@ -111,8 +111,8 @@ func (f *family) wait(ctx context.Context) (status syscall.WaitStatus, failure *
 	}
 }
 
-// lost returns whether the main process's status is unknown for good. It is called when the supervisor ended without a report
-// of that status. If it returns false, the main process is PID 1's child, or PID 1 has already reaped it.
+// lost returns whether the main process's status can never be known. It is called when the supervisor ended without a report of
+// that status. If it returns false, the main process is PID 1's child, or PID 1 has already reaped it.
 func (f *family) lost() bool {
 	if f.end == nil {
 		status := <-f.gone

@@ -26,8 +26,8 @@ type guest struct {
 	admission *guests.Admission
 }
 
-// ServeGuest handles a guest's session until it ends. A guest learns of errors by answers: the log does not contain them, because
-// rejected callers can be very many.
+// ServeGuest handles a guest's session until it ends. It sends errors to the guest but does not log them, because there can be
+// very many rejected callers.
 func (r *Runner) ServeGuest(conn *guests.Connection) {
 	defer conn.Leave()
 	reader := frames.NewReaderSize(conn, guestBuffer)
@@ -59,8 +59,8 @@ func (g *guest) dispatch(op wire.Op, payload []byte) error {
 	return g.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
 }
 
-// user resolves the user of a request; "" is the admitted one. It is looked up for each request, as for a phase: a guest may install
-// users. refusal means that the guest may not act as this user, unknown that the user does not exist.
+// user resolves the user of a request; "" is the admitted user. It reads the user database for each request, because a guest may
+// install users. refusal means that the guest may not act as this user, unknown that the user does not exist.
 func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown error) {
 	admitted, err := g.Host.User(g.admission.User)
 	if name == "" {
@@ -73,7 +73,7 @@ func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown
 	if err != nil || unknown != nil || asked.UID != admitted.UID || asked.GID != admitted.GID {
 		return user, wire.Errorf(wire.CodeRefused, "this guest may act as user %q only, not as %.200q", g.admission.User, name), nil
 	}
-	return admitted, nil, nil // asked may have more groups
+	return admitted, nil, nil // not asked, which may have more groups
 }
 
 func (g *guest) exec(request wire.Exec) error {
@@ -126,7 +126,7 @@ func (g *guest) watch(gone func()) (stop func(), err error) {
 		}
 	}()
 	return func() {
-		g.conn.SetReadDeadline(time.Unix(1, 0)) // ends Read
+		g.conn.SetReadDeadline(time.Unix(1, 0)) // ends raw.Read
 		<-ended
 		g.conn.SetReadDeadline(time.Time{})
 	}, nil
@@ -189,7 +189,7 @@ func (g *guest) upload(request wire.Upload) error {
 	return g.answerResult(result)
 }
 
-// newUpload prepares an upload with the user's permissions, or with root with PID 1's, as `docker cp` has.
+// newUpload prepares an upload with the permissions of the user or, if the guest has root, of PID 1 (as with `docker cp`).
 func (g *guest) newUpload(target string, user users.User) (uploading, error) {
 	if g.admission.Root {
 		return files.NewUpload(target, user)
@@ -197,7 +197,7 @@ func (g *guest) newUpload(target string, user users.User) (uploading, error) {
 	return asuser.NewUpload(g.admission.Context(), g.Host.Reaper, target, user)
 }
 
-// download sends files that the admitted user can read, or with root those that PID 1 can read.
+// download sends files that the admitted user or, if the guest has root, PID 1 can read.
 func (g *guest) download(request wire.Download) error {
 	if g.admission.Root {
 		return g.Session.download(request)

@@ -85,8 +85,8 @@ func supervise(report *json.Encoder) error {
 	return nil
 }
 
-// letGo closes the descriptors that only the command may hold: PID 1 sees the output's EOF only after the supervisor closed it, and
-// the end of the stdin's readers likewise.
+// letGo closes the descriptors that only the command may hold. PID 1 sees EOF of the output, and that stdin has no reader any
+// more, only after the supervisor has closed its own copies.
 func letGo(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)

@@ -79,7 +79,7 @@ class SimulatedRunner(FakeRunner):
 class Simulation:
     """All runners of a namespace, and the kubelets' readiness probes.
 
-    held: phases whose ids end with this run until ``release``; all others finish immediately. rewards: result of each verifier.
+    held: suffix of the ids of phases that run until ``release``; other phases finish at once. rewards: rewards from each verifier.
     """
 
     def __init__(self, client: Client, namespace: str, socket: Path, *, held: str, rewards: Mapping[str, float]) -> None:

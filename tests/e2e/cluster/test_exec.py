@@ -136,7 +136,7 @@ async def test_a_cut_connection_is_a_lost_stream_both_ways(client: Client, pod: 
 
 async def test_fifty_streams_are_open_at_once(client: Client, pod: Pod) -> None:
     streams = await asyncio.gather(*(open_exec(client, pod, "cat") for _ in range(50)))
-    pod_names = await client.list_all(PODS, pod.namespace)  # requests use a connection pool of their own
+    pod_names = await client.list_all(PODS, pod.namespace)  # requests use another connection pool than exec sessions
     assert pod_names
     for number, stream in enumerate(streams):
         await stream.send(str(number).encode())

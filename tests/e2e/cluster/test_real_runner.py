@@ -203,8 +203,8 @@ async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(cl
 async def test_a_stalled_line_ends_at_the_time_limit(client: Client, runner_pod: Pod) -> None:
     async with cutter(client.connection) as line, session(client, runner_pod) as talk:
         line.flowing.clear()
-        talk._frames.timeout_seconds = 1.0  # shortened after the greeting, which may take longer
-        async with asyncio.timeout(DEADLINE_SECONDS):  # without it, a failure would hang the test
+        talk._frames.timeout_seconds = 1.0  # set only after hello, which may take longer
+        async with asyncio.timeout(DEADLINE_SECONDS):  # without this timeout, a failure would hang the test
             with pytest.raises(StreamLost, match="silent for 1 s"):
                 await talk.wait("none", 0)
 
