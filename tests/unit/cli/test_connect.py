@@ -1,4 +1,4 @@
-"""The connection of the commands to a cluster."""
+"""How the commands connect to a cluster."""
 
 from __future__ import annotations
 

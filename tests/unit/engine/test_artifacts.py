@@ -52,7 +52,7 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
         ([("/app/x", FILE, "sub/y")], ["sub/y"]),
         ([("/app/x", FILE, "sub/")], ["sub"]),
         ([(LOGS_ARTIFACTS, ["", "x"], "published")], ["published"]),
-        # on a conflict the full path; on a further conflict the full path below a number
+        # after a conflict the full path is the destination; after a second conflict the full path below a number
         ([("/a/x", FILE), ("/b/x", FILE)], ["x", "b/x"]),
         ([("/a/x", FILE), ("/b/x", FILE), ("/c/x", FILE, "c/x"), ("/c/x/", FILE)], ["x", "b/x", "c/x", "2/c/x"]),
         ([("/b/x", FILE, "b"), ("/a/b", FILE), ("/b", FILE)], ["b", "a/b", "2/b"]),
@@ -61,7 +61,7 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
             ["x", "c/x", "2/c/x", "3/c/x"],
         ),
         ([("/a/d", ["", "x"]), ("/b/d", ["", "y"])], ["d", "b/d"]),  # directories are not merged
-        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # and no entry is placed inside another entry's directory
+        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # no entry is placed inside another entry's directory
         ([("/x", FILE, "d/y"), ("/a/d", ["", "z"])], ["d/y", "a/d"]),
         ([("/x", FILE, "d/y"), ("/a/d", FILE)], ["d/y", "a/d"]),  # a file cannot replace a directory that another entry needs
         ([(LOGS_ARTIFACTS, ["", "x"]), ("/app/x", FILE)], ["", "app/x"]),

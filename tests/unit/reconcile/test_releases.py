@@ -12,7 +12,7 @@ DURATIONS = {"a/agent": 100.0, "c/verifier": 40.0}
 async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the agent runs, an operator too old for its runner is installed, and then a newer one that supports the runner.
 
-    In between the trial waits for longer than the operator tolerates a broken runner.
+    In between, the trial waits, for longer than the operator would tolerate a broken runner.
     """
     calm = World(durations=DURATIONS)
     await calm.run()

@@ -1,4 +1,4 @@
-"""A report's row for a trial's resource."""
+"""Each trial's resource becomes one row of a report."""
 
 from __future__ import annotations
 
