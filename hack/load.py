@@ -23,7 +23,7 @@ def workers_for(cores: int, busy: float) -> int:
 
 
 def busy_cores(cores: int) -> float:
-    """Return the number of busy cores. The load average would still include the unit tests that just finished."""
+    """Return the number of busy cores. Do not use the load average: it still includes the unit tests that just finished."""
     if not _STAT.exists():
         return os.getloadavg()[0]
     before = _ticks(_STAT.read_text())

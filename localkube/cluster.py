@@ -160,7 +160,7 @@ def _start_components(config: Config) -> None:
     daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
     for component in components.of_node(config, config.first):
         components.start(config, component)
-        if component.name == "etcd":  # the API server starts a second later if etcd is not ready
+        if component.name == "etcd":  # if etcd is not ready, the API server retries only after a second
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config, daemon)
@@ -221,7 +221,7 @@ def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
 
 
 def _made_of(config: Config, binaries: Path) -> str:
-    """Return a text that changes with the programs, their command lines, and the audit policy."""
+    """Return what the cluster is made of (programs, command lines, audit policy); if this changes, `up` creates a new cluster."""
     called = [component.command for component in components.of_node(config, config.first)]
     digest = hashlib.sha256(json.dumps([called, settings_files.AUDIT_POLICY]).encode())
     return f"{binaries.name} {digest.hexdigest()}"

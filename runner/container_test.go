@@ -73,7 +73,7 @@ type container struct {
 type setup struct {
 	Args  []string
 	Env   []string          `json:"-"` // may be invalid UTF-8
-	Binds map[string]string // sources by target
+	Binds map[string]string // sources of bind mounts, by target
 	Root  string            // chroot directory
 	UID   int
 	Dir   string

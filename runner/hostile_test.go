@@ -20,8 +20,8 @@ func init() {
 	runtime.LockOSThread() // keep main on the main thread, which beHeadless ends
 }
 
-// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. Each process in a
-// list of processes has already exited.
+// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. Whoever lists the
+// processes gets PIDs of processes that have already exited.
 func beRabbit() {
 	for {
 		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0) // fork()
@@ -103,7 +103,7 @@ func beExec() {
 	check(syscall.Exec(os.Args[2], append([]string{"runner"}, os.Args[3:]...), os.Environ()))
 }
 
-// beSpy tries, for three seconds, to open stdin and stdout of each process from outside the container.
+// beSpy tries, for three seconds, to open descriptor 1 of each `runner call` that an exec from outside started.
 func beSpy() {
 	limitCapabilities()
 	tried, opened := map[int]bool{}, 0

@@ -67,7 +67,7 @@ def bare_pod(shape: Object) -> Object:
 
 @dataclass
 class Bench:
-    """A bench in its own namespace. manifests: its pods and trials; sections: those to run."""
+    """A bench in its own namespace. manifests: manifests of its pods and trials; sections: names of the sections to run."""
 
     client: Client
     namespace: str

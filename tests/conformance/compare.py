@@ -1,8 +1,8 @@
 """Compare two outcomes of a trial.
 
 Compared are: whether the task was rejected; which steps ran; the trial's rewards and exception; for each step whether agent and
-verifier ran, its rewards, exception, artifacts and manifest. Ignored is what providers and the multi-step document define
-differently: the files' directories (only base names count) and order, the implicit /logs/artifacts entry, and the kind of a
+verifier ran, its rewards, exception, artifacts and manifest. Ignored is what Harbor's providers and its multi-step document
+define differently: the files' directories (only base names count) and order, the implicit /logs/artifacts entry, and the kind of a
 rejection.
 """
 

@@ -17,7 +17,7 @@ if not os.environ.get("KUBECONFIG"):
     pytest.skip("needs a cluster with the operator in it: set KUBECONFIG", allow_module_level=True)
 
 CASES = Path(__file__).parent / "cases"
-RUN_SECONDS = 1500  # the first test waits for the whole run
+RUN_SECONDS = 1500  # timeout of each test, because the first one waits for the whole run
 CASE_SECONDS = 400
 AT_ONCE = int(os.environ.get("MULTISTEP_TEST_CASES", DEFAULT_JOBS))
 

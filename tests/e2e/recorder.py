@@ -39,7 +39,7 @@ class State:
 
 
 class Recorder:
-    """Records while it is entered. A watch that ends or expires (410) restarts with a new list."""
+    """Records object states during its ``async with`` block. A watch that ends or expires (410) restarts with a new list."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client

@@ -20,7 +20,7 @@ from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell
 
-RUN_SECONDS = 1500  # the first test waits for all pages
+RUN_SECONDS = 1500  # timeout of each test, because the first one waits for all pages
 pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(RUN_SECONDS)]  # one worker runs all pages
 
 SIDE_BY_SIDE = 4

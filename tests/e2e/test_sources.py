@@ -59,7 +59,7 @@ def commit(work: Path, value: float, bare: Path) -> str:
 
 @dataclass(frozen=True)
 class Outside:
-    """All servers, which run on the cluster's node."""
+    """The servers from which tasks come. They run on the cluster's node."""
 
     git: servers.Server
     registry: servers.Registry

@@ -88,7 +88,7 @@ async def on_volume(given: Given, found: Object) -> bool:
 
 
 def assert_same_artifacts(artifacts: Path, stored: Path) -> None:
-    """Compare fetched artifacts of AWKWARD with what it wrote, and with the object store."""
+    """Assert that the artifacts that AWKWARD wrote are the same in the fetched directory and in the object store."""
     assert (artifacts / "binary").read_bytes() == (stored / "binary").read_bytes()
     assert (artifacts / "binary").stat().st_size == 3_000_000 and os.access(artifacts / "binary", os.X_OK)
     assert (artifacts / "empty").read_bytes() == b"" and (artifacts / "nothing").is_dir()

@@ -94,7 +94,8 @@ class Store:
 class FakeCluster(Store):
     """The cluster's state and its calls.
 
-    runners: by pod uid, created by make_runner. pods_run: pods run at once; if False, they stay Pending until ``run_pod``.
+    runners: fake runners by pod uid. make_runner: creates the runner of a pod. pods_run: whether pods run at once; if False, they
+    stay Pending until ``run_pod``.
     """
 
     def __init__(

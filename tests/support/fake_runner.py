@@ -156,7 +156,7 @@ class FakeRunner:
         return {"ok": True, **about, "base64": base64.b64encode(part).decode()}
 
     def _large(self, request: Json) -> list[tuple[int, Json]]:
-        """Return the files at the top level of the sources."""
+        """Return the files of the sources that have at least `minBytes` bytes, each with its source's index."""
         found = [
             (index, {"path": name, "size": len(data), "binary": b"\0" in data})
             for index, source in enumerate(request["sources"])

@@ -35,7 +35,7 @@ class Results:
     """The stored results of one trial.
 
     steps: digest of the collected files, by name (NAME/PART if the step's verifier is separate). earlier: the same for earlier
-    attempts. records: of separate verifiers, by attempt and step. shipped: how often the results were uploaded to the object store.
+    attempts. records: records of separate verifiers, by attempt and step. shipped: number of uploads to the object store.
     """
 
     attempt: int = 0
@@ -57,7 +57,7 @@ class Results:
 
 
 class FakeVolume:
-    """The volume, and an object store beside it. results: by trial uid; "shipped UID": what the object store contains."""
+    """The volume, and an object store. results: stored results by trial uid; key "shipped UID": what the object store has of it."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()

@@ -16,9 +16,9 @@ class Killed(BaseException):
 
 
 class Faults:
-    """trace: the points passed so far, such as ``create_pod before``. dead: the operator was killed; its calls raise Killed.
+    """Injects planned faults at points. trace: names of the points passed so far, such as ``create_pod before``.
 
-    at_point: called at each point, before any fault.
+    dead: whether the operator was killed; then its calls raise Killed. at_point: callback at each point, before any fault.
     """
 
     def __init__(self) -> None:

@@ -292,7 +292,7 @@ class World(Observed):
 
 
 class Loader:
-    """Loads each task once."""
+    """Loads the plan of each trial once, and returns a cached plan from then on."""
 
     def __init__(self, loader: TrialLoader, plans: dict[str, Loaded]) -> None:
         self._loader, self._plans = loader, plans

@@ -20,7 +20,7 @@ var ErrLink = errors.New("a link that an untrusted user may have created is in t
 
 const maxLinks = 40 // the kernel's limit
 
-// runnerUID is PID 1's user. A process that transfers files as another user switches to it after this.
+// runnerUID is PID 1's user, also in a child that transfers files as another user: it switches to that user only later.
 var runnerUID = os.Getuid()
 
 // Open opens the directory at an absolute path.
@@ -70,7 +70,7 @@ func open(name string, create bool) (*os.Root, error) {
 	return walk.take(), nil
 }
 
-// walk is the state of a path walk: the open directories, which ".." in a link's target goes back to, and the elements to do.
+// walk is the state of a path walk: the open directories, to which ".." in a link's target returns, and the remaining elements.
 type walk struct {
 	stack  []*os.Root
 	todo   []string

@@ -14,8 +14,8 @@ const copyBytes = 32 << 10
 // maxPipe is the largest capacity of a pipe in bytes, unless root raised it.
 const maxPipe = 1 << 20
 
-// output copies a phase's output to a file of limited size and keeps the tail in memory, or passes it on. It reads until all writers
-// have closed the pipe, also after the phase, so that no writer gets SIGPIPE.
+// output copies a phase's output to a file of limited size and keeps the tail in memory, or passes it on. It reads until all
+// writers have closed the pipe, even after the phase's end, so that no writer gets SIGPIPE.
 type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
@@ -29,8 +29,8 @@ type output struct {
 	bytes     int64
 	truncated bool
 	buffer    []byte
-	writing   bool // the file is still written to
-	kept      bool // the file can still be read
+	writing   bool // output still writes to the file
+	kept      bool // the file stays open for reading
 }
 
 // newOutput starts copying to file and returns the pipe's write end. It always closes file, also on error.

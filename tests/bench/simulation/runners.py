@@ -94,7 +94,7 @@ class Simulation:
         self._probed: set[str] = set()  # pods with a readiness probe in progress
         self._ready: dict[str, bool] = {}  # by pod name: the readiness in its status
         self._tasks: set[asyncio.Task[None]] = set()
-        self.released_and_waiting = 0  # finished agents after which no phase has started yet
+        self.released_and_waiting = 0  # number of agents that finished and whose next phase has not started yet
         self.lags: list[float] = []  # seconds from an agent's end to the start of the next phase
 
     async def __aenter__(self) -> Simulation:

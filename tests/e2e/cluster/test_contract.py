@@ -1,4 +1,4 @@
-"""Run the fake API server's contract tests against a real cluster, and test what only a real cluster shows of the client."""
+"""Run the fake cluster's contract tests against a real cluster, and test the client where only a real cluster can."""
 
 from __future__ import annotations
 

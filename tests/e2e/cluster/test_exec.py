@@ -17,7 +17,7 @@ from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one worker runs them all and creates the pods once
+pytestmark = pytest.mark.xdist_group("cluster")  # one pytest-xdist worker runs all tests of the group and creates the pods once
 
 MEBIBYTE = 2**20
 

@@ -16,7 +16,7 @@ from tests.e2e.cluster.conftest import Pod
 from tests.e2e.cluster.test_real_runner import new_id, session
 from tests.support.tar_streams import facts, many_small_files, odd_files, one_large_file
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one worker runs them all and creates the pods once
+pytestmark = pytest.mark.xdist_group("cluster")  # one pytest-xdist worker runs all tests of the group and creates the pods once
 
 MEBIBYTE = 2**20
 GROWTH_BYTES = 64 * MEBIBYTE  # growth of the client's peak memory, independent of the transferred size

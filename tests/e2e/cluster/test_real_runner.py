@@ -25,7 +25,7 @@ from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one worker runs them all and creates the pods once
+pytestmark = pytest.mark.xdist_group("cluster")  # one pytest-xdist worker runs all tests of the group and creates the pods once
 
 MEBIBYTE = 2**20
 
