@@ -115,11 +115,11 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str) -> None
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
     images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host}"
     values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
-    if isinstance(cluster.target, targets.Local):  # the tests' registries, servers and models on its node have no TLS
+    if isinstance(cluster.target, targets.Local):  # no TLS: the tests' registries, servers and models on the node
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
-    # The CRDs may have been applied by hand (`make run`, `kubectl apply -f crds/`).
+    # --take-ownership: the CRDs may have been applied without helm (`make run`, `kubectl apply -f crds/`).
     try:
         capture([*command, *values, *waiting, "--take-ownership"], env=cluster.environment)
     except CommandFailed as error:

@@ -49,7 +49,7 @@ class Outcomes:
         return dict(found)
 
     def words_of(self, tests: Iterable[str]) -> Counter[str]:
-        """Return the numbers of failed tests and errors in the words of pytest's totals."""
+        """Count the failures of these tests by pytest's words: "failed" in the test itself, "error" in its fixtures."""
         chosen = set(tests)
         return Counter("failed" if each.phase == "call" else "error" for each in self._that("failed") if each.test in chosen)
 

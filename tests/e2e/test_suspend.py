@@ -12,7 +12,7 @@ from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Object, Step, cond
 from tests.e2e.test_cli import multistep
 
 COUNT = "#!/bin/sh\necho x >> /tmp/began\n"
-COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # how many agents started in this container
+COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # number of agents started in this container
 
 
 def in_agent(step: str) -> object:

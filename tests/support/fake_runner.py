@@ -124,7 +124,7 @@ class FakeRunner:
         return self._once(op, id, request)
 
     def receive_upload(self, request: Json, body: bytes) -> Json:
-        if (record := self.records.get(request["id"])) is not None:  # another session was faster
+        if (record := self.records.get(request["id"])) is not None:  # an upload with this id has finished in another session
             return {"ok": True, "record": record}
         self.uploads[request["id"]] = body
         return {"ok": True, "record": self._record(request)}
