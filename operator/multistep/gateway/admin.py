@@ -1,4 +1,4 @@
-"""The port that the operator calls: credentials, and the end of steps. Also metrics and probes, without the token."""
+"""Admin port, on which the operator registers credentials and closes steps. /healthz and /metrics need no token."""
 
 from __future__ import annotations
 

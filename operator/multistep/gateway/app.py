@@ -1,4 +1,4 @@
-"""The gateway's process: its two servers and what they share."""
+"""The gateway process: its two HTTP servers and the services that their handlers share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
 _CONNECT_SECONDS: Final = 10.0
-_KEEPALIVE_SECONDS: Final = 15.0  # less than a provider's own, so that a connection rarely ends under a request
+_KEEPALIVE_SECONDS: Final = 15.0  # shorter than the providers', so that they rarely close a connection that is reused
 _log: Final = logging.getLogger(__name__)
 
 
@@ -66,7 +66,7 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Service
             timeout=timeout,
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
-            trust_env=True,  # a company's HTTPS_PROXY
+            trust_env=True,  # uses HTTPS_PROXY, if set
         )
     )
     return Services(
@@ -82,7 +82,7 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Service
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, settings: GatewaySettings, port: int) -> int:
-    """Start a server; return its port. Bodies stay as sent, and a handler is cancelled when its client leaves."""
+    """Start a server and return its port. It does not decompress bodies, and cancels a handler when its client disconnects."""
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=settings.stop_seconds
     )

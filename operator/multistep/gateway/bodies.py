@@ -1,4 +1,4 @@
-"""What the body of a request asks for. The only change that the gateway makes to a body is to ask a chat stream for its usage."""
+"""Parses request bodies: model, token estimates. The gateway changes a body only to request the usage of a chat stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from multistep.gateway.dialects import CHAT
 from multistep.gateway.routes import Route
 
 ASSUMED_OUTPUT_TOKENS: Final = 8192
-"""Reserved for a request that names no maximum."""
-_BYTES_PER_TOKEN: Final = 2  # of a request's JSON; English text has 4, code 3, JSON with many escapes less
-_FILE: Final = re.compile(rb"[A-Za-z0-9+/_=-]{1024,}")  # base64: an image or a document; its tokens do not depend on its bytes
+"""Output tokens that are reserved for a request without a maximum."""
+_BYTES_PER_TOKEN: Final = 2  # a cautious estimate: English text has 4, code 3, JSON with many escapes fewer
+_FILE: Final = re.compile(rb"[A-Za-z0-9+/_=-]{1024,}")  # base64 of an image or document: its tokens do not depend on its size
 _TOKENS_PER_FILE: Final = 4096
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
@@ -30,10 +30,10 @@ class InvalidBody(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks for.
+    """The parsed body of a request.
 
-    body: what to send; strips_usage: the stream's usage event is ours, not the agent's; input_tokens, output_tokens: estimates
-    of the most tokens, for the reservation of budgets.
+    body: the bytes to send to the provider; strips_usage: whether to hide the stream's usage event, which only the gateway
+    requested; input_tokens, output_tokens: upper estimates, which the budgets reserve.
     """
 
     body: bytes
@@ -51,7 +51,7 @@ class _Member:
 
 
 def read_body(body: bytes, route: Route) -> Asked:
-    """Return what a request asks for. Raises InvalidBody."""
+    """Parse a request's body. Raises InvalidBody."""
     if not body:
         return Asked(body, route.model)
     text, members = _members(body)

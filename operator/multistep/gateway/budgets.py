@@ -1,7 +1,7 @@
-"""Budgets of steps and sweeps: what was spent and what is reserved for requests in flight is checked before a request is sent.
+"""Budgets of steps and sweeps: a request is sent if its estimate, the reservations and the spending fit the budget together.
 
-A request whose estimate does not fit waits until others have ended, as they usually need less than was reserved for them. One
-that is alone is sent as long as anything is left. So requests never exceed a budget together, and its last one may alone.
+A request whose estimate does not fit waits for requests in flight, as they usually use less than they reserved. Without others
+in flight it is sent if any budget is left. So concurrent requests never exceed a budget together; only the last request may.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def minus(one: Spent, other: Spent) -> Spent:
 
 @dataclass
 class Account:
-    """What a step or sweep spent, and what its requests in flight reserve."""
+    """What one step or sweep spent, and what its requests in flight reserve. users: requests that wait or are in flight."""
 
     spent: Spent
     reserved: Spent = NOTHING
@@ -53,9 +53,9 @@ class Account:
         self.in_flight += 1
 
     def settle(self, estimate: Spent, used: Spent) -> None:
-        """Replace the estimate by what the request used, and wake those that wait."""
+        """Replace the estimate by what the request used, and wake the requests that wait."""
         self.in_flight -= 1
-        self.reserved = minus(self.reserved, estimate) if self.in_flight else NOTHING  # no rest of rounded floats
+        self.reserved = minus(self.reserved, estimate) if self.in_flight else NOTHING  # exactly 0: avoids rounding errors
         self.spent = plus(self.spent, used)
         self.changed.set()
         self.changed = asyncio.Event()
@@ -63,13 +63,13 @@ class Account:
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is reserved for one request. Give it back exactly once."""
+    """The budget reserved for one request. Call ``settle`` exactly once."""
 
     accounts: tuple[Account, ...]
     estimate: Spent
 
     def settle(self, used: Spent) -> None:
-        """Replace it by what the request used; Spent() if it was not sent."""
+        """Replace the reservation by what the request used: Spent() if it was not sent."""
         for account in self.accounts:
             account.settle(self.estimate, used)
             account.users -= 1
@@ -85,7 +85,7 @@ class Budgets:
     async def reserve(self, claims: StepClaims, estimate: Spent, seconds: float) -> Reservation:
         """Reserve the estimate in the step's and the sweep's account; wait for at most ``seconds``.
 
-        Raises BudgetSpent, or HoldExpired if other requests held the rest of the budget for so long.
+        Raises BudgetSpent if nothing is left of a budget, HoldExpired if the estimate still does not fit after ``seconds``.
         """
         scopes: list[tuple[Scope, str, Limits]] = [("step", claims.sub, claims.limits)]
         if claims.sweep:
@@ -125,7 +125,7 @@ class Budgets:
         return Account(await self._load(scope, name))
 
     def _forget_some(self) -> None:
-        """Forget the accounts that were not used for longest; the ledger has what they spent."""
+        """Evict the least recently used accounts above the maximum; ``_account`` loads them from the ledger again."""
         for key in list(self._accounts)[: max(0, len(self._accounts) - _MOST_ACCOUNTS)]:
             future = self._accounts[key]
             if future.done() and not future.cancelled() and not future.exception() and not future.result().users:

@@ -23,7 +23,7 @@ def step_token(claims: StepClaims, key: SigningKey) -> str:
 
 
 class GatewayAdmin:
-    """The gateway's admin port. url: ``http://HOST:PORT``; token: the operator's bearer token."""
+    """Client of the gateway's admin port. url: ``http://HOST:PORT``; token: the operator's bearer token."""
 
     def __init__(self, http: ClientSession, url: str, token: str) -> None:
         self._http = http
@@ -42,7 +42,7 @@ class GatewayAdmin:
     async def close(self, step: StepKey) -> StepUsage:
         """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.
 
-        Raises StepUnknownToGateway if the gateway knows no request of it (so its usage is unknown, not 0), GatewayUnavailable.
+        Raises StepUnknownToGateway if the gateway has no request of the step (so the usage is unknown, not 0), GatewayUnavailable.
         """
         path = "/".join(quote(each, safe="") for each in step)
         return StepUsage.model_validate(await self._call("PUT", f"/steps/{path}/close", CLOSE_TIMEOUT_SECONDS))

@@ -10,7 +10,7 @@ _STALLED_SECONDS = 60.0
 
 
 class ClientConnection:
-    """The connection of one request. sent: the request is at the provider, so its usage is worth waiting for."""
+    """The agent's connection of one request. gone: the agent disconnected; sent: the provider has the request and may charge it."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request

@@ -1,4 +1,4 @@
-"""The providers' keys, in memory only: the operator registers them, and again after a restart."""
+"""The providers' keys, in memory only: the operator registers them again after the gateway restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multistep.gateway.routes import Provider
 
 
 class Credential(BaseModel):
-    """A provider's key. base_url: None for the provider's own, e.g. ``https://api.openai.com/v1``."""
+    """A provider's key. base_url: e.g. ``https://api.openai.com/v1``; None for the provider's default URL."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", hide_input_in_errors=True)
 
@@ -35,7 +35,7 @@ class Credential(BaseModel):
         return headers[self.provider]
 
     def wire(self) -> dict[str, Any]:
-        """Return the document that registers it."""
+        """Return the JSON body of the request that registers this credential."""
         return {"provider": self.provider, "key": self.key.get_secret_value(), "baseURL": self.base_url}
 
 

@@ -1,6 +1,6 @@
-"""The four APIs: what an answer says about its usage, and what ends it.
+"""Parsers for the answers of the four APIs: token usage, errors, and the marker that ends an answer.
 
-An answer without its end is a cut answer, even if the connection ended properly.
+An answer without its end marker counts as cut off, even if the connection was closed properly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Document = Mapping[str, Any]
-_NOT_JSON: Final = object()  # None is JSON's null, a complete document
+_NOT_JSON: Final = object()  # not None, which stands for JSON's null, a complete document
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Usage:
 
 
 class Reading:
-    """What was read of one answer. usage: None while unknown; ended: complete; failed: the provider reported an error in it."""
+    """What was parsed of one answer. usage: None while unknown; ended: the answer is complete; failed: it contains an error."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -58,9 +58,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Dialect:
-    """One API. marks: an event without any of these says nothing about usage or end.
+    """Parser for the answers of one API. marks: events that contain none of these bytes are not parsed.
 
-    usage: returns the usage after a document, from the usage before it; output_limit: the request's maximum of output tokens.
+    usage: maps a document and the usage so far to the new usage; ends, fails: whether a document ends the answer or reports an
+    error; output_limit: maps a request to its maximum number of output tokens.
     """
 
     name: str
@@ -141,7 +142,7 @@ CHAT: Final = Dialect(
     name="openai-chat",
     marks=(b'"usage"', b'"error"'),
     usage=_chat_usage,
-    ends=lambda _: False,  # data: [DONE]
+    ends=lambda _: False,  # its end is ``data: [DONE]``, see Reading.event
     fails=_has_error,
     output_limit=lambda asked: asked.get("max_completion_tokens", asked.get("max_tokens")),
 )

@@ -1,7 +1,7 @@
-"""One request, from its admission to its row in the ledger.
+"""One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
 
-It waits for its place, is sent, and waits again if the provider refuses it (429, 503, 529), which no provider charges. It is sent
-again only after such a refusal or if no connection could be made.
+The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges these), or if no connection
+could be made. Each time the request is queued first.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from multistep.gateway.tokens import StepClaims
 
 _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
-_SHORTEST_PAUSE: Final = 0.2  # against a provider that always answers Retry-After: 0
-_LONGEST_PAUSE: Final = 30.0  # without Retry-After
+_SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
+_LONGEST_PAUSE: Final = 30.0  # seconds; maximum back-off if the provider sends no Retry-After
 _ERROR_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)
 class Services:
-    """What all requests share."""
+    """The objects of the gateway process that all requests use."""
 
     settings: GatewaySettings
     ledger: Ledger
@@ -59,7 +59,7 @@ class Services:
 
 @dataclass(frozen=True)
 class Call:
-    """An allowed request."""
+    """A request that passed all checks."""
 
     claims: StepClaims
     route: Route
@@ -70,7 +70,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """The provider did not take the request. status: 0 if it could not be reached."""
+    """The provider refused the request. status: HTTP status, 0 without a connection; pause: seconds until the next attempt."""
 
     status: int
     pause: float
@@ -89,7 +89,7 @@ class Exchange:
         self._refusal: _Refusal | None = None
 
     async def run(self) -> web.StreamResponse:
-        """Send the request and pass the answer on. Raises Refused."""
+        """Send the request and relay the answer to the agent. Raises Refused."""
         reservation = await self._reserve()
         try:
             await self._write()
@@ -217,13 +217,13 @@ class Exchange:
         return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
 
     def _pause_without_advice(self) -> float:
-        """Return a pause that doubles with each refusal of this request."""
+        """Return the back-off in seconds, which doubles with each refusal of this request."""
         row = self._row
         times = row.refused_429 + row.refused_503 + row.refused_529
         return float(min(_LONGEST_PAUSE, 2 ** min(times, 5)) * random.uniform(0.5, 1))
 
     async def _pause(self) -> None:
-        """Wait as long as the provider asks. Raises HoldExpired at once if that exceeds the rest of the hold."""
+        """Wait as long as the provider asks. Raises HoldExpired at once if that exceeds what is left of ``hold_seconds``."""
         assert self._refusal is not None
         pause = max(_SHORTEST_PAUSE, self._refusal.pause)
         if pause > self._hold_left():

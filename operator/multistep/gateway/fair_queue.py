@@ -1,6 +1,7 @@
-"""A lane per credential and model: at most ``window`` requests are in flight, and the sweeps that wait take turns.
+"""One lane (queue) per credential and model: at most ``window`` requests are in flight, and waiting sweeps take turns.
 
-The window shrinks to the number of other requests in flight when the provider refuses one, and grows again with successes.
+The window is an adaptive concurrency limit: when the provider refuses a request, it shrinks to the number of other requests in
+flight; successful requests widen it again.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from contextlib import contextmanager
 from typing import Final
 
 CALM_SECONDS: Final = 30.0
-"""Without a refusal for so long, each success opens the window by one, otherwise by a part."""
-_CAUTIOUS_STEP: Final = 0.25  # per window of successes, while refusals are recent
+"""If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
+_CAUTIOUS_STEP: Final = 0.25  # how much ``window`` successes widen the window after a recent refusal
 _MOST_IDLE_LANES: Final = 1024
 
 
@@ -24,7 +25,7 @@ class HoldExpired(Exception):
 
 
 class Lane:
-    """The queue of one credential and model. size: most requests in flight."""
+    """The queue of one credential and model. size: maximum of the window."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._size = size
@@ -53,11 +54,11 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Return whether the lane can be forgotten: nobody is in it, and it has no memory of refusals."""
+        """Return whether the lane can be deleted: it has no request, and its window is at its maximum, as in a new lane."""
         return not self._in_flight and not self._waiting and self._window >= self._size
 
     async def enter(self, sweep: str, seconds: float, *, again: bool = False) -> None:
-        """Wait for a place for at most ``seconds``; ``leave`` gives it back. again: ahead of the sweep's others.
+        """Acquire a slot, which ``leave`` frees; wait at most ``seconds``. again: queue before the sweep's other requests (retry).
 
         Raises HoldExpired.
         """
@@ -78,15 +79,15 @@ class Lane:
             raise
 
     def leave(self) -> None:
-        """Give the place back after an answer that was no refusal."""
+        """Free the slot after an answer that was not a refusal."""
         self._in_flight -= 1
-        if self._in_flight + 1 >= self.window or self._waiting:  # an unused window proves nothing
+        if self._in_flight + 1 >= self.window or self._waiting:  # widen it only if it was fully used
             calm = self._clock() - self._refused_at > CALM_SECONDS
             self._window = min(self._size, self._window + (1.0 if calm else _CAUTIOUS_STEP / self._window))
         self._admit()
 
     def leave_refused(self, pause: float) -> None:
-        """Give the place back after a refusal. If no other request is in flight, all wait for ``pause`` seconds."""
+        """Free the slot after a refusal. If no other request is in flight, the lane sends none for ``pause`` seconds."""
         self._in_flight -= 1
         self._refused_at = self._clock()
         self._window = max(1.0, min(self._window, float(self._in_flight)))
@@ -102,7 +103,7 @@ class Lane:
             sweep, line = self._waiting.popitem(last=False)
             place = line.popleft()
             if line:
-                self._waiting[sweep] = line  # at the end: the other sweeps are first
+                self._waiting[sweep] = line  # moves the sweep to the end: other sweeps are next
             if not place.done():
                 self._in_flight += 1
                 place.set_result(None)
@@ -119,7 +120,7 @@ class Lane:
 
     def _withdraw(self, sweep: str, place: asyncio.Future[None]) -> None:
         if place.done() and not place.cancelled():
-            self._in_flight -= 1  # admitted at the same moment
+            self._in_flight -= 1  # the slot was granted as the wait ended: free it
             self._admit()
         elif place in (line := self._waiting.get(sweep, deque())):
             line.remove(place)
@@ -128,7 +129,7 @@ class Lane:
 
 
 class Lanes:
-    """All lanes."""
+    """All lanes, by credential and model."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -137,7 +138,7 @@ class Lanes:
     def of(self, credential: str, model: str) -> Lane:
         """Return the lane of a credential and model."""
         if (credential, model) not in self._lanes:
-            if len(self._lanes) >= _MOST_IDLE_LANES:  # agents may invent names of models
+            if len(self._lanes) >= _MOST_IDLE_LANES:  # bounds memory: agents can send any model name
                 self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.idle}
             self._lanes[credential, model] = Lane(self._size)
         return self._lanes[credential, model]
@@ -148,7 +149,7 @@ class Lanes:
 
 @contextmanager
 def stopwatch(add: Callable[[float], None]) -> Iterator[None]:
-    """Report the seconds that the context took, however it ends."""
+    """Call ``add`` with the seconds that the context took, even if it raised."""
     start = time.monotonic()
     try:
         yield

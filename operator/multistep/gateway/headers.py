@@ -1,4 +1,4 @@
-"""Headers: which pass unchanged, where a step token may be, and where a provider's key goes."""
+"""HTTP headers: which ones are forwarded, and which ones contain the step token or the provider's key."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def token_of(request: web.Request, provider: Provider) -> str:
 
 
 def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, str]) -> Headers:
-    """Return the headers to send: all but hop-by-hop headers and credentials; the answer may not be compressed."""
+    """Return the headers for the provider: the agent's without hop-by-hop headers and credentials, and the provider's key."""
     left_out = _OF_ONE_CONNECTION | _CREDENTIALS | {"accept-encoding"}
     return [*_others(given, left_out), ("Accept-Encoding", "identity"), credential]
 
 
 def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) -> Headers:
-    """Return the headers of the answer: all but hop-by-hop headers."""
+    """Return the headers for the agent: the provider's without hop-by-hop headers, and with the key redacted."""
     return [(name, value.replace(key, redacted)) for name, value in _others(given, _OF_ONE_CONNECTION)]
 
 

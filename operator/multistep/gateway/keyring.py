@@ -13,7 +13,7 @@ _REREAD_SECONDS: Final = 10.0
 
 
 class Keyring:
-    """The secrets of a directory, by key id. Raises ValueError if a secret is too short, OSError without the directory."""
+    """The signing keys in a directory. Raises ValueError if a secret is too short, OSError if the directory is missing."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -22,7 +22,7 @@ class Keyring:
         self._read_at = clock()
 
     def secrets(self) -> Mapping[str, bytes]:
-        """Return the secrets; at most 10 seconds old. The directory is small and in memory (tmpfs), so reading does not block."""
+        """Return the secrets by key id, read at most 10 seconds ago. The directory is small and in memory (tmpfs), so reading does not block."""
         if self._clock() - self._read_at > _REREAD_SECONDS:
             self._secrets = read_signing_keys(self._directory)
             self._read_at = self._clock()

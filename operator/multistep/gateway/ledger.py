@@ -1,8 +1,8 @@
-"""The ledger: one row a request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
+"""The ledger: one row per request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
 
-open -> done    the answer is complete            cut     the provider ended it too early, or gave none
-        failed  the provider or a budget refused  gone    the agent left; its answer did not end within the time to drain
-        lost    the gateway died meanwhile
+open -> done    the answer is complete            cut     the provider's answer ended too early or is missing
+        failed  the provider or a budget refused  gone    the agent left, and the answer did not end in time
+        lost    the gateway restarted while the request was open
 A write returns after its transaction is on disk. One thread writes; writes that wait for it share a transaction.
 """
 
@@ -33,7 +33,7 @@ _MOST_IN_A_TRANSACTION: Final = 256
 class Row:
     """One request.
 
-    step: see StepKey; input_tokens to cost_usd: None if unknown; reserved_*: what budgets count while usage is unknown;
+    step: a StepKey as text; input_tokens to cost_usd: None if unknown; reserved_*: what budgets count while usage is unknown;
     held_seconds: time in queues; refused_*: answers with that status after which the request was queued again;
     kind, message: why it failed.
     """
@@ -94,7 +94,7 @@ _SPENT: Final = """select coalesce(sum(coalesce(input_tokens, reserved_input)), 
 
 
 class Ledger:
-    """The ledger in a file. Only one process may have it open. Close it at the end."""
+    """The ledger in a file. Only one process may have it open. Call ``stop`` at the end."""
 
     def __init__(self, file: Path) -> None:
         self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
@@ -136,7 +136,7 @@ class Ledger:
         self._database.close()
 
     def _forget(self, before: float) -> None:
-        """Remove what is so old that no sweep can run any more."""
+        """Delete rows of requests and steps that ended before a time. The retention is so long that their sweeps have finished."""
         self._database.execute("delete from requests where ended < ?", [before])
         self._database.execute("delete from closed where at < ?", [before])
 
@@ -186,12 +186,12 @@ class _Work:
         self._call(lambda: self.future.set_exception(error))
 
     def _call(self, settle: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the event loop is closed, so nobody awaits the result
             self.future.get_loop().call_soon_threadsafe(lambda: None if self.future.done() else settle())
 
 
 def settled(row: Row, **changes: Any) -> Row:
-    """Return the row with its end: now, and these changes."""
+    """Return the row with these changes and with the current time as its end."""
     return replace(row, ended=time.time(), **changes)
 
 

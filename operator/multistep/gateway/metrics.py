@@ -13,7 +13,7 @@ _BY = ("agent", "model")
 
 
 class GatewayMetrics:
-    """The metrics, in their own registry. label_sets: most different pairs of agent and model."""
+    """The metrics, in their own registry. label_sets: maximum number of (agent, model) pairs."""
 
     def __init__(self, lanes: Lanes, label_sets: int) -> None:
         self.registry = CollectorRegistry()

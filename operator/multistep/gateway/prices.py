@@ -1,4 +1,4 @@
-"""What tokens cost in US dollars, from the table of genai-prices that is installed: it is never updated at run time."""
+"""Prices of tokens in US dollars, from the installed genai-prices package, which is never updated at run time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def has_price(provider: Provider, model: str) -> bool:
 
 
 def _cost(provider: Provider, model: str, usage: Usage) -> float:
-    cached = min(usage.cached, usage.input)  # genai-prices rejects parts that exceed the whole, which a provider may report
+    cached = min(usage.cached, usage.input)  # genai-prices rejects cached > input, which a provider may report
     written = min(usage.written, usage.input - cached)
     counted = genai_prices.Usage(
         input_tokens=usage.input,

@@ -30,7 +30,7 @@ class Public:
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request. If the agent leaves, one that is at the provider is read on for its usage."""
+        """Answer a request. If the agent disconnects when the provider has the request, the answer is still read for its usage."""
         client = ClientConnection(request)
         task = asyncio.create_task(self._answered(client))
         self._tasks.add(task)

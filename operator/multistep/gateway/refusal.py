@@ -1,4 +1,4 @@
-"""The gateway's own errors, in the form of each API: programs show the message and decide by the status whether to retry."""
+"""The gateway's own errors, in each API's format. Agents show the message and decide by the status whether to retry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from multistep.gateway.routes import Provider
 
 HELD_TOO_LONG: Final = 529
-"""Not 429: codex ends at the first one."""
+"""Status if a request waited too long. Not 429, because codex exits at the first 429."""
 RETRY_SECONDS: Final = 5
 
 _TYPES: Final = {
@@ -29,14 +29,14 @@ _GEMINI: Final = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISS
 
 
 class Refused(Exception):
-    """The gateway answers a request with an error of its own."""
+    """Raised to answer a request with an error of the gateway itself."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
     def response(self, provider: Provider | None) -> web.Response:
-        """Return the answer in the provider's form."""
+        """Return the HTTP response in the provider's error format."""
         headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (425, HELD_TOO_LONG) else {}
         body = json.dumps(_body(provider, self.status, f"Multistep's model gateway: {self}"))
         reason = "Overloaded" if self.status == HELD_TOO_LONG else None  # aiohttp knows no reason for 529

@@ -1,7 +1,7 @@
-"""Pass an answer on to the agent, byte for byte, and record its end before the agent can see it.
+"""Forward an answer to the agent, byte for byte, and record its usage before the agent can see its end.
 
-After a status other than a refusal nothing is ever sent again. What the answer says about usage goes to the ledger before its last
-event, so an agent that leaves at that moment is counted. An answer without its end breaks the agent's connection.
+A request whose answer is relayed is never sent again. The ledger has the usage before the agent gets the last event, so the usage
+counts even if the agent then disconnects. If the provider's answer is cut off, the agent's connection is aborted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BROKEN: Final = (ClientError, TimeoutError, OSError)
 
 
 class Finish(Protocol):
-    """Records the end of the request. May be called again with a newer usage. usage None: unknown."""
+    """Callback that records the end of the request. May be called again with newer usage. usage: None if unknown."""
 
     async def __call__(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None: ...
 
 
 class Relay:
-    """One answer. key: the provider's key, which must not reach the agent; strips_usage: the usage event is ours."""
+    """Forwards one answer. key: the provider's key, which must not reach the agent; strips_usage: whether to hide the usage event."""
 
     def __init__(
         self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, strips_usage: bool, finish: Finish
@@ -47,7 +47,7 @@ class Relay:
         self._ended = False
 
     async def run(self) -> web.StreamResponse:
-        """Pass the answer on. Returns the response that the agent got."""
+        """Forward the answer, and return the response that the agent got."""
         headers = answer_headers(self._answer.headers.items(), self._key, REDACTED)
         if self._answer.content_type == "text/event-stream" and self._answer.status < 400:
             return await self._stream(headers)

@@ -11,20 +11,20 @@ from multistep.gateway.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Dialec
 Provider = Literal["openai", "anthropic", "gemini"]
 
 BASE_PATHS: Final[dict[Provider, str]] = {"openai": "/openai/v1", "anthropic": "/anthropic", "gemini": "/gemini"}
-"""The path of the base URL that a program is configured with."""
+"""Path of the gateway's base URL, by provider."""
 BASE_URLS: Final[dict[Provider, str]] = {
     "openai": "https://api.openai.com/v1",
     "anthropic": "https://api.anthropic.com",
     "gemini": "https://generativelanguage.googleapis.com",
 }
-"""The providers' own base URLs, to which the rest of the path is appended."""
+"""The providers' default base URLs, to which the gateway appends the rest of a request's path."""
 
 _MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]*)"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An allowed request. path: what follows the base URL; model: the model in the path, or ""; counted: it uses tokens."""
+    """An allowed request. path: part after the base URL; model: the model in the path, or ""; counted: whether it uses tokens."""
 
     provider: Provider
     dialect: Dialect
@@ -51,7 +51,7 @@ _ROUTES: Final = tuple(
 
 
 def find_route(method: str, path: str) -> Route | None:
-    """Return the route of a request; None if it is not allowed. path: decoded."""
+    """Return the route of a request; None if it is not allowed. path: the URL's path, decoded."""
     for allowed, provider, pattern, dialect, counted in _ROUTES:
         if method == allowed and (match := pattern.fullmatch(path)):
             return Route(provider, dialect, match["path"], match.groupdict().get("model") or "", counted)
@@ -59,5 +59,5 @@ def find_route(method: str, path: str) -> Route | None:
 
 
 def provider_of(path: str) -> Provider | None:
-    """Return the provider whose base path this is, for an error in its form."""
+    """Return the provider with whose base path this path starts; it determines the format of errors."""
     return next((each for each in BASE_PATHS if path.startswith(f"/{each}/")), None)

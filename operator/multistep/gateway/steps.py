@@ -12,7 +12,7 @@ from multistep.gateway.tokens import StepKey
 
 
 class Steps:
-    """The steps' open requests. closed: the steps that the ledger has as closed."""
+    """Closed steps, and the open requests of each step. closed: the steps that the ledger records as closed."""
 
     def __init__(self, closed: Iterable[StepKey]) -> None:
         self._closed = set(closed)

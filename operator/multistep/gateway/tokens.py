@@ -58,9 +58,9 @@ class Limits(_Model):
 class StepClaims(_Model):
     """The claims of a step token.
 
-    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME or ""; agent: its name, for metrics; models: those it may call, empty:
-    any; limits: of this step and role; sweep_limits: of all steps of the sweep together; credential: the id of the provider's key;
-    exp: Unix time.
+    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME or ""; agent: the agent's name, for metrics; models: the allowed
+    models, empty for any; limits: budget of this step and role; sweep_limits: budget of all steps of the sweep together;
+    credential: id of the provider's key; exp: Unix time.
     """
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=512)
@@ -84,18 +84,18 @@ class StepClaims(_Model):
 
     @property
     def turn(self) -> str:
-        """Return who takes turns in the queue: the sweep, or the trial if it has none."""
+        """Return the name under which requests take turns in a lane: the sweep, or the trial's UID without a sweep."""
         return self.sweep or self.key.uid
 
 
 def sign(claims: StepClaims, key: SigningKey) -> str:
-    """Return the token of these claims."""
+    """Return a signed token with these claims."""
     body = claims.model_dump(mode="json", by_alias=True, exclude_none=True)
     return jwt.encode(body, key.secret, algorithm=ALGORITHM, headers={"kid": key.id})
 
 
 def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
-    """Return the token's claims. secrets: by key id. Raises InvalidToken."""
+    """Return the token's claims. secrets: signing secrets by key id. Raises InvalidToken."""
     try:
         secret = secrets.get(str(jwt.get_unverified_header(token).get("kid")))
         if secret is None:
@@ -109,7 +109,7 @@ def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
 
 
 def read_signing_keys(directory: Path) -> dict[str, bytes]:
-    """Return the secrets of a mounted Secret: one file a key, its name is the key's id. Raises ValueError for a short secret."""
+    """Return the secrets of a mounted Secret: one file per key, named by the key's id. Raises ValueError for a short secret."""
     found = {file.name: file.read_bytes().strip() for file in sorted(directory.iterdir()) if _KEY_ID.fullmatch(file.name)}
     if short := [name for name, secret in found.items() if len(secret) < MIN_SECRET_BYTES]:
         raise ValueError(f"{directory / short[0]}: the secret has fewer than {MIN_SECRET_BYTES} bytes")

@@ -16,7 +16,7 @@ class _Model(BaseModel):
 
 
 class LastFailure(_Model):
-    """Why the step's last request failed. status: HTTP, 0 without an answer.
+    """Why the step's last request failed. status: HTTP status, 0 without an answer.
 
     kind: Provider (infrastructure), Configuration (the key or the model is rejected), Budget (a budget is spent).
     """
@@ -41,7 +41,7 @@ class ModelUsage(_Model):
 
 
 class StepUsage(ModelUsage):
-    """Usage of a step and role. held_seconds: time that its requests waited; refusals: of the provider, by HTTP status."""
+    """Usage of a step and role. held_seconds: time that its requests waited; refusals: how many the provider sent, by HTTP status."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
@@ -51,7 +51,7 @@ class StepUsage(ModelUsage):
 
 
 def usage_of(rows: Sequence[Row], price_table: str) -> StepUsage:
-    """Add up a step's rows. Requests that a budget refused are no requests to the provider."""
+    """Add up a step's rows. Requests that a budget refused do not count, as they were not sent to the provider."""
     sent = [row for row in rows if row.kind != "Budget"]
     models = {model: _sum([row for row in sent if row.model == model]) for model in sorted({row.model for row in sent})}
     refused: Counter[str] = Counter()

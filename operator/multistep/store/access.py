@@ -16,7 +16,7 @@ _TOKEN_CHARACTERS = 32  # hexadecimal digits: 128 bits
 
 
 class Access:
-    """Tokens of trials' results. key: the secret that they are derived from."""
+    """Creates and checks the access tokens of trials' results. key: the secret from which tokens are derived."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -20,7 +20,7 @@ def tar_chunks(top: Path) -> Generator[bytes, None, None]:
 
 
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
-    """Yield selected entries below a directory under new names, without links that lead out of it (Harbor 0.25, artifacts)."""
+    """Yield a tar of selected entries, except links that lead out of it (Harbor 0.25, artifacts). names: new name by path."""
     return _joined(_picked_pieces(top, names))
 
 
@@ -68,7 +68,7 @@ def _file(entry: Entry, name: str) -> Iterator[bytes]:
         for chunk in pread_all(fd, 0, size):
             sent += len(chunk)
             yield chunk
-        yield from _zeros(size - sent)  # a file that shrank keeps the size in its header
+        yield from _zeros(size - sent)  # fills up a file that shrank to the size in its header
         yield padding(size)
     finally:
         os.close(fd)

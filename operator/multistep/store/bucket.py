@@ -39,7 +39,7 @@ _RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # a longer outage is retrie
 
 @dataclass(frozen=True)
 class Stored:
-    """An object as the store lists it. version: its ETag; time: of its last change (seconds since the epoch, store's clock)."""
+    """Metadata of an object. version: its ETag; time: when it last changed (seconds since the epoch, store's clock)."""
 
     name: str
     size: int
@@ -48,7 +48,7 @@ class Stored:
 
 
 class Bucket:
-    """A prefix of an object store. check: called before each write; raises if this process may not write. Raises StoreError."""
+    """A prefix of an object store. check: called before each write; raises if this process may not write. Methods raise StoreError."""
 
     def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None, ca: str = "") -> None:
         self._store = store

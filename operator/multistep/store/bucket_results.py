@@ -1,4 +1,4 @@
-"""Results in the object store: PREFIX/NAMESPACE/NAME/UID/ has the files, and a manifest, without which they do not count."""
+"""Results in the object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest. Without a manifest they are incomplete."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from multistep.store.listing import is_result
 from multistep.store.manifest import Line
 from multistep.store.volume import Volume
 
-TRIALS, GONE = "_trials", "_gone"  # not valid names of a namespace
+TRIALS, GONE = "_trials", "_gone"  # cannot collide with results, as no namespace has such a name
 DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 
 
 class BucketResults:
-    """Serves and deletes results in the bucket. volume: has space for the manifest that is being read."""
+    """Serves and deletes results in the bucket. volume: spools manifests while they are read."""
 
     def __init__(self, bucket: Bucket, volume: Volume) -> None:
         self._bucket = bucket
@@ -110,15 +110,15 @@ class BucketResults:
             try:
                 found[TrialKey(*parts)] = gone.get("/".join(parts))
             except (StoreError, TypeError):
-                continue  # not an object of ours
+                continue  # Multistep did not create this object
         return found
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
-        """Mark the trial as deleted. The store's own time of the mark counts, not ``now``."""
+        """Mark the trial as deleted. ``trials`` returns the mark's time by the store's clock, not ``now``."""
         await self._bucket.put(f"{GONE}/{key}", f"{now}\n".encode())
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the mark: the trial exists."""
+        """Delete the deletion mark, because the trial exists."""
         await self._bucket.delete([f"{GONE}/{key}"])
 
     async def remove(self, key: TrialKey) -> None:

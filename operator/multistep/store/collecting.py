@@ -19,11 +19,11 @@ from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
 from multistep.store.spool import Spool
 from multistep.store.steps import Step
 
-_RECORDS = "records"  # name of the internal data that has separate verifiers' records
+_RECORDS = "records"  # kind of internal data (see TrialDirectory.keep): the records of separate verifiers
 
 
 class Collections:
-    """What is collected from pods."""
+    """Stores logs, artifacts and records that the operator collects from pods."""
 
     def __init__(self, disk: Disk, ledger: Ledger) -> None:
         self._disk = disk
@@ -55,7 +55,7 @@ class Collections:
         """Unpack a step's logs and artifacts into their place; replace an earlier collection of the same step and part.
 
         part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
-        types: of all sources of the download, logs first, as the runner reported; Collected has only the artifact entries'.
+        types: types of all sources of the download as the runner reported them, logs first; Collected has only those of artifacts.
         sent: files that the pod uploaded directly to the object store, by name in the download.
         Raises StoreError if the stream is invalid, the disk is full, or a later attempt has started.
         """

@@ -18,7 +18,7 @@ class StreamDigest:
         return self._hash.hexdigest()
 
     async def of(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks."""
+        """Yield the chunks unchanged while counting and hashing them."""
         async for chunk in chunks:
             self._hash.update(chunk)
             self.size += len(chunk)

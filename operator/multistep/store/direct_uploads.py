@@ -1,4 +1,4 @@
-"""Uploads of large files by pods, directly to the object store: presigned URLs, and what arrived."""
+"""Uploads of large files by pods, directly to the object store: creates presigned URLs and checks the uploaded objects."""
 
 from __future__ import annotations
 

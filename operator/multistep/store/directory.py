@@ -90,7 +90,7 @@ class TrialDirectory:
             shutil.rmtree(path, ignore_errors=True)
 
     def put(self, path: Path, place: str) -> None:
-        """Move a directory to its place, after an older one there was moved away."""
+        """Move a directory to its place, and delete an older one there."""
         target = self.path / place
         make(target.parent)
         with self.work() as aside:
@@ -211,12 +211,12 @@ class TrialDirectory:
             os.utime(mark, (now, now))
 
     def unmark(self) -> None:
-        """Delete the mark."""
+        """Delete the deletion mark."""
         self.check()
         (self.path / _GONE).unlink(missing_ok=True)
 
     def gone_since(self) -> float | None:
-        """Return the time of the mark (seconds since the epoch); None without a mark."""
+        """Return when the trial was marked as deleted (seconds since the epoch); None without a mark."""
         try:
             return (self.path / _GONE).stat().st_mtime
         except FileNotFoundError:

@@ -41,7 +41,7 @@ class Disk:
         return self.root / key.namespace / key.name / key.uid
 
     async def run(self, key: TrialKey, what: str, function: Callable[[TrialDirectory], T]) -> T:
-        """Call a function with the trial's directory in a thread. what: for the error. Raises StoreError."""
+        """Call a function with the trial's directory in a thread. what: action for the error message. Raises StoreError."""
         with as_store_error(f"{key}: {what}"):
             return await self.threads.run(function, TrialDirectory(self.path(key), self._check))
 

@@ -1,7 +1,7 @@
 """Creates the files of Harbor 0.25's trial directory from a plan and a journal. Pure; times are seconds since the epoch.
 
-Harbor's own models load them (tests/harbor). None contains the value of a secret variable; `secrets` returns the values to
-redact from all other files.
+Harbor's own models load these files (tests/harbor). They do not contain values of secret variables; `secrets` returns the values
+to redact from all other files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.redact import MARK
 
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
-_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # without a default, which could be the secret itself
+_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 
 
 def files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
-    """Return all files by name, for Volume.finish. failure: of a Failed trial, else None."""
+    """Return all files by name, for Volume.finish. failure: the exception of a Failed trial, else None."""
     texts = {
         "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
         "config.json": _dump(config_json(plan, trial)),
@@ -63,7 +63,7 @@ def directories(plan: TrialPlan, journal: Journal) -> list[str]:
 def result_json(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, Any]:
-    """Return result.json. failure: of a Failed trial, which has no reward."""
+    """Return result.json. failure: the exception of a Failed trial, which has no reward."""
     rewards = None if failure else journal.rewards
     return {
         "id": trial.metadata.uid,
@@ -132,8 +132,8 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
 
 
 def secrets(env: TrialEnv, config: TaskConfig) -> set[str]:
-    """Return the values to redact (Harbor 0.25, end of a trial): of variables of the agent's env, the task's verifier.env
-    and the trial's whose names look like secrets, except switches such as "1" and "true"."""
+    """Return the values to redact (Harbor 0.25, end of a trial): those of variables with secret-like names in the agent's env
+    and in the verifier env of task and trial, except switches such as "1" and "true"."""
     found = (
         each
         for values in (env.agent, env.credentials, config.verifier.env, env.verifier)
@@ -143,7 +143,7 @@ def secrets(env: TrialEnv, config: TaskConfig) -> set[str]:
 
 
 def is_sensitive(name: str) -> bool:
-    """Return whether a variable's name looks like a secret's (Harbor 0.25, utils.env)."""
+    """Return whether a variable's name suggests that its value is a secret (Harbor 0.25, utils.env)."""
     return _SENSITIVE.search(name) is not None
 
 
@@ -180,7 +180,7 @@ def _mode(plan: TrialPlan) -> str:
 
 
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return the step's results, which a single-step trial has at the top (Harbor 0.25, single-step trial)."""
+    """Return the only step's results, which result.json of a single-step trial has at its top level (Harbor 0.25)."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
     mode = _mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
@@ -198,8 +198,8 @@ def _phases(run: StepRun) -> dict[str, Any]:
 
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
-    """Return environment_setup, from the attempt's start to the agent's setup or the first step, and agent_setup, which takes no
-    time for an agent without one."""
+    """Return the timings environment_setup (from the attempt's start to the agent's setup or the first step) and agent_setup
+    (empty if the agent has no setup)."""
     former = trial.status.attempts[-1].end_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
     ready = journal.steps[0].started_at if journal.steps else None
@@ -268,7 +268,7 @@ def _agent(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return the environment. import_path: Harbor requires a type or an import path, and has types for its own only."""
+    """Return the environment. It has an import path because Harbor requires that or a type, and no type names Multistep."""
     return {"import_path": f"{GROUP}/{VERSION}", "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
 
 
@@ -302,12 +302,12 @@ def _shown_value(variable: EnvVar) -> str:
 
 
 def _uri(trial: MultiStepTrial) -> str:
-    """Return the URI of the trial. The address of its results contains the token, and must not be passed on with results."""
+    """Return the URI of the trial's object, not the address of its results: its token must not be passed on with results."""
     return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 
 def _digest(trial: MultiStepTrial) -> str:
-    """Return the digest of the task that ran: the bundle's, that of a resolved remote source, or that of an inline task's text."""
+    """Return the digest of the task that ran: of its bundle, of its resolved remote source, or of its inline text."""
     task, source = trial.spec.task, trial.status.task_source
     if task.bundle is not None:
         return task.bundle.digest

@@ -1,4 +1,4 @@
-"""The agent in Harbor 0.25's result.json: who it is, and what it used."""
+"""The agent's name, version and usage in Harbor 0.25's result.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.engine.plan import TrialPlan
 
 
 def agent_info(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return Harbor's AgentInfo: as a hosted agent describes itself, else the operator's own agent."""
+    """Return Harbor's AgentInfo: what a hosted agent reported about itself, or the operator's own agent."""
     agent = journal.agent
     if agent is None:
         version = "unknown" if plan.hosted is not None else own_version()

@@ -35,7 +35,8 @@ _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exc
 class Pointer:
     """The object of a file that the pod uploaded directly to the object store.
 
-    object: name, relative to the trial's; size, version: in the store at collection; sha256: as the pod reported it.
+    object: the object's name below the trial's prefix; size, version: what the store reported at collection; sha256: what the pod
+    reported.
     """
 
     object: str
@@ -46,10 +47,10 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Received:
-    """Metadata of a download, by name in the stream.
+    """Metadata of a download. Files have the names of the stream.
 
-    left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
-    room: None for no limit.
+    left_out: reason by file whose contents were not requested; cut: why the stream ends early, "" if it is complete; room: what
+    the results limits still allow, None for no limit.
     """
 
     changed: Sequence[str] = ()
@@ -64,8 +65,8 @@ _WHOLE = Received()
 
 @dataclass(frozen=True)
 class Kept:
-    """An unpacked download. notes: a line for each file left out; members: the files of each entry;
-    pointers: by path, of files that are empty here; used: the amount counted against the limits."""
+    """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: by path,
+    the objects of files that pods uploaded directly (empty on disk); used: amount counted against the limits."""
 
     collected: Collected
     used: Amount
@@ -86,7 +87,7 @@ class Members:
     file: str = ""
 
     def names(self) -> dict[str, str]:
-        """Return the names in the entry itself, by path below artifacts/."""
+        """Return each file's name relative to the entry, by its path below artifacts/."""
         return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
 
 
@@ -118,8 +119,8 @@ def keep(
 ) -> Kept:
     """Unpack into new directories of target: the logs of the part, and artifacts unless the part is "verifier".
 
-    types: of all sources, logs first; sent: files uploaded directly, by name in the stream, where they are empty. Raises
-    StoreError.
+    types: types of all sources, logs first; sent: objects of files that the pod uploaded directly, by name in the stream (where
+    they are empty). Raises StoreError.
     """
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
@@ -208,7 +209,7 @@ def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
 
 @dataclass
 class _Unpacking:
-    """One pass over a stream. places: target directory of each source; incomplete: by source."""
+    """One pass over a stream. places: target directory of each source; incomplete: what is missing of each source."""
 
     sources: _Sources
     places: Sequence[str]

@@ -15,7 +15,7 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 @dataclass(frozen=True)
 class TrialKey:
-    """Namespace, name and uid of a trial. Raises StoreError for a part that no object can have."""
+    """Namespace, name and uid of a trial. Raises StoreError if a part is not valid for a Kubernetes object."""
 
     namespace: str
     name: str
