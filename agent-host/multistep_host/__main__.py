@@ -72,7 +72,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _start_daemon(directory: Path, listener: socket.socket) -> None:
-    """Start the daemon in a session of its own: it survives this command."""
+    """Start the daemon in a new session, so that it survives this command."""
     command = [sys.executable, "-m", "multistep_host.daemon", str(listener.fileno()), str(directory / "trial")]
     with _log_file(directory).open("wb") as log:
         subprocess.Popen(

@@ -1,7 +1,7 @@
-"""The trial's daemon: holds the agent over the steps and serves one request at a time on its Unix socket.
+"""The trial's daemon: keeps the agent object between steps and serves one request at a time on a Unix socket.
 
-The socket exists before the daemon: `multistep-host setup` creates it and passes it on. A request is one line of JSON, and so is
-its answer. A client that goes away (the operator's runner kills it at the timeout) cancels its request.
+`multistep-host setup` creates the listening socket and passes it to the daemon. A request is one line of JSON, and so is its
+answer. If the client disconnects (the operator's runner kills it at the timeout), its request is cancelled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """Serves the requests of a trial. directory: for Harbor's files."""
+    """Serves the requests of a trial. directory: Harbor's trial directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._turn = asyncio.Lock()
-        self._agent: Any = None  # a TrialAgent; its module imports Harbor, which waits until it is known whether litellm is needed
+        self._agent: Any = None  # a TrialAgent; typed Any because Harbor must be imported after the litellm stub
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, which carries one request."""
@@ -49,7 +49,7 @@ class Daemon:
             writer.close()
 
     async def _while_connected(self, reader: asyncio.StreamReader, request: dict[str, Any]) -> Outcome | None:
-        """Return the request's outcome, or None if the client went away first."""
+        """Return the request's outcome, or None if the client disconnected first."""
         work = asyncio.create_task(self._handle(request))
         gone = asyncio.create_task(reader.read())
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +61,7 @@ class Daemon:
         if self._agent is not None:
             self._agent.dismiss()
         await asyncio.wait({work}, timeout=_CANCEL_SECONDS)
-        if not work.done():  # the agent's state is unknown now
+        if not work.done():  # the agent may be in any state, so the daemon exits
             _log.error("the agent did not stop within %s s: the daemon ends", _CANCEL_SECONDS)
             os._exit(1)
         return None
@@ -110,9 +110,9 @@ async def _run(listener: socket.socket, directory: Path) -> None:
 
 
 def main(descriptor: int, directory: Path) -> None:
-    """Serve until the container ends. descriptor: the listening socket's."""
+    """Serve until the container ends. descriptor: file descriptor of the listening socket."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm downloads a price list when it is imported
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else the import of litellm downloads a price list
     with socket.socket(fileno=descriptor) as listener:
         listener.setblocking(False)
         asyncio.run(_run(listener, directory))

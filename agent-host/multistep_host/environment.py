@@ -1,4 +1,4 @@
-"""Harbor's view of the trial's environment: a BaseEnvironment over guest sessions with the environment's runner."""
+"""Implements Harbor's BaseEnvironment for the trial's environment, by guest sessions with the environment's runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multistep_host.frames import GuestError, RefusedError
 from multistep_host.guest import Command, CommandResult, Guest
 
 MAX_DOWNLOAD_BYTES = 512 << 20
-_CANNOT_START = 126  # as a shell and `docker exec` report a command that cannot be started
+_CANNOT_START = 126  # exit code of a shell and of `docker exec` for a command that cannot be started
 _NOT_FOUND = 127
 _START_ERRORS = {"NoSuchCommand": _NOT_FOUND, "NoSuchUser": _CANNOT_START, "BadCwd": _CANNOT_START, "Permission": _CANNOT_START}
 _SIGKILL = 9
@@ -32,7 +32,7 @@ class GuestEnvironment(BaseEnvironment):
     """
 
     def __init__(self, trial: str, directory: Path, workdir: str | None) -> None:
-        """Create the view. directory: Harbor's trial directory on the host."""
+        """Create the object. directory: Harbor's trial directory on the host."""
         self.guest = Guest()
         paths = TrialPaths(trial_dir=directory)
         paths.mkdir()
@@ -45,7 +45,7 @@ class GuestEnvironment(BaseEnvironment):
         )
 
     def configure(self, env: Mapping[str, str], workdir: str | None) -> None:
-        """Set the variables and the working directory of commands that set none themselves."""
+        """Set the default variables and working directory of commands."""
         self._persistent_env = dict(env)
         self.task_env_config.workdir = workdir or None
 
@@ -56,7 +56,7 @@ class GuestEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """Return what Harbor may ask of it: nothing optional."""
+        """Return the optional capabilities that Harbor may use: none."""
         return EnvironmentCapabilities()
 
     def _validate_definition(self) -> None:
@@ -79,7 +79,7 @@ class GuestEnvironment(BaseEnvironment):
         """Run a command with bash, as Harbor 0.25's Docker environment does.
 
         Raises:
-            RuntimeError: it ran into timeout_sec, or the environment was lost.
+            RuntimeError: the command exceeded timeout_sec, or the environment was lost.
         """
         who = self._resolve_user(user)
         wanted = Command(
@@ -102,7 +102,7 @@ class GuestEnvironment(BaseEnvironment):
             await self.guest.upload(archive, str(target.parent))
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Upload what is in a directory."""
+        """Upload the contents of a directory."""
         with tempfile.TemporaryFile() as archive:
             await asyncio.to_thread(transfer.pack_directory, archive, Path(source_dir))
             await self.guest.upload(archive, str(target_dir))
@@ -117,22 +117,22 @@ class GuestEnvironment(BaseEnvironment):
         """Download a file.
 
         Raises:
-            RuntimeError: it is no file, or larger than MAX_DOWNLOAD_BYTES.
+            RuntimeError: the path is not a file, or is larger than MAX_DOWNLOAD_BYTES.
         """
         with tempfile.TemporaryFile() as archive:
             await self.guest.download(str(source_path), "file", archive.write, MAX_DOWNLOAD_BYTES)
             await asyncio.to_thread(transfer.unpack_file, archive, Path(target_path))
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Download what is in a directory, over what exists in `target_dir`.
+        """Download the contents of a directory into `target_dir`, and overwrite existing files.
 
         Raises:
-            RuntimeError: it is no directory, or larger than MAX_DOWNLOAD_BYTES.
+            RuntimeError: the path is not a directory, or is larger than MAX_DOWNLOAD_BYTES.
         """
         await self.download_tree(str(source_dir), Path(target_dir))
 
     async def download_tree(self, source: str, target: Path, keep: Collection[Path] = ()) -> set[Path]:
-        """Download as `download_dir` does, except over the files to keep, and return the paths written."""
+        """Download a directory as `download_dir` does, without overwriting the files in `keep`. Return the paths written."""
         with tempfile.TemporaryFile() as archive:
             await self.guest.download(source, "directory", archive.write, MAX_DOWNLOAD_BYTES)
             return await asyncio.to_thread(transfer.unpack_directory, archive, target, keep)

@@ -18,11 +18,11 @@ _CLOSED = "the environment's runner closed the connection"
 
 
 class GuestError(RuntimeError):
-    """The environment's runner cannot be reached, or it answered against the protocol."""
+    """The environment's runner cannot be reached, or it violated the protocol."""
 
 
 class TransferError(RuntimeError):
-    """A file of the environment is missing, of another kind or too large: no fault of the host."""
+    """A file of the environment is missing, of another kind or too large. This is not an error of the agent host."""
 
 
 class RefusedError(GuestError):
@@ -92,11 +92,11 @@ class Connection:
         await self.send(END, json.dumps({"size": size, "sha256": digest.hexdigest()}).encode())
 
     async def receive_body(self, write: Callable[[bytes], object], limit: int) -> None:
-        """Read a body and pass its blocks to `write`. limit: in bytes.
+        """Read a body and pass its blocks to `write`. limit: maximum bytes.
 
         Raises:
             TransferError: the body is larger than the limit.
-            GuestError: it is damaged or incomplete.
+            GuestError: the body is damaged or incomplete.
         """
         digest, size = hashlib.sha256(), 0
         async for block in self._blocks():
@@ -121,7 +121,7 @@ class Connection:
             yield payload
 
     def close(self) -> None:
-        """Close the connection. The runner then kills the command that it runs for it."""
+        """Close the connection. The runner then kills the command of this connection."""
         self.writer.close()
 
 

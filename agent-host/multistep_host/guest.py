@@ -1,4 +1,4 @@
-"""Guest sessions: what the environment's runner does for this container while the operator admits it.
+"""Guest sessions: this container runs commands and transfers files through the environment's runner while the operator admits it.
 
 The runner listens on an abstract Unix socket, which the containers of a pod share. Both sides prove by HMAC that they know the
 admission's token, so that a root process in the environment cannot impersonate the runner.
@@ -25,7 +25,7 @@ _STDOUT, _STDERR = 1, 2
 
 @dataclass(frozen=True)
 class Admission:
-    """What the operator admitted this container for. socket: the abstract socket's name without `@`."""
+    """The right to use the environment's runner. token: shared secret; socket: name of its abstract socket, without `@`."""
 
     id: str
     token: bytes = field(repr=False)
@@ -34,7 +34,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Command:
-    """A command for the environment. user, cwd: empty for the admission's. timeout: in seconds."""
+    """A command for the environment. user, cwd: empty for the admission's user and directory. timeout: seconds, None for none."""
 
     argv: Sequence[str]
     user: str = ""
@@ -53,7 +53,7 @@ class CommandResult:
 
 
 class Guest:
-    """Executes and transfers files in the environment, for one admission at a time."""
+    """Executes commands and transfers files in the environment, with one admission at a time."""
 
     def __init__(self) -> None:
         self._admission: Admission | None = None
@@ -65,7 +65,7 @@ class Guest:
         self._admission = admission
 
     def dismiss(self) -> None:
-        """Close all connections, so that the runner kills what it runs for them, and open no further one."""
+        """Close all connections, so that the runner kills their commands, and open no further ones."""
         self._admission = None
         for connection in tuple(self._connections):
             connection.close()
@@ -74,7 +74,7 @@ class Guest:
         """Run a command and return its result and output.
 
         Raises:
-            RefusedError: the admission does not permit it.
+            RefusedError: the admission does not permit the command.
             GuestError: the runner cannot be reached or was lost.
         """
         outputs = {_STDOUT: BoundedOutput(), _STDERR: BoundedOutput()}
@@ -93,7 +93,7 @@ class Guest:
         """Merge a tar stream into a directory. Its members belong to the admission's user.
 
         Raises:
-            RefusedError: the environment rejects it, for example because its disk is full.
+            RefusedError: the environment rejects the upload, for example because its disk is full.
             GuestError: the runner cannot be reached or was lost.
         """
         async with self._connect() as connection:
@@ -103,7 +103,7 @@ class Guest:
             await connection.answer()
 
     async def download(self, path: str, kind: str, write: Callable[[bytes], object], limit: int) -> None:
-        """Pass a tar stream of the path to `write`. kind: "file" or "directory". limit: in bytes.
+        """Pass a tar stream of the path to `write`. kind: "file" or "directory". limit: maximum bytes of the stream.
 
         Raises:
             TransferError: the path does not exist, is of another kind or larger than the limit.
@@ -158,7 +158,7 @@ async def _handshake(connection: Connection, admission: Admission) -> None:
 
 
 def proof(token: bytes, role: str, theirs: str, ours: str) -> str:
-    """Return the proof that `role` knows the token: over the other side's nonce, then its own."""
+    """Return the HMAC by which `role` proves that it knows the token. theirs: the verifying side's nonce; ours: the role's own."""
     return hmac.new(token, f"{role}\0{theirs}\0{ours}\0".encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The names of litellm's providers (`provider_list` of litellm 1.109). A test compares them with the locked litellm's."""
+"""The names of litellm's providers (`provider_list` of litellm 1.109). A test compares them with the installed litellm."""
 
 from __future__ import annotations
 

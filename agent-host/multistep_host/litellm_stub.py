@@ -15,7 +15,7 @@ from multistep_host.litellm_providers import PROVIDERS
 
 # These agents of Harbor 0.25 call the model from the host, or use litellm's table of models.
 _NEED_LITELLM = frozenset({"terminus-2", "computer-1", "dspy-rlm", "kimi-cli"})
-# litellm treats some names of these providers in ways of their own.
+# litellm has special rules for some model names of these providers, which the stub does not implement.
 _SPECIAL = frozenset({"azure", "cohere", "chatgpt", "github_copilot", "ragflow"})
 _ANTHROPIC_TEXT_MODELS = ("claude-2", "claude-instant")
 
@@ -25,7 +25,7 @@ class UnknownProviderError(ValueError):
 
 
 def suffices(agent: Mapping[str, Any]) -> bool:
-    """Return whether the agent (of a setup request) works the same with the stub. Not for classes that we do not know."""
+    """Return whether the agent of a setup request works equally with the stub. False for custom classes: they may need litellm."""
     name, model = agent.get("name"), agent.get("model")
     return bool(name) and ":" not in str(name) and name not in _NEED_LITELLM and (model is None or _provider(model) is not None)
 
@@ -45,7 +45,7 @@ def get_llm_provider(model: str) -> tuple[str, str, None, None]:
     """Return the model's name without its provider, and the provider, as litellm's function does.
 
     Raises:
-        UnknownProviderError: the name has no known provider; litellm raises an error, too, and Harbor then takes the name as it is.
+        UnknownProviderError: the name has no known provider. litellm also raises an error, and Harbor then uses the name as is.
     """
     provider = _provider(model)
     if provider is None:
@@ -54,7 +54,7 @@ def get_llm_provider(model: str) -> tuple[str, str, None, None]:
 
 
 def _provider(model: str) -> str | None:
-    """Return the provider that litellm finds by the name's first part alone, or None."""
+    """Return the provider in the name's first part; None if litellm needs more than that part to determine it."""
     provider, slash, name = model.partition("/")
     if not slash or provider not in PROVIDERS - _SPECIAL:
         return None

@@ -23,10 +23,10 @@ class AgentLogs:
     def __init__(self, environment: GuestEnvironment, directory: Path) -> None:
         self._environment = environment
         self._directory = directory
-        self._in_environment: _Seen = {}  # size and time of change of the files that the environment has, too
+        self._in_environment: _Seen = {}  # size and mtime of the files that the environment also has
 
     def clear(self) -> None:
-        """Delete the host's logs, before a step that does not resume the one before. The operator clears the environment's."""
+        """Delete the host's logs before a step that starts a new session. The operator deletes the logs in the environment."""
         self._in_environment = {}
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in self._directory.iterdir():

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 48 << 10
-_MESSAGE_CHARACTERS = 2000  # a character takes up to 12 bytes of JSON
+_MESSAGE_CHARACTERS = 2000  # a character takes up to 12 bytes in JSON
 _METADATA_BYTES = 16 << 10
 _NAME_CHARACTERS = 100
-HOST_ERROR = "AgentHostError"  # the host's own faults; other types are the names of Harbor's and the agents' exceptions
+HOST_ERROR = "AgentHostError"  # type of the host's own errors; other types are class names of exceptions of Harbor or agents
 
 Outcome = dict[str, Any]
 
@@ -37,7 +37,7 @@ def outcome(
 
 
 def error_of(exception: BaseException) -> dict[str, str]:
-    """Return the error of an exception: its class's name, as Harbor 0.25's ExceptionInfo has it, and its message."""
+    """Return an exception's class name, which Harbor 0.25's ExceptionInfo also uses as type, and its message."""
     return {"type": type(exception).__name__, "message": _cut(str(exception))}
 
 
@@ -47,14 +47,14 @@ def host_error(message: str) -> dict[str, str]:
 
 
 def write(path: Path, value: Outcome) -> None:
-    """Write the outcome. A reader never sees a part of it."""
+    """Write the outcome atomically: a reader never sees a partial file."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.write_text(json.dumps(value))
     unfinished.rename(path)
 
 
 def _cut(message: str) -> str:
-    """Return the message's start and end: programs report the failure last."""
+    """Return a long message's start and end. The end matters because programs usually report the failure last."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
     half = _MESSAGE_CHARACTERS // 2
@@ -62,7 +62,7 @@ def _cut(message: str) -> str:
 
 
 def _with_short_names(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the agent with names of a sane length: a version is what a program of the environment prints."""
+    """Return the agent with truncated values: the version is output of a program in the environment, which may be hostile."""
     return {
         key: _with_short_names(value) if isinstance(value, Mapping) else value and str(value)[:_NAME_CHARACTERS]
         for key, value in agent.items()

@@ -1,4 +1,4 @@
-"""What is kept of a command's output: all of a short one, the start and the end of a long one."""
+"""Keeps a command's output: all of a short output, the start and the end of a long one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BoundedOutput:
         room = self._head_bytes - len(self._head)
         self._head += block[:room]
         self._tail += block[room:]
-        if len(self._tail) > 2 * self._tail_bytes:  # rarely, so that appending stays cheap
+        if len(self._tail) > 2 * self._tail_bytes:  # trims rarely, so that appending stays cheap
             del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:

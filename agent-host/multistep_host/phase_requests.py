@@ -1,4 +1,4 @@
-"""The requests of the operator: one JSON object on a phase's stdin."""
+"""The operator's requests to the agent host: one JSON object on the stdin of a setup or step phase."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Request(BaseModel):
 
 
 class AdmissionRequest(_Request):
-    """The operator's `admit`. token: 64 hex digits. socket: the abstract socket's name without `@`."""
+    """The result of the operator's `admit` request to the runner. socket: name of the runner's abstract socket, without `@`."""
 
     id: str
     token: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
@@ -27,7 +27,7 @@ class AdmissionRequest(_Request):
 
 
 class EnvironmentRequest(_Request):
-    """How the agent's commands run. user: empty for the container's."""
+    """Defaults for the agent's commands. user: empty for the container's user."""
 
     workdir: str = ""
     user: str = ""
@@ -35,7 +35,7 @@ class EnvironmentRequest(_Request):
 
 
 class AgentRequest(_Request):  # type: ignore[no-redef]  # mypy's plugin adds **kwargs beside the alias
-    """Which agent it is: a registered name or an import path. preinstalled: the environment has its program."""
+    """The agent: a registered name or an import path. preinstalled: whether the environment already has the agent's program."""
 
     name: str | None = None
     import_path: str | None = None
@@ -46,7 +46,10 @@ class AgentRequest(_Request):  # type: ignore[no-redef]  # mypy's plugin adds **
 
 
 class PhaseRequest(_Request):
-    """What both requests have. env: the agent's variables. timeout_seconds: of the agent's own work; None: no limit."""
+    """The fields of both requests. outcome: path of the outcome file; env: the agent's variables.
+
+    timeout_seconds: timeout of the agent's own work; None for no timeout.
+    """
 
     outcome: str
     admission: AdmissionRequest
@@ -56,7 +59,7 @@ class PhaseRequest(_Request):
 
 
 class SetupRequest(PhaseRequest):
-    """Create the agent and set it up, once for a trial's attempt. mcp_servers: as in task.toml."""
+    """A request to create and set up the agent, once per attempt. mcp_servers: MCP servers as in task.toml."""
 
     agent: AgentRequest
     trial: str
@@ -65,7 +68,7 @@ class SetupRequest(PhaseRequest):
 
 
 class StepInstruction(_Request):
-    """A step of the task. resume: continue the session of the step before."""
+    """A step of the task. resume: whether the agent continues its session of the previous step."""
 
     name: str
     instruction: str
@@ -73,6 +76,6 @@ class StepInstruction(_Request):
 
 
 class StepRequest(PhaseRequest):
-    """Have the agent work on a step."""
+    """A request to run the agent on a step."""
 
     step: StepInstruction

@@ -1,4 +1,4 @@
-"""Agents whose program the environment's image or a volume has: Harbor's install is skipped."""
+"""Skips Harbor's install of agents whose program is already in the environment's image or on a volume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
-    """Have the agent's `setup` install nothing if the environment has the agent's program; its version is then the agent's."""
+    """Make the agent's `setup` install nothing if its program works in the environment, and use the program's version."""
     if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
         return
     if command := agent.get_version_command():
@@ -44,4 +44,4 @@ async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
 
 
 async def _install_nothing(environment: BaseEnvironment) -> None:
-    """Stand in for an agent's `install`."""
+    """Do nothing; replaces an agent's `install`."""

@@ -14,14 +14,14 @@ _log = logging.getLogger(__name__)
 
 
 def pack_file(archive: IO[bytes], source: Path, name: str) -> None:
-    """Write an archive with one file, which a link may lead to, under this name."""
+    """Write an archive with one file under this name. A source that is a link is followed."""
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as tar:
         tar.add(source, arcname=name, recursive=False)
     archive.seek(0)
 
 
 def pack_directory(archive: IO[bytes], source: Path) -> None:
-    """Write an archive with what is in the directory."""
+    """Write an archive with the contents of the directory."""
     _pack(archive, source, sorted(source.iterdir()), recursive=True)
 
 
@@ -54,8 +54,8 @@ def unpack_file(archive: IO[bytes], target: Path) -> None:
 def unpack_directory(archive: IO[bytes], target: Path, keep: Collection[Path] = ()) -> set[Path]:
     """Write a download's members, which are named `0/PATH`, below `target`, except over `keep`. Return the paths written.
 
-    The environment may be hostile, so Harbor's filter applies: nothing leaves the directory. A member that it rejects is left out,
-    so that one bad link does not lose the agent's logs.
+    The environment may be hostile, so Harbor's filter rejects members that lead out of the directory. Rejected members are left
+    out, so that one bad link does not lose the agent's other logs.
     """
     archive.seek(0)
     target.mkdir(parents=True, exist_ok=True)

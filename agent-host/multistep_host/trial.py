@@ -39,7 +39,7 @@ class TrialAgent:
 
     @classmethod
     def create(cls, request: SetupRequest, directory: Path) -> TrialAgent:
-        """Create the agent. directory: Harbor's trial directory, which the agent's logs go to.
+        """Create the agent. directory: Harbor's trial directory, for the agent's logs.
 
         Raises:
             Exception: Harbor or the agent's class rejects the configuration.
@@ -51,7 +51,7 @@ class TrialAgent:
         return cls(environment, agent, variables)
 
     async def setup(self, request: SetupRequest) -> Outcome:
-        """Set the agent up, which installs its program unless the environment has it."""
+        """Set up the agent, which installs its program unless it is preinstalled."""
         with self._admitted(request):
             try:
                 if request.agent.preinstalled:
@@ -64,7 +64,7 @@ class TrialAgent:
         return outcome(agent=self._info())
 
     async def step(self, request: StepRequest) -> Outcome:
-        """Have the agent work on a step, and return what it used. The agent's logs end up in the environment."""
+        """Run the agent on a step, upload its logs to the environment, and return the outcome with its usage."""
         error, context = None, AgentContext()
         with self._admitted(request):
             if not request.step.resume:
@@ -144,7 +144,7 @@ def report(context: AgentContext) -> dict[str, Any]:
 
 
 def _error(exception: Exception) -> dict[str, str]:
-    """Return the error of a setup or step. A lost environment is a fault of the host's, not of the agent's."""
+    """Return the error of a setup or step. If the environment cannot be reached, it is an AgentHostError, not the agent's error."""
     if isinstance(exception, GuestError) and not isinstance(exception, RefusedError):
         return host_error(str(exception))
     return error_of(exception)

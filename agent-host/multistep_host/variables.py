@@ -1,7 +1,7 @@
 """The agent's environment variables, which the operator replaces for each step (they contain the step's own model token).
 
-Harbor's agents read them from `os.environ` and from their `extra_env`. Most read them again in each run. What Harbor 0.25 keeps
-from the agent's construction is refreshed here.
+Harbor's agents read the variables from `os.environ` and from their `extra_env`, most of them again in each run. Values that
+Harbor 0.25 copies when it constructs the agent are refreshed here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from harbor.agents.installed.base import BaseInstalledAgent
 
 
 class Variables:
-    """The variables of the agent in this process."""
+    """The agent's variables, set in this process's `os.environ`."""
 
     def __init__(self) -> None:
         self._env: dict[str, str] = {}
         self._shadowed: dict[str, str] = {}
 
     def replace(self, env: Mapping[str, str]) -> None:
-        """Set these variables in `os.environ`, and restore those that only the former ones set."""
+        """Set these variables in `os.environ`. Previous ones that are not among them get their original value back."""
         for name in self._env:
             os.environ.pop(name, None)
         os.environ.update(self._shadowed)
@@ -33,35 +33,35 @@ class Variables:
     def references(self) -> dict[str, str]:
         """Return the variables as references for Harbor's AgentConfig.env.
 
-        Harbor resolves `${NAME}` from `os.environ`. So no value stands in a configuration that may be logged, and a value that
-        looks like a reference is taken literally.
+        Harbor resolves `${NAME}` from `os.environ`. So the configuration, which may be logged, contains no values, and Harbor
+        does not resolve a value that itself looks like a reference.
         """
         return {name: f"${{{name}}}" for name in self._env}
 
     def refresh(self, agent: BaseAgent) -> None:
-        """Give the agent the current variables."""
+        """Update the agent object with the current variables."""
         agent._extra_env.clear()
         agent._extra_env.update(self._env)
-        agent.__dict__.pop("mcp_header_env", None)  # cached
+        agent.__dict__.pop("mcp_header_env", None)  # clears a cached value
         _refresh_options(agent)
         _refresh_model(agent)
 
 
 def _refresh_options(agent: BaseAgent) -> None:
-    """Parse the agent's options again: variables are the defaults of some (as `set_web_tools_disabled` of Harbor 0.25 does)."""
+    """Parse the agent's options again, because some options default to variables (as Harbor 0.25's `set_web_tools_disabled`)."""
     kwargs: dict[str, Any] = dict(agent._model_connection_kwargs)
     if agent._base_url is not None:
         kwargs["base_url"] = agent._base_url
     agent.options = type(agent).parse_options(kwargs, agent._extra_env)
     if isinstance(agent, BaseInstalledAgent):
         agent._resolved_flags = agent._flags_from_options() if agent.options is not None else agent._resolve_flag_values()
-        agent._resolved_env_vars = {}  # consulted by the two lines below
+        agent._resolved_env_vars = {}  # must be empty while the two lines below compute it
         agent._resolved_env_vars = agent._resolve_env_values()
         agent._resolved_env_vars.update(agent._env_from_options())
 
 
 def _refresh_model(agent: BaseAgent) -> None:
-    """Update the model client of an agent that runs on the host: it has the key and the address from its construction."""
+    """Update the model client of an agent that runs on the host, which keeps the key and URL from its construction."""
     client = getattr(agent, "_llm", None)
     if client is None or not hasattr(client, "_llm_kwargs"):
         return

@@ -1,4 +1,4 @@
-"""Fixtures: an environment's runner in this process, and Harbor's view of the environment."""
+"""Fixtures: a fake runner of an environment in this process, and Harbor's environment object that uses it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ settings.load_profile("fixed")
 
 @pytest.fixture
 async def runner() -> AsyncIterator[Runner]:
-    """Return a runner that admits guests."""
+    """Return a running fake runner, which admits guests."""
     async with Runner().serving() as serving:
         yield serving
 
 
 @pytest.fixture
 async def environment(runner: Runner, tmp_path: Path) -> GuestEnvironment:
-    """Return an admitted environment."""
+    """Return an environment that the fake runner admits."""
     found = GuestEnvironment("trial", tmp_path / "trial", workdir=None)
     found.guest.admit(runner.admission)
     return found

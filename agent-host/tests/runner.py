@@ -1,6 +1,6 @@
-"""A runner of an environment in this process: guest sessions of runner protocol 3, with commands on this machine.
+"""A fake of the environment's runner: it serves guest sessions of runner protocol 3 and runs their commands on this machine.
 
-tests/agent_host runs the daemon against the real runner; this one is for the cases that need no container.
+tests/agent_host runs the daemon against the real runner; the fake is for cases that need no container.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ TOKEN = bytes(range(32))
 
 @dataclass
 class Runner:
-    """Serves guests. requests: what they asked for. refusal: the answer to every request, if set."""
+    """The fake runner. requests: the requests of guests; refusal: error with which it answers every request, if set.
+
+    impostor: whether it does not know the admission's token; damaged: whether it sends damaged downloads.
+    """
 
     socket: str = field(default_factory=lambda: f"multistep-test/{secrets.token_hex(8)}")
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -45,7 +48,7 @@ class Runner:
         try:
             yield self
         finally:
-            server.close()  # not waited for: a test may leave connections open
+            server.close()  # without waiting until it is closed, as a test may leave connections open
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer)
@@ -53,9 +56,9 @@ class Runner:
             if await self._shake_hands(connection):
                 await self._answer(connection, json.loads((await connection.frame())[1]))
         except RuntimeError:
-            pass  # the guest went away
+            pass  # the guest disconnected
         except asyncio.CancelledError:
-            pass  # the test is over; asyncio would report it as an error
+            pass  # the test has ended; otherwise asyncio logs an error
         finally:
             writer.close()
 
@@ -102,7 +105,7 @@ def _refusal(code: str, message: str) -> dict[str, Any]:
 
 
 async def _execute(connection: Connection, request: dict[str, Any]) -> None:
-    """Run the command like the runner; it is killed when the guest goes away."""
+    """Run a command as the runner does, and kill it when the guest disconnects."""
     if not Path(request["cwd"] or "/").is_dir():
         await _finish(connection, {"error": {"code": "BadCwd", "message": f"no directory {request['cwd']}"}})
         return

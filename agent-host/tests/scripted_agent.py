@@ -1,4 +1,4 @@
-"""Agents that do what their instruction says, for tests of the host."""
+"""An agent that runs its instruction, for tests of the agent host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harbor.models.agent.context import AgentContext
 
 
 class ScriptedAgent(BaseAgent):
-    """Runs its instruction as a command. Its usage is what the command writes to usage.json in the logs."""
+    """An agent that runs its instruction as a command. It reads its usage from usage.json, which the command writes to the logs."""
 
     capabilities = AgentCapabilities(resume=True, atif=True)
 

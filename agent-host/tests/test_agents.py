@@ -1,4 +1,4 @@
-"""The contract with all of Harbor's registered agents: what of their insides the host relies on."""
+"""Checks the internals of Harbor's registered agents on which the agent host relies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from multistep_host.trial import create_agent
 from multistep_host.variables import Variables
 
 ALL = AgentFactory.registered_names()
-NAMES = [name for name in ALL if name != "oracle"]  # it needs the task's files; the operator runs it without a host
+NAMES = [name for name in ALL if name != "oracle"]  # oracle needs the task's files, so the operator runs it without an agent host
 MODEL = "anthropic/claude-sonnet-4-5"
 MODELS = {"antigravity-sdk": "gemini/gemini-2.5-pro"}
 LANGGRAPH = '{"dependencies": ["."], "graphs": {"agent": "./graph.py:graph"}, "env": {}}'
@@ -38,7 +38,7 @@ def variables_of(key: str) -> Variables:
 
 
 def kwargs_of(name: str, directory: Path) -> dict[str, str]:
-    """Return the options that the agent cannot be created without. directory: for a project of the user's."""
+    """Return the options that the agent's constructor requires. directory: where the files of a user's project are created."""
     directory.mkdir(parents=True, exist_ok=True)
     for file, text in (
         ("package.json", "{}"),

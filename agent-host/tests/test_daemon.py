@@ -1,4 +1,4 @@
-"""The command and its daemon, as the operator's runner starts them: processes of their own."""
+"""Tests of the command `multistep-host` and its daemon as separate processes, as the operator's runner starts them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Host:
-    """An agent host's container: its directory, and the command in it."""
+    """Stands for an agent host's container: its directory, and calls of the command `multistep-host`."""
 
     directory: Path
     runner: Runner
@@ -42,7 +42,7 @@ class Host:
         return process
 
     async def ask(self, name: str, **request: Any) -> dict[str, Any]:
-        """Run the command to its end, and return its outcome."""
+        """Run `multistep-host NAME`, wait until it ends, and return its outcome."""
         self.outcome.unlink(missing_ok=True)
         process = await self.command(name, json.dumps(self.request(**request)))
         _, errors = await process.communicate()

@@ -1,4 +1,4 @@
-"""Harbor's environment over guest sessions."""
+"""Tests of GuestEnvironment against a fake runner."""
 
 from __future__ import annotations
 

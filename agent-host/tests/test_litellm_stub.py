@@ -1,4 +1,4 @@
-"""The stub answers as the locked litellm does, for the models that it is used with."""
+"""Checks that the stub answers as the installed litellm does, for the models with which the host uses the stub."""
 
 from __future__ import annotations
 

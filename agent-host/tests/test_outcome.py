@@ -1,4 +1,4 @@
-"""Outcomes."""
+"""Tests of outcomes: their size limit, and how they are written."""
 
 from __future__ import annotations
 

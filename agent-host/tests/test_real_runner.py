@@ -1,6 +1,6 @@
-"""Guest sessions with the real runner, which is PID 1 of a container that shares this machine's network.
+"""Tests of guest sessions with the real runner, as PID 1 of a container that shares this machine's network. They need root.
 
-MULTISTEP_RUNNER names its program; tests/harbor/test_agent_host.py sets it. They need root.
+$MULTISTEP_RUNNER is the path of the runner's binary; tests/harbor/test_agent_host.py sets it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START = 'mount -t proc proc /proc && mount -t tmpfs tmpfs /run && exec "$0" serv
 
 @dataclass
 class Container:
-    """The environment's container, with sessions as the operator has them: an exec of `runner call`."""
+    """The environment's container. Requests to its runner are sent as the operator does: by an exec of `runner call`."""
 
     name: str
     pid: int
@@ -93,7 +93,7 @@ def _pid_of_runner(holder: subprocess.Popen[bytes], name: str) -> int:
 
 @pytest.fixture
 def admitted(container: Container, tmp_path: Path) -> Iterator[GuestEnvironment]:
-    """Return the environment with an admission that may act as root."""
+    """Return the environment with an admission whose guest may act as root."""
     environment = GuestEnvironment("trial", tmp_path / "trial", workdir=None)
     admission = container.admit(root=True)
     environment.guest.admit(admission)

@@ -1,4 +1,4 @@
-"""A trial's agent: its setup and its steps."""
+"""Tests of TrialAgent: setup and steps of a trial's agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def step_request(runner: Runner, instruction: str, *, resume: bool = False, **ch
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the environment's /logs/agent, which is elsewhere on this machine."""
+    """Return the directory that stands for the environment's /logs/agent, here a temporary one."""
     directory = tmp_path / "logs"
     directory.mkdir()
     monkeypatch.setattr(EnvironmentPaths, "agent_dir", directory)
@@ -114,7 +114,7 @@ async def test_a_resumed_step_resumes_and_keeps_the_hosts_logs(make: MakeTrial, 
     (logs.parent / "trial/agent/session").touch()
     await trial.step(step_request(runner, "echo $HOW", resume=True))
     assert (logs / "host.txt").read_text() == "resume first first resume\n"
-    (logs / "session").unlink()  # as the operator does before a step that does not resume
+    (logs / "session").unlink()  # the operator deletes it before a step that does not resume
     await trial.step(step_request(runner, "echo $HOW"))
     assert not (logs.parent / "trial/agent/session").exists()
 

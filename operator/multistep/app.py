@@ -46,7 +46,7 @@ SWEEP_WORKERS = 4
 
 
 class App:
-    """The operator's components. end: exits the process at once, with an exit code."""
+    """The operator's components. end: function that exits the process immediately with an exit code."""
 
     def __init__(self, settings: Settings, *, end: Callable[[int], object] = os._exit) -> None:
         self.settings = settings
@@ -135,7 +135,7 @@ class App:
         )
 
     async def _serve(self) -> None:
-        """Start the HTTP servers. They stop last: the stack stops what was pushed last first."""
+        """Start the HTTP servers. They are pushed on the stack first, so they stop last."""
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
         stack.push_async_callback(leadership.release, self.lease)
@@ -178,7 +178,7 @@ class App:
         await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
 
     async def _count_starting_pods(self, client: Client) -> None:
-        """Count the pods that an earlier leader created and that still start. Watch events report them too, but later."""
+        """Count the pods of an earlier leader that are still starting. Watch events also report them, but later."""
         selectors = {"label_selector": self.shard.selecting(identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         try:
             found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
@@ -201,7 +201,7 @@ class App:
 
 
 def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:
-    """Return what ships results to the object store of the settings; None: they stay on the volume."""
+    """Return the uploader of results to the object store in the settings; None without one: results stay on the volume."""
     if not settings.results_store:
         return None
     return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)

@@ -1,4 +1,4 @@
-"""The operator's background tasks: each runs until the operator stops; the operator is unhealthy if one ends earlier."""
+"""The operator's background tasks. If one fails before the operator stops, the operator is unhealthy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class BackgroundTasks:
 
     @property
     def names(self) -> list[str]:
-        """The tasks' names in start order."""
+        """Return the tasks' names in start order."""
         return list(self._tasks)
 
     @property
     def failed(self) -> str | None:
-        """The first task that was cancelled or raised an exception; None if no task did."""
+        """Return the name of the first task that was cancelled or raised an exception; None if no task did."""
         return next((name for name, task in self._tasks.items() if task.done() and (task.cancelled() or task.exception())), None)
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:

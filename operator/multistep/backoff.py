@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-_MAX_DOUBLINGS = 30  # avoids an overflow; ``last`` is reached long before
+_MAX_DOUBLINGS = 30  # avoids an overflow; pauses reach ``last`` long before
 
 
 @dataclass(frozen=True)
 class Backoff:
     """Pauses that start at ``first`` seconds and double with each failure, up to ``last`` seconds.
 
-    jitter: fraction by which a pause may be longer, so that work that failed at the same time is retried at different times.
+    jitter: maximum fraction by which a pause is longer, so that work that failed together is not retried together.
     """
 
     first: float
@@ -20,6 +20,6 @@ class Backoff:
     jitter: float = 0.0
 
     def seconds(self, failures: int) -> float:
-        """Return the pause after this many failures in a row, from 1."""
+        """Return the pause after this number of failures in a row, which starts at 1."""
         pause = min(self.last, self.first * 2.0 ** min(max(failures, 1) - 1, _MAX_DOUBLINGS))
         return pause * random.uniform(1.0, 1.0 + self.jitter)

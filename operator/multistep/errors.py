@@ -1,4 +1,4 @@
-"""Every error that Multistep raises on purpose, as one tree.
+"""The tree of all errors that Multistep raises on purpose.
 
 MultistepError
 ├── InvalidTask        the task directory is not a valid task; names the field or file, the value, and what is expected
@@ -30,7 +30,7 @@ class MultistepError(Exception):
 
 
 class InvalidTask(MultistepError):
-    """The task is invalid: Harbor rejects it, too.
+    """The task is invalid; Harbor also rejects it.
 
     kind: Harbor's class of the error (ValidationError, FileNotFoundError, ValueError, TOMLDecodeError).
     field: the field or path at fault, e.g. ``steps[1].healthcheck.command``; "" for the whole file.
@@ -47,9 +47,9 @@ class InvalidSpec(MultistepError):
 
 
 class SourceError(MultistepError):
-    """A task's bundle could not be read. transient: a retry may succeed. reason: as in docs/failures.md.
+    """A task's bundle could not be read. transient: whether a retry may succeed. reason: condition reason (docs/failures.md).
 
-    retry_seconds: pause before the retry; None: an event requeues the trial.
+    retry_seconds: pause before the retry; None if an event will requeue the trial.
     """
 
     def __init__(self, message: str, *, transient: bool = False, reason: str = "", retry_seconds: float | None = 10.0) -> None:
@@ -68,9 +68,9 @@ class StreamLost(PodError):
 
 
 class ExecKilled(StreamLost):
-    """The kubelet reports that something in the container ended the exec session's process, or keeps it from starting.
+    """The kubelet reports that the exec session's process was killed or could not start, because of something in the container.
 
-    The report proves that API server, kubelet and container runtime work."""
+    So API server, kubelet and container runtime work."""
 
 
 class ContradictoryRecords(PodError):
@@ -78,7 +78,7 @@ class ContradictoryRecords(PodError):
 
 
 class RunnerError(PodError):
-    """The runner answered with an error. code: as in docs/runner-protocol.md."""
+    """The runner answered with an error. code: error code (docs/runner-protocol.md)."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ class RunnerError(PodError):
 
 
 class NoCommonProtocol(PodError):
-    """Operator and runner share no protocol version, as their releases are too far apart; the pod itself is intact."""
+    """Operator and runner share no protocol version, because their releases differ too much; the pod itself works."""
 
 
 class StoreError(MultistepError):
@@ -115,7 +115,7 @@ class Conflict(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """No answer, 429 or 5xx. retry_after: seconds from the Retry-After header, if any."""
+    """The API server did not answer, or answered with 429 or 5xx. retry_after: seconds from the Retry-After header, if any."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
         super().__init__(message, status=status, reason=reason)
@@ -127,11 +127,11 @@ class GatewayError(MultistepError):
 
 
 class StepUnknownToGateway(GatewayError):
-    """The model gateway has no request of the step: it sent none, or the ledger was lost. Its usage is unknown, not 0."""
+    """The model gateway has no request of the step: none was sent, or the ledger was lost. The step's usage is unknown, not 0."""
 
 
 class GatewayUnavailable(GatewayError):
-    """The model gateway did not answer, or with 5xx. Retry with back-off."""
+    """The model gateway did not answer, or answered with 5xx. Retry with back-off."""
 
 
 class NotLeading(MultistepError):

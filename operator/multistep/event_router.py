@@ -14,7 +14,7 @@ from multistep.reconcile.sweep_reconcile import Sweeps
 from multistep.reconcile.workqueue import WorkQueue
 
 BATCH_SECONDS: Final = 0.5
-"""Events of a sweep's trials within this time cause one reconcile of the sweep."""
+"""All events of a sweep's trials within this time cause a single reconcile of the sweep."""
 
 
 class EventRouter:
@@ -51,7 +51,7 @@ class EventRouter:
             self._sweep_queue.add_within(key, seconds)
 
     def missed(self, kind: str, key: Key) -> None:
-        """Enqueue a trial or sweep whose watch event (or whose pod's) was missed, as a resync found."""
+        """Enqueue a trial or sweep after a resync found that a watch event of it or of its pod was missed."""
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":
@@ -60,12 +60,12 @@ class EventRouter:
         return self.enqueue(key)
 
     def restored(self) -> None:
-        """Drop all in-memory state: the API server's store was restored from an older copy."""
+        """Drop all in-memory state, because the API server's store was restored from an older copy."""
         self._sweeps.book.clear()
         self._reconciler.hints.clear()
 
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
-        """Count the phase, also as a standby; enqueue the trial and its sweep if their event filters accept the event."""
+        """Count the phase (a standby does, too), and enqueue the trial and its sweep if their event filters accept the event."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
         if type == "DELETED":
             self._metrics.phases.gone(key)

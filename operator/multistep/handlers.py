@@ -59,7 +59,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Stores nothing: event handlers need no diffs, for which kopf would copy the whole object at each event."""
+    """A diff storage that stores nothing. Event handlers need no diffs, for which kopf would copy each whole object."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})
@@ -83,7 +83,7 @@ async def operate(settings: Settings) -> None:
         stop_flag=stop,
     )
     stopping = Stopping(app, stop)
-    for number in (signal.SIGINT, signal.SIGTERM):  # kopf's own handlers would stop the watches first
+    for number in (signal.SIGINT, signal.SIGTERM):  # replaces kopf's handlers, which would stop the watches first
         asyncio.get_running_loop().add_signal_handler(number, stopping.on_signal, number)
     await kopf.run_tasks(tasks, ignored=ours)
 
@@ -112,7 +112,7 @@ class Stopping:
 
 def main() -> None:
     """Run the operator's process."""
-    set_up("INFO")  # so that invalid settings are logged in this format, too
+    set_up("INFO")  # before the settings are read, so that errors in them are logged in this format
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
     uvloop.run(operate(settings))

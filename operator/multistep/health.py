@@ -19,11 +19,11 @@ Check = Callable[[], Awaitable[str]]  # returns the finding; raises CheckFailed 
 
 
 class CheckFailed(MultistepError):
-    """A check failed; the text is the reason."""
+    """Raised by a check that failed; the text is the reason."""
 
 
 class Health:
-    """The checks of /healthz (failing: the kubelet restarts the operator) and of /readyz."""
+    """The checks of /healthz and /readyz. If /healthz fails, the kubelet restarts the operator."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Health:
         return "not stalled"
 
     async def _check_api(self) -> str:
-        """Fail if the API server did not answer lately: each replica reads or renews the lease several times per lease duration."""
+        """Fail if the API server did not answer for a lease duration; each replica requests the lease more often than that."""
         silent = self._lease.seconds_since_answer
         if silent > self._lease_seconds:
             raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
-        """Fail only if watches stall for long: an unready operator serves no results, and the resync repairs missed events."""
+        """Fail only if watches stall repeatedly: resyncs repair missed events, and an unready operator serves no results."""
         await self._check_not_stalled()
         return self._resync.finding or "nothing missed"
 

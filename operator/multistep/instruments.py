@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 OTHER = "other"
-"""Label value of the series that counts every label set beyond the limit."""
+"""Label value of the series that counts all label sets beyond the limit."""
 MAX_VALUE_CHARACTERS = 128
 
 C = TypeVar("C", Counter, Histogram)
@@ -24,8 +24,8 @@ Key = tuple[str, str]
 class Description:
     """A row of the table of metrics.
 
-    name: in Prometheus; choices: labels that the settings may add; buckets: of a histogram; known: label values known at start.
-    Series of known values exist from the start, as PromQL's increase() misses the first event of a new series.
+    name: name in Prometheus; choices: labels that the settings may add; buckets: a histogram's buckets; known: label values whose
+    series exist from the start, because PromQL's increase() misses the first event of a new series.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Choice:
-    """The labels that the settings choose, and the maximum number of their value sets per metric."""
+    """The labels that the settings choose. most: maximum number of different sets of their values per metric."""
 
     labels: Sequence[str]
     most: int
@@ -50,14 +50,14 @@ class Choice:
 
 
 class Registered(Protocol):
-    """An owner of instruments: Metrics."""
+    """The part of the class Metrics that Row needs."""
 
     @property
     def instruments(self) -> dict[str, Any]: ...
 
 
 class Row(Generic[M]):
-    """A descriptor on the class Metrics; on an instance it returns the metric."""
+    """A row of the table of metrics: a descriptor of the class Metrics, which returns an instance's metric."""
 
     def __init__(self, described: Description, create: Callable[[Description, Choice, CollectorRegistry], M]) -> None:
         self.described = described
@@ -68,7 +68,7 @@ class Row(Generic[M]):
 
 
 class Bounded(Generic[C]):
-    """A metric with chosen labels and at most ``most`` different sets of their values."""
+    """A metric with labels that the settings choose. most: maximum number of different sets of their values."""
 
     def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
         self._metric: C = metric
@@ -77,7 +77,7 @@ class Bounded(Generic[C]):
         self._sets: set[tuple[str, ...]] = set()
 
     def of(self, *labels: str, **names: str) -> C:
-        """Return the series to count in. labels: values of the fixed labels; names: values of all labels that can be chosen."""
+        """Return the series with these labels. labels: values of the fixed labels; names: values of all optional labels."""
         values: tuple[str, ...] = tuple(label_value(names[each]) for each in self._chosen)
         if values not in self._sets:
             if len(self._sets) >= self._most:
@@ -90,7 +90,7 @@ class Bounded(Generic[C]):
 
 
 class Phases(Collector):
-    """Number of trials (or sweeps) in each phase, as of the last event. Only the leader reports it."""
+    """Number of trials (or sweeps) in each phase, according to the latest watch events. Only the leader reports it."""
 
     def __init__(self, described: Description) -> None:
         self._described = described

@@ -22,7 +22,7 @@ RELEASE_SECONDS: Final = 3.0
 
 
 async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
-    """Return the lease. It has a client of its own, so that other requests never delay a renewal."""
+    """Return the lease, with a separate client, so that other requests never delay a renewal."""
     client = await Client.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
     return Lease(
@@ -41,7 +41,7 @@ async def keep(lease: Lease, end: Callable[[int], object]) -> None:
     except NotLeading as error:
         logger.critical("lost the leader lease; exiting: %s", error)
         logging.shutdown()
-        end(LOST_LEASE_EXIT_CODE)  # at once: a graceful shutdown would wait for threads that unpack
+        end(LOST_LEASE_EXIT_CODE)  # immediately: a graceful shutdown would wait for threads that unpack downloads
 
 
 async def release(lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""The operator's log: one JSON object a line for machines, or a line for a person at a terminal (docs/operations.md, Log).
+"""The operator's log: one JSON object per line, or lines of text on a terminal (docs/operations.md, Log).
 
 The fields of a line (trial, step, attempt, reconcile id) come from the context, so callers need not pass them. Messages may
 contain agents' text, so control characters are escaped and long messages are cut.
@@ -21,7 +21,7 @@ MAX_TEXT_CHARACTERS: Final = 16 * 1024
 
 Form = Literal["auto", "json", "text"]
 
-# In output order.
+# The fields, in the order of the output.
 _ABOUT: Final = ("namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 
@@ -47,7 +47,7 @@ def about(**fields: Any) -> Iterator[None]:
 
 
 def also_about(**fields: Any) -> None:
-    """Add fields to all log lines from here to the end of the innermost ``about``."""
+    """Add fields to all following log lines inside the innermost ``about`` context."""
     _about.set({**_about.get(), **fields})
 
 
@@ -86,7 +86,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``TIME LEVEL LOGGER: MESSAGE (trial=NAMESPACE/NAME ...)``; a trace follows on lines of its own."""
+    """``TIME LEVEL LOGGER: MESSAGE (trial=NAMESPACE/NAME ...)``; a traceback follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)

@@ -1,4 +1,4 @@
-"""The operator's metrics for Prometheus, as a table: docs/metrics.md is generated from it.
+"""The operator's metrics for Prometheus, as a table, from which docs/metrics.md is generated.
 
 No label holds the name of a task, step or trial, so a pod that reads the metrics learns nothing about a single trial.
 Names of namespaces and agents are labels if the setting metrics_labels chooses them, with a bounded number of different values.
@@ -32,7 +32,7 @@ _MILLISECONDS: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400)
 _HOURS: Final = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400, 28800, 86400)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # an unused second series for each counter
+disable_created_metrics()  # type: ignore[no-untyped-call]  # removes the series *_created, which nobody uses
 
 
 class Metrics:

@@ -1,4 +1,4 @@
-"""Traces of trials, exported by OTLP/HTTP if configured, after the trial has finished; no trial waits for the export.
+"""Traces of trials, exported by OTLP/HTTP (if configured) after the trial has finished. No trial waits for the export.
 
 Delivery is at least once: a failed export is retried, and after a restart the operator exports recently finished trials again. The
 spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (any 4xx but 408
@@ -71,7 +71,7 @@ class Traces:
 
 
 class Receiver:
-    """An OTLP/HTTP receiver. endpoint: empty if OpenTelemetry's variables name it. status: of the last response; None: no response.
+    """An OTLP/HTTP receiver. endpoint: "" to use OpenTelemetry's variables. status: HTTP status of the last response, or None.
 
     Raises ImportError if the extra `otel` is not installed.
     """
@@ -101,7 +101,7 @@ class Receiver:
 
 
 def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
-    """Return the receiver of the setting, else of OpenTelemetry's variables; None: no traces. UsageError: the extra is missing."""
+    """Return the receiver in the setting or in OpenTelemetry's variables; None without one. UsageError: the extra is missing."""
     if not endpoint and not any(environment.get(each) for each in _VARIABLES):
         return None
     try:

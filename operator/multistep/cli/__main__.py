@@ -1,4 +1,4 @@
-"""``python -m multistep.cli`` is the command line, too."""
+"""``python -m multistep.cli`` runs the command `multistep`."""
 
 from multistep.cli.main import main
 

@@ -48,7 +48,7 @@ class Cluster(Protocol):
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
-    """Connect to the cluster of the options and the kubeconfig. Raises Unavailable."""
+    """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable."""
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:
@@ -60,9 +60,10 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 
 
 async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
-    """Send objects as a dry run, one of each kind: the server checks namespace, rights, schema and quota, and creates nothing.
+    """Send a dry run of one object of each kind: the server checks namespace, rights, schema and quota, and creates nothing.
 
-    main: is created; others: are applied. Raises UsageError if the namespace does not exist, ClusterError.
+    main: object that is later created; others: objects that are later applied. Raises UsageError if the namespace does not
+    exist, ClusterError.
     """
     namespace = main["metadata"]["namespace"]
     try:
@@ -103,7 +104,7 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
 
 
 def _check_installed(error: NotFound, kind: str) -> None:
-    if error.reason != "NotFound":  # a plain 404: the API server does not serve the kind
+    if error.reason != "NotFound":  # a 404 without this reason: the API server does not serve the kind
         raise UsageError(f"the cluster has no CRD for {kind}: install Multistep in it (README, Install)") from error
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multistep.kube.client import Client
     from multistep.kube.resources import Resource
 
-_SECONDS = 2.0  # completion must be fast: it runs at a key press
+_SECONDS = 2.0  # timeout: completion runs at a key press, so it must be fast
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
 _MOST = 500
 VARIABLE = "_MULTISTEP_COMPLETE"
@@ -40,16 +40,16 @@ def completion(shell: str) -> None:
     from multistep.cli.main import cli
 
     found = get_completion_class(shell)
-    assert found is not None  # the shells above are click's
+    assert found is not None  # click supports all three shells
     script = found(cli, {}, "multistep", VARIABLE)
     with suppress(RuntimeError):  # click requires a recent bash on this machine; print the script anyway
         click.echo(script.source())
 
 
 def kubectl_complete() -> None:
-    """Run `kubectl_complete-multistep`: kubectl calls it with the words so far, the last one incomplete.
+    """Run `kubectl_complete-multistep`, which kubectl calls with the words typed so far; the last one is incomplete.
 
-    Output in kubectl's format: a word per line, a tab and its description; then ``:4``: no file names.
+    Print kubectl's format: per line a word, a tab and a description; then ``:4``, which disables completion of file names.
     """
     from multistep.cli.main import cli
 
@@ -61,7 +61,7 @@ def kubectl_complete() -> None:
 
 
 class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
-    """click's completion without a shell's protocol."""
+    """Computes completions by click's bash class, without printing them in bash's format."""
 
 
 def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -111,7 +111,7 @@ def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionIt
 
 
 def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
-    """Return the cluster's answer; nothing after the timeout or any error, as an error would garble the command line."""
+    """Return the cluster's answer, or an empty list after the timeout or any error: a message would garble the command line."""
 
     async def within() -> list[CompletionItem]:
         from multistep.kube.client import Client

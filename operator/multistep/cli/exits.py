@@ -11,10 +11,10 @@ class Exit(IntEnum):
     """How a command ended. A command that only shows an unfinished trial or sweep exits with OK."""
 
     OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
-    FAULT = 1  # the trial is Complete with either of them; or the sweep is Complete, but trials are excluded
-    BAD_INPUT = 2  # usage, task, image or manifest
+    FAULT = 1  # the trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded
+    BAD_INPUT = 2  # invalid usage, task, image or manifest
     FAILED = 3  # the trial or sweep is Failed: it could not be run, or not completely
-    UNREACHABLE = 4  # no cluster, or no results from it
+    UNREACHABLE = 4  # the cluster or its results cannot be reached
     INTERRUPTED = 130  # Ctrl-C
 
 

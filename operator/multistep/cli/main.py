@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
 }
-MODULES: Final = {  # the module below multistep.cli with the command of this name
+MODULES: Final = {  # by command: its module, relative to multistep.cli
     "init": "task.init",
     "check": "task.check",
     "build": "task.build",
@@ -104,5 +104,5 @@ def main() -> None:
 
 
 def program_name(path: str) -> str:
-    """Return the program's name for messages: kubectl runs its plugin by the file's name."""
+    """Return the program's name for messages. kubectl runs the plugin as a file named kubectl-multistep."""
     return "kubectl multistep" if Path(path).name.startswith("kubectl-") else "multistep"

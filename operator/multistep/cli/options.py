@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """The cluster of a command. None: the kubeconfig's value."""
+    """The cluster and namespace of a command. None: the value in the kubeconfig."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -25,7 +25,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options of Harbor's agents. keys: values of --key-from-secret; kwargs: of --agent-kwarg."""
+    """The options of Harbor's agents. keys: values of --key-from-secret; kwargs: values of --agent-kwarg."""
 
     model: str | None = None
     version: str | None = None
@@ -62,7 +62,7 @@ def trial_argument(function: F) -> F:
 
 
 def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of trials; imports the client only for a completion."""
+    """Complete names of trials; the Kubernetes client is imported only then."""
     from multistep.cli.completion import trials
 
     return trials(ctx, parameter, incomplete)
@@ -157,7 +157,7 @@ def image_options(function: F) -> F:
 
 
 def agent_env_option(function: F) -> F:
-    """Add --agent-env: variables of the agent's environment."""
+    """Add --agent-env: environment variables of the agent."""
     return click.option(
         "--agent-env",
         multiple=True,

@@ -20,8 +20,8 @@ from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, outcome
 from multistep.engine.suspensions import SUSPENDED
 
-PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # those whose output `multistep logs` shows
-_PIPED_WIDTH = 250  # columns of a pipe, so that lines are not folded
+PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
+_PIPED_WIDTH = 250  # columns without a terminal: wide, so that lines are not folded
 _STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
 
 
@@ -31,7 +31,7 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Return the text without control characters but line breaks; lines after the first are indented."""
+    """Return the text without control characters except line breaks; lines after the first are indented."""
     return "\n  ".join(clean(line) for line in text.rstrip().split("\n"))
 
 
@@ -165,7 +165,7 @@ def working(text: str) -> Iterator[None]:
 
 
 class Following:
-    """Progress on stderr: the live result of view on a terminal, else lines."""
+    """Progress on stderr: on a terminal a live display of ``view()``, else lines."""
 
     def __init__(self, view: Callable[[], RenderableType]) -> None:
         console = _console(sys.stderr)
@@ -201,10 +201,10 @@ class Progress(Following):
     def __init__(self, name: str) -> None:
         self._name = name
         self._status: TrialStatus | None = None
-        super().__init__(self._view)  # which is asked at once
+        super().__init__(self._view)  # must be last: it calls _view at once
 
     def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
-        """The trial is now so; lines: what is new."""
+        """Update the display. status: the trial's current status; lines: text that is new, printed without a terminal."""
         self._status = status
         for line in lines:
             self.line(line)

@@ -15,13 +15,13 @@ _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 @dataclass(frozen=True)
 class Values:
-    """Values from the command line, for Secrets that a trial or sweep owns. variables: for templates; agent: its environment."""
+    """Values from the command line, stored in Secrets of the trial or sweep. variables: --var; agent: --agent-env."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     agent: Mapping[str, str] = field(default_factory=dict)
 
     def secrets(self, owner: str, namespace: str | None) -> list[Manifest]:
-        """Return the Secrets, without empty ones."""
+        """Return the Secrets with these values; none for an option that was not given."""
         parts = ((_variables_name(owner), self.variables), (_agent_env_name(owner), self.agent))
         return [secret_of(name, values, namespace) for name, values in parts if values]
 
@@ -48,7 +48,7 @@ def given_values(variables: Sequence[str], agent_env: Sequence[str]) -> Values:
 
 
 def _values(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Parse ``NAME=VALUE``, or ``NAME`` for its value in this process's environment."""
+    """Parse ``NAME=VALUE``, or ``NAME``, whose value is that of this process's environment variable."""
     values: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")

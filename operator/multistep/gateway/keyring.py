@@ -22,7 +22,7 @@ class Keyring:
         self._read_at = clock()
 
     def secrets(self) -> Mapping[str, bytes]:
-        """Return the secrets by key id, read at most 10 seconds ago. The directory is small and in memory (tmpfs), so reading does not block."""
+        """Return the secrets by key id, read at most 10 seconds ago. The directory is in memory (tmpfs), so reading is fast."""
         if self._clock() - self._read_at > _REREAD_SECONDS:
             self._secrets = read_signing_keys(self._directory)
             self._read_at = self._clock()

@@ -32,7 +32,7 @@ class Finish(Protocol):
 
 
 class Relay:
-    """Forwards one answer. key: the provider's key, which must not reach the agent; strips_usage: whether to hide the usage event."""
+    """Forwards one answer. key: the provider's key, which must not reach the agent; strips_usage: hide the usage event."""
 
     def __init__(
         self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, strips_usage: bool, finish: Finish

@@ -41,7 +41,7 @@ class ModelUsage(_Model):
 
 
 class StepUsage(ModelUsage):
-    """Usage of a step and role. held_seconds: time that its requests waited; refusals: how many the provider sent, by HTTP status."""
+    """Usage of a step and role. held_seconds: time that its requests waited; refusals: the provider's refusals by HTTP status."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}

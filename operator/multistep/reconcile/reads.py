@@ -1,6 +1,7 @@
 """Reads of tasks: in the background, a few at once, fair between namespaces, the same task only once.
 
-A reconcile waits a moment for a quick read. A longer one runs on without a worker, and wakes the trial when it ends.
+A reconcile waits a moment for a quick read. A longer read continues after the reconcile, which frees its worker, and requeues the
+trial when it ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reports of sweeps: statistics with confidence intervals, as a page, table or files. The operator does not use it."""
+"""Reports of sweeps: statistics with confidence intervals, as an HTML page, a table or files. Only the CLI uses this package."""

@@ -21,7 +21,7 @@ _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
 def document(about: About, summary: Summary) -> dict[str, Any]:
-    """Return the whole report."""
+    """Return the whole report as a JSON document."""
     return {
         "sweep": about.sweep,
         "namespace": about.namespace,
@@ -50,13 +50,13 @@ def json_text(content: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Row) -> dict[str, Any]:
-    """Return the row as a dict: ten times as fast as asdict, as there may be a million steps."""
+    """Return the row as a dict. Ten times as fast as asdict, which matters because there may be a million steps."""
     steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
     return {**{name: getattr(row, name) for name in _COLUMNS}, "steps": steps}
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Return the rows as CSV: steps as JSON in one column, unknown values empty, no cell a formula of a spreadsheet."""
+    """Return the rows as CSV: steps as JSON in one column, unknown values empty, and formulas of spreadsheets made inert."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, lineterminator="\r\n")  # RFC 4180
     writer.writeheader()

@@ -15,7 +15,7 @@ _SHADES = 5
 
 
 def page(about: About, summary: Summary) -> str:
-    """Return the HTML file."""
+    """Return the report as the text of an HTML file."""
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
         autoescape=True,
@@ -58,7 +58,7 @@ class _Scale:
 
 
 class _Heat:
-    """A row of the heat map. shade: 0 to 4, by the share of trials that passed the step."""
+    """A row of the heat map. cells: each step with its shade, 0 to 4, by the share of trials that passed the step."""
 
     def __init__(self, task: TaskSteps) -> None:
         self.task = task

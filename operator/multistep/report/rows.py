@@ -33,7 +33,7 @@ class StepRow:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A trial. counts: the reward that the mean includes; None: the trial is excluded or has not finished. failure_class, reason:
-    of its failure; program: name of the agent's program, e.g. oracle.
+    class and reason of its failure, or ""; program: spec.agent.name, e.g. oracle.
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
     content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
@@ -73,7 +73,7 @@ class Row:
 
 
 def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
-    """Return the row of a MultiStepTrial. scoring: the sweep's. InvalidSpec: its status cannot be parsed."""
+    """Return the row of a MultiStepTrial. scoring: the sweep's scoring. Raises InvalidSpec if the status is invalid."""
     status, metadata = parse_status(trial), trial["metadata"]
     annotations = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
@@ -113,7 +113,7 @@ def in_order(found: Row) -> tuple[str, str, int, str]:
 
 
 def _reason(status: TrialStatus, reward: float | None) -> str:
-    """Return the reason of a trial's failure. AgentError: an earlier step's, for which the sweep excludes the trial."""
+    """Return the reason of a trial's failure. AgentError: the agent failed in an earlier step, so the sweep excludes the trial."""
     if status.failure:
         return status.failure.reason
     return "NoReward" if reward is None else "RewardTooLarge" if is_too_large(reward) else "AgentError"
@@ -137,5 +137,5 @@ def _between(start: datetime | None, end: datetime | None) -> float | None:
 
 
 def _whole(text: str | None) -> int:
-    """Return the number in an annotation, which is untrusted; 1 if it is none."""
+    """Return the number in an annotation, which is untrusted; 1 if it is not a small number."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1

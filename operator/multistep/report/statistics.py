@@ -36,9 +36,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second, over shared tasks. p: probability of a difference at least as large by chance; None: one task.
+    """First minus second, over shared tasks. p: probability of a difference at least as large by chance; None with one task.
 
-    An estimate whose tasks all differ by the same has no interval.
+    If all tasks differ by the same amount, the estimate has no confidence interval.
     """
 
     estimate: Estimate
@@ -56,7 +56,7 @@ def is_rare(p: float | None) -> bool:
 
 
 def mean_reward(rewards: Mapping[str, Sequence[float]]) -> Estimate | None:
-    """Return the mean of the tasks' mean rewards. rewards: of the scored trials, by task. None: no trial is scored."""
+    """Return the mean of the tasks' mean rewards. rewards: rewards of the scored trials by task. None if no trial is scored."""
     means = {task: fmean(found) for task, found in rewards.items() if found}
     return _or_exact(_estimate(means, sum(map(len, rewards.values()))))
 
@@ -64,7 +64,8 @@ def mean_reward(rewards: Mapping[str, Sequence[float]]) -> Estimate | None:
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
     """Return the unbiased probability that at least one of k trials of a task passes, over tasks with at least k trials.
 
-    None: no task has k trials. Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
+    passed: by task, whether each trial passed. None if no task has k trials.
+    Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
     """
     enough = {task: found for task, found in passed.items() if len(found) >= k}
     chances = {task: 1 - comb(len(found) - sum(found), k) / comb(len(found), k) for task, found in enough.items()}
@@ -72,7 +73,10 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
 
 
 def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
-    """How much the first is better, paired by task: what is hard for both then cancels out. None: they share no task."""
+    """Return the mean difference of the first minus the second, paired by task, so that the tasks' difficulty cancels out.
+
+    first, second: rewards by task. None if they share no task.
+    """
     shared = [task for task, found in first.items() if found and second.get(task)]
     deltas = {task: fmean(first[task]) - fmean(second[task]) for task in shared}
     estimate = _estimate(deltas, sum(len(first[task]) + len(second[task]) for task in shared))
@@ -82,7 +86,7 @@ def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequen
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Return the p-values, adjusted so that the family-wise error rate is that of a single test.
+    """Return p-values adjusted for multiple comparisons: the family-wise error rate stays that of a single test.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
     """

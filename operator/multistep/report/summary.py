@@ -19,7 +19,7 @@ PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
 @dataclass(frozen=True)
 class About:
-    """The sweep of a report. read: when the trials were read; planned: number of trials in the sweep; phase: of the sweep.
+    """The sweep of a report. read: when the trials were read; planned: number of trials in the sweep; phase: the sweep's phase.
 
     For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
@@ -34,12 +34,13 @@ class About:
 
 @dataclass(frozen=True)
 class Standing:
-    """An agent. passes: pass@k by k.
+    """One agent's line of the leaderboard. passes: pass@k by k.
 
-    trials: all; active: active trials; counted: scored trials; excluded: excluded trials by failure class.
-    scored_failures: trials scored although a failure ended them, by class; tasks: number of its tasks;
-    mean_if_excluded_zero: the mean if every excluded trial had scored 0. cost_usd: cost of all its trials, None if that of a trial
-    with model requests is unknown; cost_per_pass: that cost divided by the number of trials that passed.
+    trials, active, counted: numbers of all, active and scored trials; excluded: number of excluded trials by failure class;
+    scored_failures: number of trials scored although a failure ended them, by failure class; tasks: number of the agent's tasks;
+    mean_if_excluded_zero: what the mean would be if every excluded trial had scored 0.
+    cost_usd: US dollars of all trials, None if the cost of one with model requests is unknown; cost_per_pass: cost_usd divided by
+    the number of trials that passed.
     """
 
     agent: str
@@ -58,7 +59,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two agents. p: p-value of the difference, adjusted for the number of pairs (Holm)."""
+    """The comparison of two agents. p: p-value of the difference, adjusted for the number of pairs (Holm)."""
 
     first: str
     second: str
@@ -75,7 +76,7 @@ class Pair:
 class StepCell:
     """A step of a task: how many of the scored trials reached it and passed it.
 
-    reward, seconds: means over the trials that have one.
+    reward, seconds: means over the trials that have a value.
     """
 
     step: str
@@ -88,7 +89,7 @@ class StepCell:
 
 @dataclass(frozen=True)
 class TaskSteps:
-    """A task with one agent. counted: number of scored trials."""
+    """The steps of one task with one agent. counted: number of scored trials."""
 
     task: str
     agent: str
@@ -99,7 +100,7 @@ class TaskSteps:
 
 @dataclass(frozen=True)
 class Durations:
-    """Durations of an agent's trials, in seconds. what: trial, or a phase of a step."""
+    """Durations of an agent's trials, in seconds. what: "trial", or the name of a phase of a step."""
 
     agent: str
     what: str
@@ -111,7 +112,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class FailedTrials:
-    """Trials that failed for one reason. failure_class: the failure class."""
+    """Trials that failed for the same reason."""
 
     failure_class: str
     reason: str
@@ -120,8 +121,8 @@ class FailedTrials:
 
 @dataclass(frozen=True)
 class Summary:
-    """The whole report. pairs: agents that share tasks; warnings: limits of the means' validity;
-    broken: tasks that fail for the oracle, too; rows: sorted."""
+    """The whole report. pairs: comparisons of agents that share tasks; warnings: why means may be invalid;
+    broken: tasks that fail even with the agent oracle; rows: all trials, sorted."""
 
     standings: Sequence[Standing]
     pairs: Sequence[Pair]
@@ -155,19 +156,19 @@ def summarize(found: Iterable[Row]) -> Summary:
 
 
 def pairs(agents: Mapping[str, Sequence[Row]]) -> list[Pair]:
-    """Return all pairs of agents, compared."""
+    """Compare each agent with each other one."""
     return judged((first, second, compare(agents[first], agents[second])) for first, second in combinations(agents, 2))
 
 
 def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[Pair]:
-    """Return pairs with p-values adjusted for each other. Pairs without a shared task are left out."""
+    """Return the pairs with p-values adjusted for their number, without the pairs that share no task."""
     found = [(first, second, each) for first, second, each in compared if each is not None]
     raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
     return [Pair(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
 
 
 def compare(first: Iterable[Row], second: Iterable[Row]) -> Difference | None:
-    """Return the difference of the first minus the second by task; None: no task has scored trials in both."""
+    """Return the mean difference of the first minus the second by task; None if no task has scored trials in both."""
     return difference(_by_task(first, _counts), _by_task(second, _counts))
 
 

@@ -1,4 +1,4 @@
-"""Warnings about the validity of means: uneven exclusions, and tasks that fail for the oracle, too.
+"""Warnings about the validity of means: uneven exclusions, and tasks that fail even with the agent oracle.
 
 docs/statistics.md has the criteria.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from multistep.report.rows import Row
 
-UNEVEN = 0.05  # difference of the shares of excluded trials above which means are not comparable
+UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more
 _ORACLE = "oracle"
 _BROKEN = ("Verifier", "Task")
 _EPSILON = 1e-9
@@ -31,7 +31,7 @@ class Broken:
 
 
 def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
-    """Return the tasks that failed for the oracle by a failure of class Verifier or Task."""
+    """Return the tasks that failed with the agent oracle, with a failure of class Verifier or Task."""
     found: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN:
@@ -52,7 +52,7 @@ def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
 
 
 def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """Return what a reader of the agents' means must know."""
+    """Yield all warnings about the agents' means."""
     if (uneven := uneven_exclusions(agents)) is not None:
         yield uneven
     yield from map(str, broken_tasks(row for rows in agents.values() for row in rows))

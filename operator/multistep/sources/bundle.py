@@ -40,7 +40,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, directory or symbolic link. data: of a file, in memory or in a mapped file; target: of a link, unchanged."""
+    """A file, directory or symbolic link. data: a file's bytes, in memory or memory-mapped; target: a link's target, unresolved."""
 
     kind: Literal["file", "dir", "link"]
     mode: int = 0o755
@@ -71,7 +71,7 @@ class Bundle:
 
     @classmethod
     def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-        """Read a bundle from an uncompressed tar with a checked digest. view: its mapped bytes; files are slices of it."""
+        """Read a bundle from an uncompressed tar with a checked digest. view: the tar's mapped bytes; files are slices of them."""
         plain.seek(0)
         return cls(digest, _complete(dict(read_members(plain, limits, view))))
 
@@ -83,7 +83,7 @@ class Bundle:
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
-        """Return a bundle of entries, without a file."""
+        """Return a bundle with these entries, which was never packed."""
         whole = _complete(entries)
         sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
         for chunk in tar_chunks(sorted(whole.items())):
@@ -189,7 +189,7 @@ def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMIT
 def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
     """Yield the entries of a tar.gz or tar; only one is in memory. Raises SourceError if it is malformed or too large.
 
-    view: the bytes of an uncompressed tar; files are slices of it.
+    view: the bytes of an uncompressed tar; with it, files are slices of these bytes instead of copies.
     """
     seen: set[str] = set()
     start = stream.read(_BLOCK)

@@ -18,7 +18,7 @@ from multistep.sources.fetch.request import Fetched
 
 @dataclass(frozen=True)
 class Kept:
-    """A file of the cache. digest: of its bytes, according to its name."""
+    """A file of the cache. digest: the digest of its bytes according to its name; not verified."""
 
     path: Path
     size: int
@@ -30,13 +30,13 @@ class Kept:
 
 
 class Cache:
-    """At most `most` bytes, but always including the newest file. Used by one process at a time."""
+    """The cache. most: maximum bytes of all files; the newest file stays even if larger. Only one process may use it."""
 
     def __init__(self, directory: Path, most: int) -> None:
         self.directory = directory
         self.incoming = directory / INCOMING
         self._most = most
-        self._kept: OrderedDict[str, Kept] = OrderedDict()  # by key, the least recently used first
+        self._kept: OrderedDict[str, Kept] = OrderedDict()  # by cache key, the least recently used first
 
     def open(self) -> None:
         """List the existing files and delete incomplete ones. Raises OSError."""
@@ -69,7 +69,7 @@ class Cache:
         if key in self._kept:
             self._kept.move_to_end(key)
             with suppress(OSError):
-                os.utime(self._kept[key].path)  # so that the order survives a restart
+                os.utime(self._kept[key].path)  # the mtimes restore the LRU order after a restart
         return self._kept.get(key)
 
     def discard(self, kept: Kept) -> None:
@@ -79,7 +79,7 @@ class Cache:
             self.drop(key)
 
     def drop(self, key: str) -> None:
-        """Delete the file of a key that cannot be used."""
+        """Delete the file of a key."""
         if (kept := self._kept.pop(key, None)) is not None:
             kept.path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Runs the child process that fetches a task: with a timeout, the order on stdin, and without the operator's environment."""
+"""Runs the child process that fetches a task: with a timeout, the request on stdin, and few environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.sources.fetch.request import Fetched, Order, Request, Rules, pars
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
 _PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_ANSWER_BYTES = 4 << 20  # names and digests of many tasks
+_ANSWER_BYTES = 4 << 20  # maximum answer: names and digests of many tasks
 _LONGER_SECONDS = 5.0
 
 

@@ -12,7 +12,7 @@ from multistep.errors import NotFound, SourceError
 from multistep.sources.bundle import DEFAULT_LIMITS, Limits, digest_of
 from multistep.sources.reasons import TOO_LARGE
 
-PART_BYTES = 700 * 1024  # 933 KiB in base64; an object may have about 1 MiB
+PART_BYTES = 700 * 1024  # 933 KiB in base64; Kubernetes limits an object to about 1 MiB
 DIGEST_ANNOTATION = "multistep.dev/bundle-digest"
 _KEY = "part"
 _NAME_LENGTH = 200
@@ -42,9 +42,9 @@ def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits =
 
 
 async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Write the parts to a file, in the ConfigMaps' encoding: name and base64, one part per line. Only one part is in memory.
+    """Write the parts to a file, one per line: ConfigMap name and base64 text. Only one part is in memory at a time.
 
-    get: reads a ConfigMap. A missing part may still be created, so the error is transient.
+    get: reads a ConfigMap by name. If a ConfigMap is missing, the SourceError is transient, as it may still be created.
     """
     left = limits.compressed // 3 * 4 + 4 * len(names)
     with path.open("w", encoding="ascii", errors="replace") as file:

@@ -20,7 +20,7 @@ class IgnoreRules:
         self._specs: dict[str, GitIgnoreSpec] = {}
 
     def excludes(self, path: str) -> bool:
-        """Return whether the path is excluded, by its own name or by that of its link target."""
+        """Return whether the path is excluded, by its own name or by the name of its link target."""
         if self._matches(path):
             return True
         real = links.resolve(self._bundle, path)
@@ -46,7 +46,7 @@ class IgnoreRules:
     def _is_directory(self, path: str) -> bool:
         try:
             return links.is_directory(self._bundle, path)
-        except InvalidTask:  # a link out of the task is harmless if it is excluded
+        except InvalidTask:  # a link out of the task, which a rule may still exclude
             return False
 
     def _spec(self, directory: str) -> GitIgnoreSpec:
@@ -63,7 +63,7 @@ class IgnoreRules:
 
 
 def _scope_depth(parts: list[str]) -> int:
-    """Return the depth of the directory where rules start to apply; 0: they do not apply to the path."""
+    """Return the depth of the directory below which rules apply; 0 if no rules apply to the path."""
     if parts[0] in _SCOPES:
         return 1
     return 3 if parts[0] == "steps" and len(parts) > 2 and parts[2] in _SCOPES else 0

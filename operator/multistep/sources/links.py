@@ -9,13 +9,13 @@ from multistep.sources.bundle import Bundle, Entry
 
 _MAX_HOPS = 40  # as Linux
 _MAX_CHARACTERS = 4096  # of a path, as Linux
-_MAX_VISITS = 200_000  # links can make the walk of a small tree exponential
+_MAX_VISITS = 200_000  # with links, the walk of a small tree can take exponential time
 
 
 def resolve(bundle: Bundle, path: str) -> str:
-    """Return the path with links resolved; it may not exist.
+    """Return the path with links resolved; nothing needs to exist there.
 
-    Raises InvalidTask if a link leads out of the task or is cyclic, and if a path is too long.
+    Raises InvalidTask if a link leads out of the task or is cyclic, or if a path is too long.
     """
     real = ""
     ahead = path.split("/")[::-1]

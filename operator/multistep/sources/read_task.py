@@ -1,4 +1,4 @@
-"""A task in the operator: config and layout in memory, the tar streams of its uploads in an unlinked file."""
+"""A task that the operator has read: config and layout are in memory, the tar streams of its uploads in an unlinked file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from multistep.sources.reader.order import Answer, ContentKey, Form, Order, Span
 from multistep.sources.task import text_file
 
 _CHUNK = 1 << 20
-_SMALL_BYTES = 64 << 10  # contents up to this are kept in memory: a descriptor costs more
-READING = "reading"  # directory below the cache's
+_SMALL_BYTES = 64 << 10  # contents up to this size stay in memory: cheaper than an open file
+READING = "reading"  # directory for temporary files, in the cache directory
 
 Read = Callable[[Order], Awaitable[Answer]]
 SERVER = ForkServer()
@@ -33,7 +33,7 @@ SERVER = ForkServer()
 
 @dataclass(frozen=True, eq=False)
 class ReadTask:
-    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes it takes."""
+    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that it occupies."""
 
     config: TaskConfig
     layout: TaskLayout
@@ -71,7 +71,7 @@ class ReadTask:
             yield chunk
 
     def _cached(self, at: int, size: int) -> bytes:
-        """Return the bytes in the page cache, without waiting for the disk."""
+        """Return those of the bytes that are in the page cache, without waiting for the disk."""
         buffer = bytearray(size)
         try:
             return bytes(buffer[: os.preadv(self.file, [buffer], at, os.RWF_NOWAIT)])
@@ -80,7 +80,7 @@ class ReadTask:
 
 
 class TaskReader:
-    """Reads tasks in child processes. directory: for temporary files."""
+    """Reads tasks in child processes. directory: the cache directory, for temporary files."""
 
     def __init__(self, directory: Path, read: Read = SERVER.read) -> None:
         self._directory = directory / READING

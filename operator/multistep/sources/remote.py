@@ -23,7 +23,7 @@ GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 
 
 class Fetching(Protocol):
-    """The concurrency limit on fetches: reconcile.fetches."""
+    """Limits concurrent fetches; implemented in reconcile.fetches."""
 
     @property
     def cache(self) -> Cache: ...
@@ -36,7 +36,7 @@ class Fetching(Protocol):
 
 
 class Remote:
-    """Loads bundles of remote tasks. kinds: the sources that the operator's settings allow."""
+    """Loads bundles of remote tasks. kinds: kinds of sources that the operator's settings allow."""
 
     def __init__(self, fetching: Fetching, get_secret: GetSecret, kinds: Sequence[str]) -> None:
         self._fetching = fetching
@@ -44,7 +44,7 @@ class Remote:
         self._kinds = kinds
 
     async def load(self, trial: MultiStepTrial) -> tuple[Kept, TaskSourceStatus]:
-        """Return the bundle's file and the resolved source, pinned at the trial's start. Raises SourceError."""
+        """Return the bundle's file and the resolved source, which is pinned when the trial starts. Raises SourceError."""
         pinned = trial.status.task_source
         revision = pinned.revision if pinned else ""
         request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
@@ -56,7 +56,7 @@ class Remote:
         return self._checked(found, fetched.revision, pinned)
 
     async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
-        """Return the resolved revision of spec.tasksFrom, pinned at the sweep's start, and its tasks' names. Raises SourceError."""
+        """Return the revision of spec.tasksFrom (pinned when the sweep starts) and the names of its tasks. Raises SourceError."""
         place, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
         assert place is not None
         source = TaskSource(oci=place.oci, git=place.git, url=place.url)

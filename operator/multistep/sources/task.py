@@ -18,8 +18,8 @@ from multistep.sources.ignore import IgnoreRules
 
 CONFIG_FILE = "task.toml"
 COMPOSE_FILE = "docker-compose.yaml"
-_UPLOAD_MTIME = 946_684_800  # 2000-01-01: some tools (zip) cannot take times before 1980
-_MOST_UNKNOWN = 20  # they are listed in one Event
+_UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
+_MOST_UNKNOWN = 20  # unknown keys that are reported, all in one Event
 _FILTERED = ("tests", "solution")  # Harbor 0.25: .harborignore does not apply to workdir/ and environment/
 
 
@@ -59,10 +59,10 @@ def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """Load the task of a bundle. Raises InvalidTask if Harbor 0.25 rejects it, too.
+    """Load the task of a bundle. Raises InvalidTask for tasks that Harbor 0.25 also rejects.
 
-    verification: steps are verified and need tests. oracle: the oracle agent loads the task again, with all
-    checks. With neither, files may be missing; a step that needs one fails.
+    verification: whether steps are verified, so that tests must exist. oracle: whether the agent is oracle, for
+    which Harbor makes all checks, too. With neither, files may be missing; a step that needs a missing file fails.
     """
     table = config_table(bundle)
     config = task_from_dict(table)

@@ -23,15 +23,15 @@ from multistep.sources.remote import Remote
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # namespace, name -> object; raises NotFound
 
-KEPT = 512  # maximum number of plans and of tasks in memory; evicted ones are loaded again
-KEPT_BYTES = 32 << 20  # memory of the tasks' configs and instructions; the plans have a limit of the same size
+KEPT = 512  # maximum number of plans in memory, and of tasks; evicted ones are loaded again when needed
+KEPT_BYTES = 32 << 20  # memory for the tasks' configs and instructions; another limit of this size is for the plans
 KEPT_DISK_BYTES = 512 << 20  # disk space of the tasks' uploads
 
 TaskKey = tuple[str, ...]
 
 
 class Reading(Protocol):
-    """The concurrency limit on reads: reconcile.reads."""
+    """Limits concurrent reads of tasks; implemented in reconcile.reads."""
 
     async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
         """Return the task when `read` has finished; until then raise SourceError (transient). Errors of `read` are raised."""
@@ -39,7 +39,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A trial's task with its plan. env: the spec's variables, with values; source: the resolved spec.task."""
+    """A trial's task with its plan. env: the spec's variables with their values; source: the resolved source of a remote task."""
 
     task: ReadTask
     plan: TrialPlan
@@ -48,14 +48,14 @@ class Loaded:
 
     @property
     def memory(self) -> int:
-        """About how many bytes it takes, with the copies of the trial's own texts: extra instructions and variables."""
+        """Approximate bytes in memory: the task, the plan's copies of instructions, and the variables' values."""
         env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier, self.env.credentials)
         values = sum(len(value) for each in env for value in each.values())
         return self.task.memory + values + sum(len(step.instruction or "") for step in self.plan.steps)
 
 
 class TrialLoader:
-    """Loads tasks and variables of trials, with an LRU cache. remote: for tasks from outside the cluster."""
+    """Loads tasks and variables of trials, with an LRU cache. remote: loader of tasks from outside the cluster."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class TrialLoader:
         self._get_secret = get_secret
         self._policies_enforced = policies_enforced
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
-        self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # by task, as many trials share one
-        self._memory = self._disk = 0  # bytes of them
+        self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials share a task
+        self._memory = self._disk = 0  # bytes of _tasks
         self._plans_memory = 0
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
@@ -134,7 +134,7 @@ class TrialLoader:
         return Loaded(task, plan, env, source)
 
     async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
-        """Return the cached task, or read it. Trials share a task only if they may all read its source."""
+        """Return the cached task, or read it. Trials share a cached task only if all of them may read its source."""
         verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
         checks = (str(verification), str(oracle))
         kept, source = None, None
@@ -143,7 +143,7 @@ class TrialLoader:
             key: TaskKey = ("remote", kept.digest, *checks)
         elif (parts := trial.spec.task.bundle) is not None:
             key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
-        else:  # attempts of a sweep have the same text
+        else:  # identified by its text, so that all trials of a sweep share the task
             key = ("inline", hashlib.sha256(trial.spec.task.model_dump_json().encode()).hexdigest(), *checks)
         if (task := self._tasks.get(key)) is not None:
             self._tasks.move_to_end(key)
@@ -191,7 +191,7 @@ class TrialLoader:
         return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
     async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
-        """Return the value of a key. A missing key may still be added, as for pods, so the error is transient."""
+        """Return the value of a key. If it is missing, the error is transient, as the key may still be added (as for pods)."""
         try:
             data = (await get(namespace, selector.name)).get("data") or {}
         except NotFound:

@@ -48,7 +48,7 @@ class Stored:
 
 
 class Bucket:
-    """A prefix of an object store. check: called before each write; raises if this process may not write. Methods raise StoreError."""
+    """An object store's prefix. check: called before each write; raises if this process may not write. Errors are StoreErrors."""
 
     def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None, ca: str = "") -> None:
         self._store = store

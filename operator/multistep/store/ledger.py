@@ -19,27 +19,27 @@ from multistep.store.tar import MAX_MEMBERS
 from multistep.store.tree import walk
 
 NOTE = "usage"
-ADMITTED_BYTES = 2**20  # of a download, admitted beyond the limits
-HEADER_BYTES = 2048  # of a member of a download
+ADMITTED_BYTES = 2**20  # admitted of each download even if a limit is exceeded
+HEADER_BYTES = 2048  # allowance for the header of each file in a download
 _NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One collection of a trial. step: index."""
+    """One collection of a trial. step: index of the step."""
 
     attempt: int
     step: int
     part: Part
 
 
-Usage = Mapping[Collection | None, Amount]  # of one trial; None: collections without a note
+Usage = Mapping[Collection | None, Amount]  # of one trial, by collection; None: all collections of a trial without a note
 
 
 @dataclass
 class Ledger:
-    """trials: by namespace, then by the trial's path below it; reserved: bytes of downloads that are not unpacked yet;
-    bytes: of all trials of a namespace."""
+    """Usage of the results volume. trials: usage by namespace and by the trial's path (NAME/UID) in it; reserved: bytes of
+    downloads that are not unpacked yet, by namespace; bytes: bytes of all trials, by namespace."""
 
     limits: Limits
     trials: dict[str, dict[str, dict[Collection | None, Amount]]] = field(default_factory=dict)
@@ -47,17 +47,17 @@ class Ledger:
     bytes: Counter[str] = field(default_factory=Counter)
 
     def knows(self, namespace: str) -> bool:
-        """Return whether the namespace was read."""
+        """Return whether the namespace's usage was loaded."""
         return namespace in self.trials
 
     def read(self, namespace: str, found: Mapping[str, Usage]) -> None:
-        """Load the usage found on the volume, unless the namespace was loaded already: what is in memory is newer."""
+        """Load the usage found on the volume, unless the namespace was loaded already, as the usage in memory is newer."""
         if namespace not in self.trials:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
     def room(self, namespace: str, trial: str, collection: Collection) -> Room:
-        """Return the room for a collection. It replaces an earlier one of the same attempt, step and part."""
+        """Return the room for a collection. An earlier one of the same attempt, step and part is replaced, so it does not count."""
         trials = self.trials[namespace]
         own = {each: amount for each, amount in trials.get(trial, {}).items() if each != collection}
         others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
@@ -124,7 +124,7 @@ def no_limits(_volume_bytes: int) -> Limits:
 
 
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
-    """Append a collection to the trial's note. The last line of a collection counts."""
+    """Append a collection's usage to the trial's note. If a collection has several lines, the last one counts."""
     line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
     former = [each for each in to.notes(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
     if former[-1:] != [line.strip()]:
@@ -151,5 +151,5 @@ def _collection(line: list[str]) -> Collection:
 
 
 def _measured(top: Path) -> Amount:
-    """Measure a trial that an earlier release collected."""
+    """Measure the files of a trial without a valid note, which an earlier release collected."""
     return total(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))

@@ -15,7 +15,7 @@ _BATCH = 100
 
 @dataclass(frozen=True)
 class Found:
-    """A file, directory or link of a trial's results. info: by lstat; target: of a link."""
+    """A file, directory or link of a trial's results. info: result of lstat; target: target of a link, else ""."""
 
     path: str
     info: os.stat_result
@@ -46,7 +46,7 @@ def contents(top: Path, path: str) -> Generator[bytes, None, None]:
 
 
 def is_result(path: str) -> bool:
-    """Return whether a path can be that of a result: it stays below the top, and is not hidden there."""
+    """Return whether a path can name a result: it stays below the trial directory, and its first part has no leading dot."""
     parts = path.split("/")
     return not ("" in parts or ".." in parts or parts[0].startswith("."))
 

@@ -23,9 +23,9 @@ Kind = Literal["file", "directory", "link"]
 
 @dataclass(frozen=True)
 class Line:
-    """A file, directory or link, in the order of the tar. mode: permission bits; mtime: whole seconds since the epoch.
+    """A file, directory or link; lines have the order of the tar. mode: permission bits; mtime: whole seconds since the epoch.
 
-    Of a file: size, sha256, object (its name in the store, relative to the trial's) and version (its ETag there, "" if unknown).
+    Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag, "" if unknown).
     """
 
     path: str
@@ -39,7 +39,7 @@ class Line:
     version: str = ""
 
     def encode(self) -> bytes:
-        """Return the line as JSON. A name that is not UTF-8 is kept as lone surrogates."""
+        """Return the line as JSON. Bytes of a name that are not UTF-8 are written as lone surrogates."""
         fields = {name: value for name, value in asdict(self).items() if value != "" or name in ("path",)}
         return json.dumps(fields).encode() + b"\n"
 
@@ -68,7 +68,7 @@ def check_head(data: bytes) -> None:
 
 
 def object_name(path: str) -> str:
-    """Return the object of a file: named by its path if every store and tool accepts it, else by the path's digest."""
+    """Return the name of a file's object: its path if every store and tool accepts it, else the path's digest."""
     plain = _PLAIN.fullmatch(path) and path.isprintable() and len(os.fsencode(path)) <= _MAX_PLAIN_BYTES
     if plain and not {"", ".", ".."} & set(path.split("/")):
         return f"{_FILES}/{path}"

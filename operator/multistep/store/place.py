@@ -27,7 +27,7 @@ class Place(Protocol):
         """Mark the trial as deleted since ``now``."""
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the mark of a deleted trial: the trial exists again."""
+        """Delete the deletion mark, because the trial exists."""
 
     async def remove(self, key: TrialKey) -> None:
         """Delete a trial's results, if they exist."""

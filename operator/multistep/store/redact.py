@@ -1,6 +1,6 @@
 """Replaces values of secrets in the text files of a trial, in bounded memory (Harbor 0.25, end of a trial).
 
-In .json and .jsonl files a secret of digits only is replaced in strings only: a number must stay a number.
+In .json and .jsonl files a secret that consists of digits is replaced within strings only, so that numbers stay valid JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from secrets import token_hex
 from multistep.store.tree import Entry, pread_all, walk, write_all
 
 MARK = "[REDACTED]"
-_SAMPLE_BYTES = 8192  # a NUL in them means that the file is not text (Harbor 0.25)
+_SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text (Harbor 0.25)
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
 
 
 class Redactor:
-    """Replaces a fixed set of values, except values contained in the mark: replacing those would insert them again."""
+    """Replaces a fixed set of values, except values contained in MARK: replacing such a value would insert it again."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {secret for secret in secrets if secret and secret not in MARK}
@@ -41,7 +41,7 @@ class Redactor:
                 self._file(top, entry)
 
     def text(self, chunks: Iterable[bytes], *, is_json: bool = False) -> Iterator[bytes]:
-        """Yield a text redacted. chunks: of any size."""
+        """Yield the redacted text. chunks: the text in pieces of any size."""
         scrubber = _Scrubber(self._json if is_json else self._plain, is_json=is_json)
         for chunk in chunks:
             yield scrubber.feed(chunk)
@@ -73,7 +73,7 @@ class Redactor:
 
 
 class _Scrubber:
-    """One pass over a text. Holds back enough bytes that no chunk boundary can split a match."""
+    """Redacts one text. It holds back the last bytes of each chunk, so that chunk boundaries do not split a match."""
 
     def __init__(self, values: list[bytes], *, is_json: bool) -> None:
         tokens = [re.escape(value) for value in values]

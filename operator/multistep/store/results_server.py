@@ -1,6 +1,6 @@
 """Serves results over HTTP: a tar stream per trial, or parts of its files, to readers with the trial's token.
 
-The token is part of the address, which the trial's status contains: access logs must not contain it.
+The token is part of the URL, which the trial's status contains, so access logs must not contain URLs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Results:
             try:
                 await self._send(place, key, response)
             except (StoreError, TimeoutError):
-                _cut(request)  # without the end of the body, so that the reader detects it
+                _cut(request)  # abort without the end of the body, so that the reader detects the error
                 return response
             await response.write_eof()
         return response
@@ -71,7 +71,7 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     def _allowed(self, request: web.Request) -> TrialKey:
-        """Return the requested trial. Raises 404 for a missing trial and a wrong token alike, so that it reveals nothing."""
+        """Return the requested trial. Raises 404 both for a missing trial and for a wrong token, so as not to reveal which."""
         shown = request.match_info
         try:
             key = TrialKey(shown["namespace"], shown["name"], shown["uid"])

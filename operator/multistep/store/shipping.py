@@ -1,8 +1,8 @@
-"""Uploads finished trials to an object store: PREFIX/NAMESPACE/NAME/UID/ has the files, and a manifest, written last.
+"""Uploads finished trials to an object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest, which is written last.
 
 Every operation is idempotent: object names are derived from the contents' paths, and a note on the volume lists the uploaded
 files. PREFIX/_trials/ has an empty object for each trial in the store, created before the trial's other objects and deleted
-after them. PREFIX/_gone/ has one for each trial that no longer exists; the object's time is when that was detected.
+after them. PREFIX/_gone/ has an empty object for each trial that no longer exists; its time is when that was detected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LARGE_AT_ONCE = 1
 
 
 class Shipping:
-    """Uploads results from the volume to the bucket. results: those in the bucket; uploads: by pods, of large files."""
+    """Uploads results from the volume to the bucket. results: reads the bucket; uploads: pods' direct uploads of large files."""
 
     def __init__(self, bucket: Bucket, volume: Volume) -> None:
         self._bucket = bucket
@@ -48,7 +48,7 @@ class Shipping:
     async def ship(self, key: TrialKey) -> str:
         """Upload all results of a trial and return their URL. Idempotent: uploaded files are not uploaded again.
 
-        Raises StoreError if the store is unavailable, or has results that this volume did not upload: those are not replaced.
+        Raises StoreError if the store is unavailable, or has results that this volume did not upload (they are not replaced).
         """
         former = await self._bucket.head(manifest_name(key))
         sent = frozenset((await self._volume.notes(key, _SENT)).splitlines())
@@ -68,9 +68,9 @@ class Shipping:
         return self.results.url(key)
 
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
-        """Write the manifest unless the previous version was replaced: this condition fences a writer that lost the lease.
+        """Write the manifest if its version is still the former one: the condition stops a writer that lost the lease.
 
-        A large manifest needs a multipart upload, for which stores support no condition.
+        A large manifest needs a multipart upload, which stores do not support with a condition.
         """
         async with aclosing(lines.chunks()) as chunks:
             if lines.size > PART_BYTES:
@@ -121,7 +121,7 @@ class Shipping:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results. If one fails, wait for the others before raising: their uploads need not be repeated then."""
+    """Return all results. If one fails, wait for the others before raising, so that their uploads need not be repeated."""
     found: list[T] = []
     for each in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(each, BaseException):
@@ -131,12 +131,12 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _sent(line: Line) -> bytes:
-    """Return a file's line in the note of uploaded files: a digest, so that its length does not depend on the path."""
+    """Return a file's line in the note of uploaded files: a digest, whose length does not depend on the path."""
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 
 def _line(found: Found) -> Line | None:
-    """Return the manifest's line; None for types that archives exclude, too."""
+    """Return the manifest's line; None for file types that tar archives of results exclude, too (e.g. sockets)."""
     info = found.info
     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):

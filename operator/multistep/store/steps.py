@@ -1,4 +1,4 @@
-"""Stores a step's collection among a trial's results, with internal data about it. Blocking code."""
+"""Stores the files collected from a step in the trial's directory, with internal data about them. Blocking code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multistep.store.directory import TrialDirectory
 from multistep.store.keep import Kept, Members, Pointer, Received, keep
 from multistep.store.ledger import Collection, write_note
 
-_MEMBERS, _POINTERS = "members", "pointers"  # names of internal data about steps
+_MEMBERS, _POINTERS = "members", "pointers"  # kinds of internal data about steps (see TrialDirectory.keep)
 
 
 class Step(Protocol):
@@ -44,7 +44,7 @@ def keep_step(
     sent: Mapping[str, Pointer],
     received: Received,
 ) -> Kept:
-    """Unpack a download into its place. fd: of the spooled file."""
+    """Unpack a step's download into the trial's directory. fd: descriptor of the spooled file."""
     to.start_attempt(attempt)
     with to.work() as work:
         kept = keep(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)

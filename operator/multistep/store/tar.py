@@ -13,7 +13,7 @@ from typing import Literal
 from multistep.errors import StoreError
 
 BLOCK = 512
-MAX_MEMBERS = 200_000  # of one collection; their names are in memory while the artifacts are placed
+MAX_MEMBERS = 200_000  # per collection; the names are in memory while the artifacts are placed
 MAX_EXTENDED_BYTES = 64 * 1024  # of one extended header: two paths and some numbers
 _SIZE_LIMIT = 2**62
 
@@ -25,7 +25,7 @@ _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 @dataclass(frozen=True)
 class Member:
-    """One member. target: of a link; mode: permission bits; mtime: seconds since the epoch; offset, size: of its contents."""
+    """One member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: of the contents."""
 
     name: str
     kind: Kind
@@ -144,7 +144,7 @@ def _decimal(text: bytes) -> int:
 
 
 def _time(read: Callable[[bytes], float], text: bytes) -> float:
-    """Parse seconds since the epoch; return 0 for an invalid time, which is no reason to reject the file."""
+    """Parse seconds since the epoch; return 0 for an invalid time, because the file is still useful."""
     try:
         value = read(text)
     except (ValueError, StoreError):

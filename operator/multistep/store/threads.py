@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """A bounded thread pool. number: of threads, at most."""
+    """A bounded thread pool. number: maximum number of threads."""
 
     def __init__(self, number: int) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="store")
@@ -30,7 +30,7 @@ class Threads:
         except asyncio.CancelledError:
             if not job.cancel():
                 await asyncio.wait([waiting])
-                waiting.cancelled() or waiting.exception()  # retrieved, or asyncio logs that it never was
+                waiting.cancelled() or waiting.exception()  # retrieve the exception: asyncio logs exceptions that nobody retrieves
             raise
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class Threads:
 
 @contextmanager
 def as_store_error(what: str) -> Iterator[None]:
-    """Convert an OSError to a StoreError. what: the operation, for the message."""
+    """Convert an OSError to a StoreError. what: name of the operation for the message."""
     try:
         yield
     except OSError as error:

@@ -15,7 +15,7 @@ from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # relative; leaves room for the prefix, here and where users copy the results
+MAX_PATH_BYTES = 2048  # of a relative path; leaves room for a prefix, here and where users copy the results
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,7 +29,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a walk. path: relative to the top; parent, name: to open it; info: by lstat."""
+    """An entry of a walk. path: relative to the top; parent, name: directory descriptor and name to open it; info: by lstat."""
 
     path: str
     parent: int
@@ -129,7 +129,7 @@ class TreeWriter:
 
     def __init__(self, top: str | os.PathLike[str]) -> None:
         self._top = os.open(top, _DIRECTORY)
-        self._parent: tuple[tuple[str, ...], int] | None = None  # cached: successive members are often in the same directory
+        self._parent: tuple[tuple[str, ...], int] | None = None  # cached, as successive members are often in one directory
 
     def __enter__(self) -> TreeWriter:
         return self
@@ -212,7 +212,7 @@ class TreeWriter:
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
-    """Return the names in a path, none for the top. Raises Skipped for a path that leads out of the tree or is too long."""
+    """Return the names in a path, () for the top. Raises Skipped for a path that leads out of the tree or is too long."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise Skipped("its path leads out of the results")

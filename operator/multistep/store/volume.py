@@ -64,7 +64,7 @@ class Volume:
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
         """Write result.json and the trial's other files (store.harbor.files), then flush everything to the disk.
 
-        directories: to create if missing (store.harbor.directories). Lines appended to trial.log are kept.
+        directories: paths that are created if missing (store.harbor.directories). Lines appended to trial.log are kept.
         """
         await self.disk.run(key, "writing results", lambda to: to.finish(files, directories))
 
@@ -88,7 +88,7 @@ class Volume:
         await self.disk.run(key, "marking", lambda to: to.mark_gone(now))
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the mark of a deleted trial: the trial exists again."""
+        """Delete the deletion mark, because the trial exists."""
         await self.disk.run(key, "unmarking", lambda to: to.unmark())
 
     async def exists(self, key: TrialKey) -> bool:
@@ -104,7 +104,7 @@ class Volume:
             try:
                 key = TrialKey(*path.relative_to(self.root).parts)
             except StoreError:
-                continue  # lost+found and the like
+                continue  # not a trial, e.g. lost+found
             if path.is_dir():
                 yield key, TrialDirectory(path).gone_since()
 

@@ -21,7 +21,7 @@ _SHOWN_LINES: Final = 60
 
 @dataclass(frozen=True)
 class Command:
-    """A command to execute. env: added to the environment; directory: working directory, None for the current one."""
+    """A command to execute. env: additional variables; directory: working directory, None for the current one."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Command:
 
 
 class Engine(Protocol):
-    """A container engine. name: as users know it."""
+    """A container engine. name: name of its command, for messages."""
 
     @property
     def name(self) -> str: ...
@@ -46,7 +46,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class DockerLike:
-    """docker and podman, whose commands are the same."""
+    """The engine docker or podman, which have the same commands."""
 
     name: str
 
@@ -62,7 +62,7 @@ class DockerLike:
 
 @dataclass(frozen=True)
 class Buildah:
-    """buildah: no daemon. chroot isolation works where no container can be nested; $BUILDAH_ISOLATION overrides it."""
+    """The engine buildah, without a daemon. Its chroot isolation works even inside a container; $BUILDAH_ISOLATION overrides it."""
 
     name: str = "buildah"
 
@@ -80,7 +80,7 @@ class Buildah:
 
 @dataclass(frozen=True)
 class Localkube(Buildah):
-    """buildah through a source checkout's localkube, which also builds base images that it cannot pull."""
+    """buildah, called by localkube of a source checkout, which also builds base images that cannot be pulled."""
 
     name: str = "localkube"
     checkout: Path = Path()
@@ -100,7 +100,7 @@ class Localkube(Buildah):
 
 
 def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
-    """Return the first engine that works. UsageError: none does; it names the attempts. works: for tests."""
+    """Return the first engine that works. Raises UsageError if none works. works: replaces ``answers`` in tests."""
     asks = works or answers
     for name in ("docker", "podman"):
         if asks([name, "info"]):
@@ -125,7 +125,7 @@ def answers(argv: Sequence[str]) -> bool:
 
 
 def execute(command: Command, *, verbose: bool = False) -> None:
-    """Execute the command. verbose: stream its output to stderr. UsageError: it failed; without verbose, with its last lines."""
+    """Execute the command. verbose: stream its output to stderr; else a UsageError for a failure contains its last lines."""
     with tempfile.TemporaryFile() as kept:
         out = None if verbose else kept
         ended = subprocess.run(

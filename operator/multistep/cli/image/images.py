@@ -1,4 +1,4 @@
-"""The image of a task's environment: its name, its build, and how nodes get it."""
+"""The image of a task's environment: names, builds, pushes and loads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGEST_LENGTH = 12
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to build. name: of the result; base: name of the Dockerfile's image without the runner; runner: added if present."""
+    """An image to build. name: name of the result; base: name of the image without the runner; runner: binary to add, or None."""
 
     name: str
     base: str
@@ -32,12 +32,12 @@ class ImageBuild:
 
     @property
     def image(self) -> TrialImage:
-        """The built image, as a trial references it."""
+        """Return the reference to the built image for a trial's manifest."""
         return TrialImage(self.name, runner=self.runner is not None)
 
 
 def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
-    """Return the build of a task. The default name has the digest of the contents, so it never names another image."""
+    """Return the build of a task. The default name contains the digest of the build's inputs."""
     if not (task.environment / "Dockerfile").is_file():
         raise UsageError(
             f"{task.environment} has no Dockerfile, so there is nothing to build: add one, "
@@ -84,7 +84,7 @@ def push_image(name: str, engine: Engine, *, verbose: bool = False) -> None:
 
 
 def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:
-    """Load the image into a local cluster. Return False if the cluster is not local: its nodes must pull the image."""
+    """Load the image into a local cluster. Return False if the cluster is not local, so that its nodes must pull the image."""
     if isinstance(engine, Localkube):
         with working(f"loading {name} into localkube"):
             execute(engine.load(name), verbose=verbose)

@@ -1,4 +1,4 @@
-"""The current cluster of the kubeconfig, read without a Kubernetes client: decides how images are loaded."""
+"""Reads the kubeconfig's current cluster without a Kubernetes client; its type determines how images are loaded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class CurrentCluster:
 
     @property
     def kind(self) -> str | None:
-        """Name of the kind cluster; None if it is not kind."""
+        """Return the name of the kind cluster; None for other clusters."""
         return self.context.removeprefix(_KIND_PREFIX) if self.context.startswith(_KIND_PREFIX) else None
 
     @property
     def localkube(self) -> str | None:
-        """Number of a source checkout's localkube cluster; None if it is not localkube."""
+        """Return the number of the localkube cluster; None for other clusters."""
         found = _LOCALKUBE.search(self.server)
         return found.group(1) if found else None
 
@@ -49,7 +49,7 @@ def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
         try:
             document = yaml.safe_load(Path(path).read_text())
         except (OSError, ValueError, yaml.YAMLError):
-            continue  # connecting to the cluster reports what is wrong with the file
+            continue  # ignored here: connecting to the cluster reports the file's error
         if isinstance(document, Mapping):
             yield document
 

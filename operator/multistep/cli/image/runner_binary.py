@@ -15,7 +15,7 @@ _PACKAGE = Path(multistep.__file__).resolve().parent
 
 
 def find_runner() -> Path | None:
-    """Return the path of $MULTISTEP_RUNNER, else of this package's or the source checkout's runner; None: no runner."""
+    """Return the path in $MULTISTEP_RUNNER, else that of the runner in this package or in the source checkout; None without one."""
     if named := os.environ.get(RUNNER_VARIABLE):
         if not Path(named).is_file():
             raise UsageError(f"${RUNNER_VARIABLE} is {named}, which does not exist")

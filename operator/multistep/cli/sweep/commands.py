@@ -1,4 +1,4 @@
-"""`multistep sweep`: the options of its commands. What they do is in the modules that they import."""
+"""`multistep sweep`: the options of its commands. The modules that they import have the implementation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SOME = 3
 
 @dataclass(frozen=True)
 class Side:
-    """A sweep's trials by agent. name: as given, without the agent; scoring: the sweep's spec.scoring."""
+    """One side of the comparison: a sweep's trials by agent. name: the SIDE argument without its agent; scoring: spec.scoring."""
 
     name: str
     scoring: Scoring
@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Contest:
-    """A pair to compare, with their names."""
+    """A pair of agents to compare. first, second: names; first_rows, second_rows: trials."""
 
     first: str
     second: str
@@ -46,7 +46,7 @@ class Contest:
 
 
 async def write_comparison(target: Target, texts: Sequence[str], *, as_json: bool) -> None:
-    """Raises UsageError, ClusterError."""
+    """Compare the sides and print the verdicts. texts: the SIDE arguments. Raises UsageError, ClusterError."""
     if len(texts) > 2:
         raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
     async with cluster.connect(target) as connected:
@@ -69,7 +69,7 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
 
 
 async def _side(connected: Cluster, namespace: str, text: str) -> Side:
-    """Return the side of one argument."""
+    """Parse a SIDE argument and read its trials."""
     file, kept, rest = text.partition(_KEPT)
     if kept and rest[:1] in ("", "/"):
         name, agent = file + kept, rest[1:]
@@ -87,7 +87,7 @@ async def _side(connected: Cluster, namespace: str, text: str) -> Side:
 
 
 def _contests(sides: Sequence[Side]) -> list[Contest]:
-    """Return the pairs. One side: all pairs of its agents. Two sides: their only agents, else those of the same name."""
+    """Return the pairs. One side: all pairs of its agents. Two sides: their only agents, else the agents that both have."""
     if len(sides) == 1:
         (side,) = sides
         if len(side.agents) < 2:
@@ -138,7 +138,7 @@ def _equals(p: str) -> str:
 
 
 def _warnings(contest: Contest) -> Iterator[str]:
-    """Yield the limits of the comparison's validity."""
+    """Yield the reasons why the comparison may be misleading."""
     names = (contest.first, contest.second)
     for name, rows in zip(names, (contest.first_rows, contest.second_rows), strict=True):
         if active := sum(row.state == "Active" for row in rows):

@@ -17,7 +17,7 @@ from multistep.cli.trial.follow import versions
 from multistep.errors import Unavailable
 from multistep.kube.resources import SWEEPS
 
-LINE_SECONDS = 10.0  # without a terminal: minimum interval of progress lines, except for a new phase
+LINE_SECONDS = 10.0  # minimum interval of progress lines without a terminal; a new phase is printed at once
 
 
 async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
@@ -42,7 +42,7 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
 
 
 class _Lines:
-    """Progress lines without a terminal."""
+    """Prints progress lines, at most one per interval, when stderr is not a terminal."""
 
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._line, self._clock = line, clock

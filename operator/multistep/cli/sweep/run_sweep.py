@@ -37,7 +37,7 @@ from multistep.kube.resources import SWEEPS
 
 @dataclass(frozen=True)
 class SweepSession:
-    """One run of `sweep run`, with its options."""
+    """One call of `sweep run`, with its options."""
 
     sources: Sequence[Path]
     target: Target
@@ -57,7 +57,7 @@ class SweepSession:
     verbose: bool = False
 
     def run(self) -> Exit:
-        """Validate everything before the build, and build before the sweep is created."""
+        """Validate, build the images, create the sweep and follow it, in this order."""
         if self.name:
             checked_name(self.name)
         return self._run_file() if any(each.is_file() for each in self.sources) else self._run_tasks()
@@ -150,7 +150,7 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
 
 
 async def _create(connected: Cluster, submission: SweepSubmission) -> None:
-    """Create the sweep, then the objects that it owns, so that an interruption leaves no orphans. Raises ClusterError."""
+    """Create the sweep, then its owned objects, so that an interruption leaves no orphans. Raises ClusterError."""
     for manifest in submission.others:
         await connected.apply(manifest)
     metadata = submission.sweep["metadata"]
@@ -165,7 +165,7 @@ async def _create(connected: Cluster, submission: SweepSubmission) -> None:
 
 
 async def _created(connected: Cluster, sweep: Manifest) -> Object:
-    """Create, not apply, the sweep: an existing sweep of this name is another one."""
+    """Create the sweep. Applying it instead would change an existing sweep of the same name."""
     metadata = sweep["metadata"]
     try:
         return await connected.create(sweep)

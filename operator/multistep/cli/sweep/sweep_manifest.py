@@ -1,4 +1,4 @@
-"""Builds a TrialSweep and its objects from task directories or a file. No IO with the cluster."""
+"""Builds a TrialSweep and its objects from task directories or a file, without access to the cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The options of `sweep run`. agents: values of --agent; values: of --var and --agent-env; model: of Harbor's agents."""
+    """The options of `sweep run`. agents: values of --agent; values: --var and --agent-env; model: options of Harbor's agents."""
 
     name: str
     agents: Sequence[str] = ()
@@ -54,7 +54,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class SweepSubmission:
-    """A sweep and its objects. owned: owned by the sweep and created after it; others are created before."""
+    """A sweep and its objects. owned: objects that the sweep owns, created after it; others: objects created before it."""
 
     sweep: Manifest
     owned: Sequence[Manifest] = ()
@@ -81,14 +81,14 @@ def _task_paths(path: Path) -> list[Path]:
 
 
 def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
-    """Return a name after the task, or after the tasks' directory."""
+    """Return a new name with the task's name, or with the name of the tasks' directory, as prefix."""
     return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
 
 
 def sweep_of_tasks(
     tasks: Sequence[TaskDirectory], images: Mapping[str, TrialImage], options: SweepOptions, namespace: str | None = None
 ) -> SweepSubmission:
-    """Return the sweep of tasks. images: by task name, for tasks without an image in task.toml. Raises UsageError, InvalidSpec."""
+    """Return the sweep of tasks. images: images by task name, for tasks with none in task.toml. Raises UsageError, InvalidSpec."""
     name = options.name
     parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
     variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
@@ -136,7 +136,7 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
 
 
 def _words(text: str, command: str) -> list[str]:
-    """Split the command as a shell does. Raises UsageError for what only a shell could run: no shell runs the command."""
+    """Split the command as a shell does. No shell runs the command, so UsageError is raised if it needs one (pipes etc.)."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -169,5 +169,5 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
 
 
 def _in(manifest: Manifest, namespace: str | None) -> Manifest:
-    """Return the manifest with this namespace, unless it names one."""
+    """Return the manifest with this namespace, unless it already has one."""
     return manifest if manifest["metadata"].get("namespace") else placed(manifest, namespace)

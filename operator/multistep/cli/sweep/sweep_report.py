@@ -26,7 +26,7 @@ _FILES: Final = ("html", "csv", "json", "parquet")
 
 @dataclass(frozen=True)
 class Output:
-    """A report format and its file; None: stdout."""
+    """A value of --output. form: format of the report; path: file, None for stdout."""
 
     form: str
     path: Path | None
@@ -43,7 +43,7 @@ class Output:
 
 
 async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None:
-    """Raises UsageError, ClusterError."""
+    """Read a sweep's trials and write its reports. texts: values of --output. Raises UsageError, ClusterError."""
     outputs = [Output.parse(each) for each in texts]
     if sum(each.path is None for each in outputs) > 1:
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")

@@ -1,4 +1,4 @@
-"""Reads the trials of a sweep as rows, from the cluster page by page or from a stored report."""
+"""Reads the trials of a sweep as rows, from the cluster (in pages) or from a report file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Owned: TypeAlias = tuple[str, Row]  # the UID of a trial's sweep, and the trial
 
 
 async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
-    """Return the sweep and its trials as they are. UsageError: neither exists."""
+    """Return the sweep and its trials in their current state. Raises UsageError if neither exists."""
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
     about = About(
@@ -44,7 +44,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
-    """Return the UID of a deleted sweep of which only trials exist."""
+    """Return the owner UID of the trials of a deleted sweep; None without trials."""
     uids = {uid for uid, _ in owned}
     if len(uids) > 1:
         raise UsageError(f"sweep {sweep!r} does not exist, and its trials belong to {len(uids)} deleted sweeps of that name")

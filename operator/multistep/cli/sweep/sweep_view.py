@@ -16,7 +16,7 @@ from multistep.cli.trial.outcome import Outcome
 
 
 def outcome_of_sweep(status: SweepStatus) -> Outcome:
-    """Return a sweep's outcome or progress. Its faults are the excluded trials."""
+    """Return a sweep's outcome or progress. Excluded trials are reported as faults."""
     if failed := holds(status, "Failed"):
         return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
     if complete := holds(status, "Complete"):

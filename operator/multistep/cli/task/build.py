@@ -54,7 +54,7 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
 
 
 def _explain(*, runner: bool, in_reach: bool) -> None:
-    """Print what the next command needs to know."""
+    """Print which options the next command needs for this image."""
     from multistep.cli.terminal import print_err
 
     if runner:

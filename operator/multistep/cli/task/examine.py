@@ -1,6 +1,6 @@
 """Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
 
-The rules are the operator's (sources.task, engine.plan); this module applies them in turn and formats the findings.
+This module applies the operator's own checks (sources.task, engine.plan) one after the other and formats the findings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step's plan. Timeouts in seconds, None: no timeout; gate: minimum reward by key; tests: which test.sh, or image."""
+    """A step's plan. Timeouts in seconds, None: no timeout; gate: minimum reward by key; tests: own, shared, image or none."""
 
     name: str
     agent_limit: float | None
@@ -51,7 +51,7 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """The findings. variables: names that templates without a default need, and their fields; used: names in any template."""
+    """The findings. variables: variables without a default, with a field that uses each; used: variables in any template."""
 
     name: str
     problems: tuple[Problem, ...] = ()
@@ -77,7 +77,7 @@ def examine(
 ) -> Report:
     """Return the report on a task.
 
-    verification: as in sources.task.load_task. agents: that work on it, if known. image: used instead of the task's.
+    verification: see sources.task.load_task. agents: agents of the trials, if known. image: replaces the task's image.
     """
     try:
         table = toml_table(_config_text(bundle))

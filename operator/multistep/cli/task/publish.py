@@ -25,7 +25,7 @@ _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 
 @dataclass(frozen=True)
 class Published:
-    """A pushed bundle. source: entries of spec.task without the name; place: its URL for messages; sent: False if it existed."""
+    """A pushed bundle. source: entries of spec.task without the name; place: URL for messages; sent: False if it existed."""
 
     source: Manifest
     place: str
@@ -75,7 +75,7 @@ def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: s
 
 
 def docker_login(reference: Reference) -> tuple[str, str] | None:
-    """Return name and password for a registry from `docker login`'s configuration; None: there are none."""
+    """Return user name and password for a registry from the configuration of `docker login`; None without an entry."""
     file = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
         text = file.read_text()
@@ -109,7 +109,7 @@ def _to_bucket(task: TaskDirectory, to: str, *, secret: str | None) -> Published
     key = "/".join(each for each in (parts.path.strip("/"), name) if each)
     place = f"s3://{parts.netloc}/{key}"
     try:
-        store = S3Store(parts.netloc)  # with the variables AWS_...
+        store = S3Store(parts.netloc)  # reads the variables AWS_...
         sent = not _is_there(store, key, len(task.packed))
         if sent:
             obstore.put(store, key, task.packed)

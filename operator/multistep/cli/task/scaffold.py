@@ -1,4 +1,4 @@
-"""The template of `multistep init`: a task that works, with comments where to make choices."""
+"""The template of `multistep init`: a working task with comments on the choices that its author has."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def scaffold(directory: Path, steps: Sequence[str]) -> None:
 
 
 def task_files(name: str, steps: Sequence[str]) -> dict[str, str]:
-    """Return the files of a task by path. name: of its directory."""
+    """Return the files of a task by path. name: name of the task's directory."""
     files = {
         "task.toml": _config(name, steps),
         "environment/Dockerfile": _DOCKERFILE,

@@ -15,7 +15,7 @@ from multistep.sources.bundle import Bundle, digest_of, pack
 
 @dataclass(frozen=True)
 class TaskDirectory:
-    """A directory with a task.toml, possibly invalid. table: {} if it is not TOML; toml_error: the reason."""
+    """A directory with a task.toml, possibly invalid. table: its content, {} if it is not valid TOML; toml_error: the error."""
 
     path: Path
     table: Mapping[str, Any]
@@ -23,7 +23,7 @@ class TaskDirectory:
 
     @classmethod
     def open(cls, path: Path) -> TaskDirectory:
-        """Open a task directory. Raises UsageError if it is none."""
+        """Open a task directory. Raises UsageError if the path is not a directory with a task.toml."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a directory: name the directory of a task, the one with task.toml in it")
         file = path / "task.toml"
@@ -48,12 +48,12 @@ class TaskDirectory:
 
     @property
     def environment(self) -> Path:
-        """The directory that its image is built from."""
+        """The directory from which the environment's image is built."""
         return self.path / "environment"
 
     @property
     def needs_build(self) -> bool:
-        """Whether the environment is a Dockerfile; an image in task.toml takes precedence."""
+        """Whether the image must be built: there is a Dockerfile, and task.toml names no image."""
         table = self.table.get("environment")
         named = isinstance(table, Mapping) and table.get("docker_image")
         return not named and (self.environment / "Dockerfile").is_file()

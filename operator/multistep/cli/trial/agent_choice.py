@@ -1,4 +1,4 @@
-"""The agent of the command line: entries of spec.agent from --agent, --model and the options of Harbor's agents."""
+"""Builds spec.agent from the options --agent, --model and those of Harbor's agents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY_VARIABLES: Final[Mapping[str, str]] = {
     "xai": "XAI_API_KEY",
     "groq": "GROQ_API_KEY",
 }
-"""Variable in which agents expect a provider's key, by the provider's name in a model."""
+"""The environment variable in which agents expect a provider's key, by provider (first part of a model's name)."""
 
 _HOSTED = re.compile(r"(?P<agent>[\w.-]+(?::\w+)?)@(?P<model>\S+)")
 
@@ -42,13 +42,13 @@ def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (
 
 
 def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
-    """Return spec.agent for ``AGENT@MODEL``; None for another text. Raises UsageError."""
+    """Return spec.agent for a text ``AGENT@MODEL``; None if the text has another form. Raises UsageError."""
     found = _HOSTED.fullmatch(text)
     return agent_entry(found["agent"], replace(options, model=found["model"])) if found else None
 
 
 def label(entry: Manifest) -> str:
-    """Return the agent's name for names of trials and sweeps."""
+    """Return the agent's name as a part of trials' and sweeps' names."""
     name: str = entry.get("name") or entry["importPath"].rpartition(":")[2]
     return name
 
@@ -79,7 +79,7 @@ def _options(options: ModelOptions) -> Manifest:
 
 
 def _kwarg(text: str) -> tuple[str, Any]:
-    """Parse ``NAME=VALUE``: a JSON value, else a text (Harbor 0.25, --agent-kwarg)."""
+    """Parse ``NAME=VALUE``. VALUE is parsed as JSON; if that fails, it is a text (Harbor 0.25, --agent-kwarg)."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise UsageError(f"--agent-kwarg {text}: must be NAME=VALUE, such as max_turns=50")

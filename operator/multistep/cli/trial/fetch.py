@@ -54,7 +54,7 @@ def locate(uri: str) -> ServicePath | WebAddress:
 
 
 def check_directory(directory: Path, *, force: bool = False) -> None:
-    """Check, before anything starts, that results can be written to the directory. Raises UsageError."""
+    """Check, before the trial is created, that the directory can take results. force: accept files in it. Raises UsageError."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: results are many files")
     if not force and directory.is_dir() and any(directory.iterdir()):
@@ -78,7 +78,7 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
 
 
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
-    """Return at most limit bytes of a file of the results; None: it does not exist. path: quoted; offset: negative from the end."""
+    """Return at most limit bytes of a result file; None if missing. path: URL-quoted; offset: if negative, counts from the end."""
     place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
     source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
     found = b""
@@ -103,7 +103,7 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
 
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
-    """Yield a Service's response. Retries while the Service has no endpoint, as while the operator restarts."""
+    """Yield a Service's response. Retry for some seconds while the Service has no endpoint, e.g. while the operator restarts."""
     patience, started = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Follows a trial until it finishes: the watch, and progress lines for its changes."""
+"""Follows a trial until it finishes: watches it and describes its changes as progress lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
 
 
 async def until_finished(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
-    """Wait for the trial and return its final status. note: called if no operator responds."""
+    """Wait for the trial and return its final status. note: called with a hint if no operator reconciles the trial."""
     async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
         async for each in found:
             status = parse_status(each)
@@ -84,7 +84,7 @@ def _brief_faults(step: StepStatus) -> list[str]:
 
 
 def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
-    """Return a line for why a trial waits or how it ended; none while steps run, which have their own lines."""
+    """Return a line with the reason why a trial waits, or with its outcome. While steps run, they have their own lines."""
     was, now = outcome(before), outcome(new)
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
@@ -96,7 +96,7 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
 async def versions(
     cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
 ) -> AsyncGenerator[Object, None]:
-    """Yield a trial or sweep, now and after each change. note: called if no operator responds. Raises Gone, ClusterError."""
+    """Yield a trial or sweep now and after each change. note: called if no operator reconciles it. Raises Gone, ClusterError."""
     status: dict[str, object] = {}
     events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
     async with aclosing(events), _note_if_silent(lambda: bool(status.get("phase")), note):
@@ -109,7 +109,7 @@ async def versions(
 
 @asynccontextmanager
 async def _note_if_silent(received: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
-    """Call note if no operator has set a status after a while."""
+    """Call ``note`` with a hint if no operator has set a status within UNHEARD_SECONDS."""
 
     async def wait() -> None:
         await asyncio.sleep(UNHEARD_SECONDS)

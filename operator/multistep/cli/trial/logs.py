@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multistep.cli.trial.trial_output import Reader
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
-_PATIENCE_SECONDS = 120.0  # how long an API server may not answer before the command fails
+_PATIENCE_SECONDS = 120.0  # the command fails if the API server does not answer for so long
 
 _EPILOG = """\b
 Examples:
@@ -136,7 +136,7 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 
 
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
-    """Poll for output until the trial finishes. Errors while the pod starts or ends are retried; nothing is shown twice."""
+    """Poll for output until the trial finishes. Retry after errors while the pod starts or ends; no output is shown twice."""
     from multistep.api.conditions import is_finished
     from multistep.cli.terminal import print_err
     from multistep.cli.trial.trial_output import LATER

@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_LENGTH = 63
-_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: without vowels, so that no words appear
+_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # without vowels, so that no words appear (as Kubernetes)
 _RANDOM_LENGTH = 5
 _CONFIG_MAP_STEM_LENGTH = 50
 
@@ -36,16 +36,16 @@ class TrialImage:
 
     @property
     def local(self) -> bool:
-        """Whether the image exists only on the nodes: no registry is called localhost."""
+        """Whether the image exists only on the nodes: its name has "localhost" instead of a registry."""
         return self.reference.startswith("localhost/")
 
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """The inputs of a MultiStepTrial. agent: spec.agent; variables: entries of spec.variables. resume: the agent's trajectory.
+    """The inputs of a MultiStepTrial. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
 
-    config_maps: names of the bundle's ConfigMaps, in order. source: entries of spec.task for a remote task, instead of
-    config_maps. queue: name of a Kueue LocalQueue.
+    config_maps: names of the bundle's ConfigMaps, in order; source: entries of spec.task for a remote task, used instead of
+    config_maps; queue: name of a Kueue LocalQueue.
     """
 
     name: str
@@ -66,13 +66,13 @@ class TrialRequest:
 
 
 def new_name(stem: str, agent: str = "") -> str:
-    """Return ``STEM-AGENT-RANDOM``, a DNS label that is most likely unused."""
+    """Return ``STEM-AGENT-RANDOM``, a DNS label that is unlikely to be in use."""
     tail = f"{agent and f'-{agent}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
     return dns_label(stem, _LABEL_LENGTH - len(tail)) + tail
 
 
 def checked_name(name: str) -> str:
-    """Return the name. UsageError: Kubernetes would reject it."""
+    """Return the name. Raises UsageError if Kubernetes would reject it."""
     if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
         hint = dns_label(name, _LABEL_LENGTH)
         raise UsageError(f"--name {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
@@ -151,7 +151,7 @@ def environment(image: TrialImage | None) -> Manifest | None:
 
 
 def queue_labels(queue: str | None) -> Mapping[str, str] | None:
-    """Return the labels that queue a trial in a Kueue LocalQueue."""
+    """Return the labels by which Kueue queues a trial in a LocalQueue; None without a queue."""
     return {QUEUE: queue} if queue else None
 
 

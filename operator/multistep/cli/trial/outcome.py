@@ -12,7 +12,7 @@ from multistep.cli.exits import Exit
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trial's outcome or progress. why: one sentence; faults: the reasons why the exit code is not 0."""
+    """A trial's outcome or progress. why: explanation in one sentence; faults: reasons why the exit code is not 0."""
 
     exit: Exit
     phase: str
@@ -50,7 +50,7 @@ def _faults(status: TrialStatus) -> Iterator[str]:
 
 
 def step_faults(step: StepStatus) -> Iterator[str]:
-    """Yield a step's faults as text: its exception, its failed gate."""
+    """Yield a text for a step's exception and a text for its failed gate, if any."""
     if step.exception:
         yield f"{step.name}: {step.exception.type}: {step.exception.message}"
     if step.gate is False:

@@ -15,7 +15,7 @@ _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt"), VERIFIER: ("verifier
 
 @dataclass(frozen=True)
 class Piece:
-    """The output of one phase. number: of the step, from 1; 0 and no name: of the environment, before all steps."""
+    """The output of one phase. number: the step's number, from 1; 0 and step "" for the environment's phase before all steps."""
 
     attempt: int
     number: int
@@ -28,13 +28,13 @@ class Piece:
         return f"{where}, {self.phase}{f', attempt {self.attempt}' if self.attempt > 1 else ''}"
 
     def id(self, *, apart: bool) -> str:
-        """Return the phase's id in the runner. apart: in the pod of a separate verifier."""
+        """Return the phase's id in the runner. apart: whether the phase runs in the pod of a separate verifier."""
         return f"{self.attempt}/{self.step}/{'verifier/' if apart else ''}{self.phase}"
 
     def files(self, current_attempt: int) -> Iterator[str]:
-        """Yield the paths that it may have in the results: a single-step task has no directory for its step."""
+        """Yield the paths in the results where the output may be. Only multi-step tasks have a directory per step."""
         if not self.number:
-            return  # the results do not have it
+            return  # the results do not contain the output of the environment's phase
         top = "" if self.attempt == current_attempt else f"attempts/{self.attempt}/"
         for file in _FILES.get(self.phase, (f"{self.phase}.txt",)):
             yield f"{top}steps/{self.step}/{file}"
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The selected output. attempt: None for the latest; step: its name or number; phase: None for all."""
+    """The selected output. attempt: None for the latest; step: name or number, None for all; phase: None for all."""
 
     attempt: int | None = None
     step: str | None = None

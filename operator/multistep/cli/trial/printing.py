@@ -1,7 +1,7 @@
 """Output formats of `multistep logs`: escaped on a terminal, unchanged in a pipe, or JSON.
 
-Agents are hostile, and control characters control a terminal. A pipe gets the original bytes, as with `kubectl logs`:
-programs need them, and `less` escapes them.
+Output of agents is untrusted, and control characters can manipulate a terminal. A pipe gets the original bytes, as with
+`kubectl logs`: programs need them, and `less` escapes control characters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Write = Callable[[bytes], object]
 
 
 class Form(Protocol):
-    """A format. It shows one piece after the other."""
+    """An output format. It shows one piece after the other."""
 
     def start(self, piece: Piece) -> None:
         """Start a piece, on a new line."""
@@ -39,7 +39,7 @@ class Form(Protocol):
 
 
 class Raw:
-    """The original bytes."""
+    """The format that writes the original bytes. titles: write a title before each piece."""
 
     def __init__(self, write: Write, *, titles: bool) -> None:
         self._write, self._titles = write, titles
@@ -65,7 +65,7 @@ class Raw:
 
 
 class Escaped:
-    """For a terminal: control characters are escaped, and long lines are cut."""
+    """The format for a terminal: it escapes control characters and cuts long lines."""
 
     def __init__(self, write: Write, *, titles: bool) -> None:
         self._raw = Raw(write, titles=titles)
@@ -104,7 +104,7 @@ class Escaped:
 
 
 class Json:
-    """One JSON object per line: attempt, step, phase, text; for a cut line also the number of omitted characters."""
+    """The format with one JSON object per line: attempt, step, phase, text; for a cut line the number of omitted characters."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

@@ -1,4 +1,4 @@
-"""`multistep run`: the options. What it does is in session.py."""
+"""`multistep run`: its options. run_trial.py has the implementation."""
 
 from __future__ import annotations
 

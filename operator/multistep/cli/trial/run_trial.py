@@ -31,7 +31,7 @@ from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageErro
 
 @dataclass(frozen=True)
 class Session:
-    """One run of the command. variables, agent_env: as given with --var and --agent-env; image: None for the task's own."""
+    """One call of `multistep run`. variables, agent_env: values of --var and --agent-env; image: None for the task's own image."""
 
     task: Path
     target: Target
@@ -46,7 +46,7 @@ class Session:
     as_json: bool = False
 
     def run(self) -> Exit:
-        """Validate everything before the build, and build before the trial is created."""
+        """Validate, build the image, create the trial and follow it, in this order."""
         if self.results:
             check_directory(self.results)
         values = given_values(self.variables, self.agent_env)
@@ -130,7 +130,7 @@ def check(
 ) -> Report:
     """Print a task's warnings. Raises InvalidTask, or UsageError if a variable is missing.
 
-    given: names of variables. image: used instead of the task's.
+    given: names of the variables that have a value. image: replaces the task's image.
     """
     report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image)
     for warning in report.warnings:
@@ -145,7 +145,7 @@ def check(
 
 
 def check_used(given: Collection[str], used: Collection[str], *, agents: Sequence[AgentSpec]) -> None:
-    """Report variables that no template uses, so that no process receives them: as a UsageError for agents that use variables."""
+    """Report variables that no template uses and so no process receives: a UsageError, but only a warning for oracle and nop."""
     unused = sorted(set(given).difference(used))
     if not unused:
         return
@@ -156,7 +156,7 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
 
 
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:
-    """Build and load the image of a task's Dockerfile. task: the path that the user gave."""
+    """Build the image of a task's Dockerfile, and load it into the cluster. task: the path that the user gave, for messages."""
     planned = plan_build(directory)
     current = current_cluster(target.kubeconfig, target.context)
     engine = choose_engine(current)

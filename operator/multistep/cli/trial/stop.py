@@ -52,7 +52,7 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]  # before any is stopped
+        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]  # checks all before one is stopped
         statuses = [await _request_stop(connected, namespace, each) for each in found]
         if wait:
             statuses = await _wait(connected, namespace, trials, statuses)
@@ -61,7 +61,7 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
 
 async def _request_stop(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
-    """Set spec.stop on a trial unless it has finished; the uid excludes a new trial of the same name."""
+    """Set spec.stop on a trial unless it has finished. With the uid, the patch fails for a newer trial of the same name."""
     from multistep.api.conditions import is_finished
     from multistep.api.model import Metadata
     from multistep.api.trial import parse_status

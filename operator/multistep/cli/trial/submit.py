@@ -1,4 +1,4 @@
-"""Creates a trial from options: its request, and its objects with their order and owners."""
+"""Builds a trial and its objects from command-line options, and creates them in the cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from multistep.kube.resources import TRIALS
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """The options of options.trial_options, as the command line gives them."""
+    """The values of the options that options.trial_options adds."""
 
     agent: str | None = None
     command: Sequence[str] = ()
@@ -48,14 +48,14 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class Submission:
-    """A trial and the objects that it needs."""
+    """The manifests of a trial and of the ConfigMaps and Secrets that it needs."""
 
     dependencies: Sequence[Manifest]
     trial: Manifest
 
 
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
-    """Return the trial of the options, without its bundle's ConfigMaps. Raises UsageError."""
+    """Return the request for a trial with these options, still without its bundle's ConfigMaps. Raises UsageError."""
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     chosen = options.agent or ("command" if options.command else "oracle")
     agent = agent_entry(chosen, options.model, command=options.command, env=env)
@@ -78,9 +78,9 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
 
 
 def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, *, shared: bool) -> Submission:
-    """Return the manifests.
+    """Return the manifests of the trial and its objects.
 
-    shared: the ConfigMaps are named after the task and may serve many trials; otherwise the trial owns them.
+    shared: whether the ConfigMaps are named after the task, for use by many trials, or after the trial.
     """
     stem = task.name if shared else request.name
     parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
@@ -93,14 +93,14 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
 
 
 def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
-    """Return the image of --image; else, for a task with only a Dockerfile, the image that `multistep build` builds."""
+    """Return the image in --image, else the image that `multistep build` builds; None if task.toml names an image."""
     if image:
         return TrialImage(image, runner=runner_in_image)
     return plan_build(task).image if task.needs_build else None
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Create the trial, then the objects that it owns, so that an interruption leaves no orphans.
+    """Create the trial, then its owned objects, so that an interruption leaves no orphans.
 
     The operator waits for missing objects. Raises ClusterError.
     """
@@ -115,7 +115,7 @@ async def submit(cluster: Cluster, submission: Submission) -> Object:
 
 
 async def _create(cluster: Cluster, trial: Manifest) -> Object:
-    """Create, not apply, the trial: an existing trial of this name is another one."""
+    """Create the trial. Applying it instead would change an existing trial of the same name."""
     metadata = trial["metadata"]
     try:
         return await cluster.create(trial)
@@ -129,7 +129,7 @@ async def _create(cluster: Cluster, trial: Manifest) -> Object:
 
 
 async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial whose objects could not be created; its objects are deleted with it."""
+    """Delete a trial whose objects could not all be created. Kubernetes deletes its objects with it."""
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])

@@ -23,25 +23,25 @@ from multistep.pods import manifest as pods
 from multistep.runner_client.session import OUTPUT_PROTOCOL, Session
 
 PART_BYTES: Final = 256 * 1024
-SESSION_SECONDS: Final = 10.0  # a long exec session costs the API server memory, and proxies cut it
+SESSION_SECONDS: Final = 10.0  # kept short: an exec session occupies memory of the API server, and proxies cut long ones
 ANSWER_SECONDS: Final = 20.0
 
 
 class Reader:
-    """Shows new output at each poll; keeps the offset of each piece. tail: number of lines to start with, None for all."""
+    """Shows new output at each poll. tail: how many of the last lines of each piece to start with; None for all lines."""
 
     def __init__(self, cluster: Cluster, namespace: str, wanted: Wanted, form: Form, tail: int | None = None) -> None:
         self._cluster, self._namespace, self._wanted = cluster, namespace, wanted
         self._form, self._tail = form, tail
         self._offsets: dict[Piece, int] = {}
         self._finished: set[Piece] = set()
-        self._passed: set[Piece] = set()  # missing in the pod, perhaps in the results
+        self._passed: set[Piece] = set()  # not in the pod; the results may have them
         self._printed_notes: set[str] = set()
         self._since: int | None = None  # the latest attempt at the first poll
-        self.shown = 0  # bytes
+        self.shown = 0  # number of bytes shown
 
     async def show_new(self, status: TrialStatus) -> None:
-        """Show new output. PodError, Unavailable: retry later. UsageError: it cannot be read."""
+        """Show new output. Raises PodError or Unavailable if a retry may succeed, UsageError if the output cannot be read."""
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
         if is_finished(status):
@@ -55,7 +55,7 @@ class Reader:
                 await self._of_pod(apart.pod_name, apart.pod_uid, last, apart=True)
 
     def _give_up(self, lost: list[Piece]) -> None:
-        """Skip output of a finished attempt: its results can be read only when the trial has finished."""
+        """Skip the output of an earlier attempt, whose results can be read only when the trial has finished."""
         if lost and self._wanted.follow and any(each in self._offsets for each in lost):
             self._print_once(f"attempt {lost[0].attempt} finished and its pod was deleted: its last output is not shown")
             self._finished.update(lost)
@@ -80,7 +80,7 @@ class Reader:
 
     @asynccontextmanager
     async def _session(self, pod: str, uid: str) -> AsyncIterator[Session]:
-        """Open an exec session beside the operator's; it only reads output."""
+        """Open an additional exec session, which only reads output."""
         stream = await self._cluster.open_exec(self._namespace, pod, identity.CONTAINER, pods.RUNNER_CALL)
         async with Session(stream, pod_uid=uid, answer_timeout_seconds=ANSWER_SECONDS) as session:
             if (await session.hello(records=False)).protocol < OUTPUT_PROTOCOL:
@@ -115,7 +115,7 @@ class Reader:
         while True:
             printed = await session.output(id, offset, PART_BYTES)
             if piece.phase == HEALTHCHECK and not printed.done:
-                return False  # each healthcheck attempt restarts the output: show the last one
+                return False  # each try of the healthcheck replaces the output: show only that of the last try
             if printed.start > offset and tail is None:
                 self._print_once(f"{piece.title}: {printed.start - offset} bytes were dropped in the pod")
             offset = max(offset, printed.start) + len(printed.data)
@@ -140,12 +140,12 @@ class Reader:
             self._finished.add(piece)
 
     async def _read_stored(self, uri: str, path: str, piece: Piece) -> bool:
-        """Show the rest of a stored file; False if there is none."""
+        """Show the rest of a stored file. Return False if the file does not exist."""
         tail, offset = self._new_tail(piece), self._offsets.get(piece, 0)
         if tail is not None:
             offset = -MAX_TAIL_BYTES
         elif offset and not path.endswith(("oracle.txt", "command.txt", "test-stdout.txt")):
-            return True  # the stored part was shown already: it is the end of the output
+            return True  # these files contain only the end of the output, which was already shown
         found = False
         while (part := await read_part(self._cluster, uri, quote(path), offset, MAX_TAIL_BYTES)) is not None:
             found = True

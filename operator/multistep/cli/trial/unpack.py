@@ -1,7 +1,7 @@
-"""Unpacks an untrusted tar, as agents create its files. Never writes outside the directory.
+"""Unpacks a tar that is untrusted, because agents create its files. Never writes outside the directory.
 
-Links are created last and unchanged, so that none is followed while writing; mode bits beyond rwx are dropped. Members that
-are neither file, directory nor link, or whose path leads out, are skipped and reported; all others are unpacked.
+Links are created last and unchanged, so that no write follows a link. Mode bits beyond rwx are dropped. Members that are neither
+file, directory nor link, or whose path leads out of the directory, are skipped and reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO
 from multistep.errors import StoreError
 
 _MODE_BITS = 0o777
-_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # so that the user can read and delete the files
+_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # always set, so that the user can read and delete the files
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
 
@@ -32,11 +32,11 @@ class Unpacked:
 
 
 class _LeaveOut(Exception):
-    """A member is skipped; the text says why."""
+    """Raised to skip a member; the text is the reason."""
 
 
 def unpack(file: IO[bytes], directory: Path) -> Unpacked:
-    """Unpack a tar, compressed or not, into a directory, which is created. StoreError: the tar is incomplete or the disk full."""
+    """Unpack a tar, compressed or not, into a directory, which is created. StoreError: incomplete tar, full disk."""
     found = Unpacked()
     links: list[tarfile.TarInfo] = []
     try:
@@ -107,7 +107,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _free_place(name: str, directory: Path) -> Path:
-    """Return the path for a file or link; an existing file is deleted. Its parents are directories, not links."""
+    """Return the path for a new file or link: delete an existing file there, and create missing parent directories."""
     parts = _parts(name)
     if not parts:
         raise _LeaveOut("it has no name")
@@ -119,7 +119,7 @@ def _free_place(name: str, directory: Path) -> Path:
 
 
 def _directory(directory: Path, parts: list[str]) -> Path:
-    """Return the directory, created if missing. No part of it may be a link: nothing is written through one."""
+    """Return the directory, created if missing. No part of its path may be a link, so that no write follows a link."""
     place = directory
     for part in parts:
         place = place / part

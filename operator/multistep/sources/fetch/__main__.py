@@ -24,7 +24,7 @@ _OPEN_FILES = 128
 
 
 def limit(seconds: float) -> None:
-    """Limit this process's memory, files, CPU time and wall time (in seconds). The parent kills it, too, after its own timeout."""
+    """Limit this process's memory, files, CPU time and wall time (in seconds). The parent also kills it after a timeout."""
     wanted = {
         resource.RLIMIT_DATA: _DATA_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
@@ -36,12 +36,12 @@ def limit(seconds: float) -> None:
         hard = resource.getrlimit(each)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(each, (most, most))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails with an OSError instead
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit raises an OSError instead
     signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
 
 def run(order: Order) -> Fetched:
-    """Fetch the task and check that it can be one. Raises SourceError."""
+    """Fetch the task (or tasks), and check that the bundle is valid. Raises SourceError."""
     incoming = Path(order.cache) / INCOMING
     kind = importlib.import_module(f".{order.request.kind}", __package__)
     fetched: Fetched = kind.fetch(order, incoming)

@@ -74,7 +74,7 @@ class _Remote:
         self._path = parts.path.encode()
 
     def resolve(self, ref: str) -> str:
-        """Return the current commit of a branch, tag or commit id; "" is the repository's default branch."""
+        """Return the current commit of a branch or tag ("" for the default branch). A commit id is returned unchanged."""
         if COMMIT.fullmatch(ref):
             return ref
         refs = self._refs()
@@ -114,7 +114,7 @@ class _Remote:
         self._call(lambda: self._client.fetch_pack(self._path, want, nothing, take, depth=1), at=revision)  # type: ignore[arg-type]
 
     def _check_known(self, revision: str) -> None:
-        """Raise SourceError if the commit does not exist: git's own server then closes the connection without an error."""
+        """Raise SourceError if no ref points to the commit, as git's server may close the connection instead of reporting that."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not give it", reason=NOT_FOUND)
 
@@ -140,7 +140,7 @@ class _Remote:
 
 
 class _OneHost:
-    """HTTP connections that send credentials to, and follow redirects within, one host only."""
+    """HTTP connections to one host: credentials are not sent to other hosts, and redirects to them are errors."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str, authorization: str) -> None:
         self._pool = pool
@@ -148,7 +148,7 @@ class _OneHost:
         self.headers = {"Authorization": authorization} if authorization else {}
 
     def request(self, method: str, url: str, headers: Mapping[str, str] | None = None, **options: Any) -> Any:
-        """Send a request; has the signature of PoolManager.request."""
+        """Send a request. The signature is that of urllib3.PoolManager.request."""
         follow = options.pop("redirect", True)
         for _ in range(4):
             response = self._pool.request(method, url, headers={**(headers or {}), **self.headers}, redirect=False, **options)

@@ -1,4 +1,4 @@
-"""An HTTP client for fetches: bounds sizes, classifies errors, and sends credentials only to the host that they are for."""
+"""An HTTP client for fetches: bounds sizes, classifies errors, and sends credentials only to their own host."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Http:
 
 
 def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
-    """Yield the body in chunks. Raises SourceError if it has more than ``most`` bytes or is incomplete. what: for messages."""
+    """Yield the body in chunks. Raises SourceError if it has more than ``most`` bytes or is incomplete. what: its name."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
         raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)
@@ -106,7 +106,7 @@ def body(response: Response, what: str, most: int = 4 << 20) -> bytes:
 
 
 def check_status(response: Response, what: str) -> Response:
-    """Return the response if its status is 2xx; else raise SourceError. what: for messages; contains no credentials."""
+    """Return the response if its status is 2xx; else raise SourceError. what: name for messages, without credentials."""
     status = response.status
     if 200 <= status < 300:
         return response

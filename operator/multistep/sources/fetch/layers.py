@@ -1,4 +1,4 @@
-"""Merges an image's layers, as far as they are below one path. Nothing is unpacked: file contents go to one spool file."""
+"""Merges the parts of an image's layers that are below one path. No tree is unpacked: all file contents go to one spool file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class _Node:
-    """The file, directory or link at a path. offset, size: of a file's contents in the spool."""
+    """The file, directory or link at a path. offset, size: where a file's contents are in the spool file."""
 
     kind: Literal["file", "dir", "link"]
     mode: int
@@ -44,7 +44,7 @@ class Layers:
         self._nodes: dict[str, _Node] = {}
 
     def add(self, stream: io.RawIOBase) -> None:
-        """Add the next layer, a tar or tar.gz. Its whiteouts apply to lower layers only, wherever they are in the tar."""
+        """Add the next layer, a tar or tar.gz. Its whiteouts apply to lower layers only, in any order in the tar."""
         below = dict(self._nodes)
         own: dict[str, _Node] = {}
         try:
@@ -94,7 +94,7 @@ class Layers:
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to what is not in the task: {member.linkname!r}")
-            self._budget.take(target.size)  # a hard link becomes a file of its own in the task
+            self._budget.take(target.size)  # a hard link becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
@@ -181,7 +181,7 @@ def _remove(nodes: dict[str, _Node], path: str, *, itself: bool = True, children
 
 
 def _make_parents(nodes: dict[str, _Node], path: str) -> None:
-    """Add missing parent directories. A layer may omit them, and replaces files of lower layers by them."""
+    """Add missing parent directories, which a layer may omit. They replace files of lower layers at these paths."""
     parent = path.rpartition("/")[0]
     while parent:
         if nodes.get(parent, _Node("file", 0)).kind == "dir":

@@ -23,7 +23,7 @@ def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
 
 
 def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
-    """Write each task to a file of its own in the same directory. Raises SourceError if the file has no task."""
+    """Write each task to a separate bundle beside the file. Raises SourceError if the file has no task."""
     found: dict[str, dict[str, Entry]] = defaultdict(dict)
     for name, entry in below(file, path, order).items():
         top, _, rest = name.partition("/")

@@ -24,12 +24,12 @@ ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MOST_LAYERS = 128
-_LAYER_BYTES = 4 << 30  # compressed, of an image that contains a task; only the task is retained
+_LAYER_BYTES = 4 << 30  # maximum compressed layer of an image; only the task is retained
 DOCKER_CONFIG = ".dockerconfigjson"
 
 
 def fetch(order: Order, incoming: Path) -> Fetched:
-    """Fetch the task of an image or artifact. Raises SourceError."""
+    """Fetch the task in an image or artifact. Raises SourceError."""
     request, rules = order.request, order.rules
     reference = Reference.parse(request.location)
     check_named(reference.host, rules.allowed_hosts)
@@ -52,7 +52,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def kept_in(order: Order, revision: str) -> Fetched | None:
-    """Return the cached task of a revision. None for many tasks: the cache does not know whether it has all of them."""
+    """Return the cached task of a revision. None if many tasks are requested, as some of them may have been evicted."""
     if order.request.many:
         return None
     found = next(Path(order.cache).glob(f"{order.request.key(revision)}-*"), None)
@@ -60,7 +60,7 @@ def kept_in(order: Order, revision: str) -> Fetched | None:
 
 
 def _manifest(registry: Registry, reference: Reference, wanted: str) -> tuple[str, Mapping[str, Any]]:
-    """Return digest and content of an image's manifest. Of an index, use the manifest for this architecture, else the first one."""
+    """Return digest and content of an image's manifest; of an index, the manifest for this architecture, else the first one."""
     digest, content = registry.manifest(wanted)
     if isinstance(content.get("manifests"), list):
         digest, content = registry.manifest(_chosen(content["manifests"], reference))

@@ -16,7 +16,7 @@ from multistep.sources.reasons import TOO_LARGE
 
 
 class Output:
-    """A new file in a directory, which is deleted if an exception is raised. digest: of the bytes written so far."""
+    """A new file in a directory. It is deleted if the context raises. digest: digest of the bytes written so far."""
 
     def __init__(self, directory: Path) -> None:
         number, name = tempfile.mkstemp(dir=directory)
@@ -50,7 +50,7 @@ def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:
 
 
 class Budget:
-    """Enforces the limits on a task's size. what: for messages."""
+    """Enforces the limits on a task's size. what: name of the task for messages."""
 
     def __init__(self, limits: Limits, what: str) -> None:
         self._limits = limits

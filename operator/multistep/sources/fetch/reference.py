@@ -62,7 +62,7 @@ class Reference:
 
 
 def login(docker_config: str, reference: Reference) -> tuple[str, str] | None:
-    """Return user name and password for an image from a docker config.json; None if it has no entry for it. Raises SourceError."""
+    """Return user name and password for an image from a docker config.json; None without a matching entry. Raises SourceError."""
     try:
         entries = json.loads(docker_config).get("auths") or {}
         fitting = sorted((each for each in entries if _covers(each, reference)), key=len)

@@ -1,4 +1,4 @@
-"""A client of the registry API, as far as tasks need it: pulls and pushes manifests and blobs."""
+"""A minimal client of the registry API: pulls and pushes manifests and blobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARAMETER = re.compile(r'([a-zA-Z]+)="([^"]*)"')
 
 
 class Registry:
-    """One repository of a registry. login: user name and password; plain_http: without TLS."""
+    """A client of one repository in a registry. login: user name and password; plain_http: connect without TLS."""
 
     def __init__(self, http: Http, reference: Reference, login: tuple[str, str] | None, *, plain_http: bool = False) -> None:
         self._http = http
@@ -71,7 +71,7 @@ class Registry:
         return digest
 
     def push_manifest(self, tag: str, manifest: bytes) -> tuple[str, bool]:
-        """Upload a manifest under a tag ("": under its digest) unless it exists. Return its digest, and whether it was uploaded."""
+        """Upload a manifest under a tag (or "" for its digest) unless it exists. Return its digest and whether it was uploaded."""
         digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
         name = tag or digest
         found = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")

@@ -19,8 +19,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 class Rules:
     """The operator's settings for fetches. allowed_hosts: patterns of hosts that a trial may name; empty: all.
 
-    insecure_hosts: registries without TLS, and hosts to which credentials may be sent without TLS. blocked_networks: no
-    connection is opened to an address in them, whatever the host name. seconds: timeout of one fetch.
+    insecure_hosts: registries without TLS, and hosts to which credentials may be sent without TLS. blocked_networks: networks to
+    which no connection is opened, whatever the host name. seconds: timeout of one fetch.
     """
 
     allowed_hosts: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Request:
-    """A task to fetch. location: an image reference, or a URL; ref: of git; digest: of a URL.
+    """A task to fetch. location: image reference or URL; ref: git branch, tag or commit; digest: expected digest (kind url).
 
     revision: the resolved commit or manifest digest; "" to resolve it now. scope: limits the sharing of a task fetched with
     credentials (the Secret's UID); "" without credentials. credentials: the Secret's data. many: each directory directly below
@@ -57,7 +57,7 @@ class Request:
 
     @property
     def id(self) -> str:
-        """Return an id that is equal for requests that can share an answer."""
+        """Return an id. Requests with equal ids can share one fetch."""
         return _hash(self.kind, self.location, self.ref, self.path, self.digest, self.revision, self.scope, str(self.many))
 
     def key(self, revision: str) -> str:
@@ -74,7 +74,7 @@ class Order:
     cache: str
 
     def to_json(self) -> bytes:
-        """Return the order as the process reads it from its stdin."""
+        """Return the order as JSON, which the fetching process reads from stdin."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
@@ -87,7 +87,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FetchedTask:
-    """One of many tasks. name: its directory's name; digest, file: as in Fetched."""
+    """One of many fetched tasks. name: name of its directory; digest, file: see Fetched."""
 
     name: str
     digest: str
@@ -96,9 +96,9 @@ class FetchedTask:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A fetched task. revision: the commit, or the digest of the manifest or file; digest: of the bundle's bytes.
+    """A fetched task. revision: the commit, or the digest of the manifest or file; digest: digest of the bundle's bytes.
 
-    file: its name in the cache's incoming directory; "" if it is cached already. tasks: if many were requested; then file is "".
+    file: name in the cache's incoming directory, "" if the task is cached already; tasks: set instead of file for many tasks.
     """
 
     revision: str
@@ -108,7 +108,7 @@ class Fetched:
 
 
 def answer(outcome: Fetched | SourceError) -> bytes:
-    """Return the answer as the process writes it to stdout."""
+    """Return the answer as JSON, which the fetching process writes to stdout."""
     if isinstance(outcome, Fetched):
         return json.dumps({"fetched": asdict(outcome)}).encode()
     error = {"message": str(outcome), "reason": outcome.reason, "transient": outcome.transient}
@@ -116,7 +116,7 @@ def answer(outcome: Fetched | SourceError) -> bytes:
 
 
 def parse_answer(text: bytes) -> Fetched:
-    """Parse an answer: what was fetched, or the SourceError. Raises ValueError, KeyError or TypeError if it is invalid."""
+    """Return the fetched task, or raise the SourceError in the answer. ValueError, KeyError, TypeError: the answer is invalid."""
     table = json.loads(text)
     if "error" in table:
         error = table["error"]

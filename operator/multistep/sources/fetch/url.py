@@ -45,7 +45,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:
-    """Return the task in the file's directory at the path, and delete the file."""
+    """Return the task at the requested path in the file, as a new bundle, and delete the file."""
     try:
         found = below(whole, order.request.path.strip("/"), order)
     finally:

@@ -1,6 +1,6 @@
 """The fork server, ``python -m multistep.sources.reader``. Its stdin is a socket; each message on it passes two more sockets.
 
-It has imported all modules that a read needs, so a child for one task starts in milliseconds. The first socket carries the
+The server has imported all modules that a read needs, so a child for one task starts in milliseconds. The first socket carries the
 order and the answer, the second one the child's exit status.
 """
 
@@ -69,7 +69,7 @@ def _fork(control: socket.socket) -> _Child | None:
 
 
 def main() -> None:
-    """Fork a child for each message until the operator closes the socket."""
+    """Fork a child for each message, and exit when the operator closes the socket."""
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()

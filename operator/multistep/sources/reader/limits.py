@@ -14,7 +14,7 @@ from multistep.sources.reasons import TOO_LARGE
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0
 MEMORY_BYTES: Final = 256 << 20
-CONTENTS_BYTES: Final = 512 << 20  # of all uploads: links can make the same directory several of them
+CONTENTS_BYTES: Final = 512 << 20  # of all uploads; by links, one directory can be in several uploads
 _FILE_BYTES: Final = 576 << 20
 _OPEN_FILES: Final = 64
 _NICENESS: Final = 5
@@ -31,7 +31,7 @@ def limit_process() -> None:
         resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
         resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
         resource.RLIMIT_NPROC: (0, 0),
-        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # first SIGXCPU, which the operator can distinguish
+        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # SIGXCPU comes before SIGKILL: the operator recognizes it
         resource.RLIMIT_CORE: (0, 0),
     }
     for each, (soft, hard) in wanted.items():
@@ -39,13 +39,13 @@ def limit_process() -> None:
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(each, (soft, hard))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails with an OSError instead
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit raises an OSError instead
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     os.nice(_NICENESS)
 
 
 def check_size(config: TaskConfig, table_bytes: int) -> None:
-    """Raise SourceError for a task with a large plan: the operator computes a plan for each trial, outside of this process."""
+    """Raise SourceError if the task's plan would be large, because the operator computes each trial's plan in its own process."""
     if table_bytes > CONFIG_BYTES:
         raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
     steps = len(config.steps or [None])

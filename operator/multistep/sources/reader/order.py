@@ -15,16 +15,16 @@ ANSWER_BYTES: Final = 2 << 20
 _MESSAGE_LENGTH: Final = 2000
 
 Form = Literal["parts", "bundle", "inline"]
-Span = tuple[int, int]  # offset of a tar stream in the file of contents, and its bytes
+Span = tuple[int, int]  # offset and size in bytes of a tar stream in the file of contents
 ContentKey = tuple[str, str | None]  # kind and step of an api.content.Content
 
 
 @dataclass(frozen=True)
 class Order:
-    """A task to read. path: its file; output: the file for the contents; digest: of the bundle.
+    """A task to read. path: the task's file; output: the file for the contents; digest: the bundle's expected digest.
 
-    form: format of the file: a bundle's parts in base64, one per line; a bundle; or an inline task as JSON. verification, oracle:
-    as in sources.task.load_task.
+    form: the file's format: a bundle's parts in base64, one per line; a bundle; or an inline task as JSON. verification, oracle:
+    see sources.task.load_task.
     """
 
     form: Form
@@ -35,12 +35,12 @@ class Order:
     oracle: bool = False
 
     def to_json(self) -> bytes:
-        """The order as the process reads it from its socket."""
+        """Return the order as JSON, which the child reads from its socket."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Order:
-        """The inverse of to_json."""
+        """Parse an order; the inverse of to_json."""
         return cls(**json.loads(text))
 
 
@@ -55,13 +55,13 @@ class Answer:
     contents: Mapping[ContentKey, Span]
 
     def to_json(self) -> bytes:
-        """The answer as the operator reads it."""
+        """Return the answer as JSON, which the child sends to the operator."""
         table = asdict(self) | {"contents": [[*key, *span] for key, span in self.contents.items()]}
         return json.dumps({"task": table}, default=str).encode()
 
 
 def error_answer(error: MultistepError) -> bytes:
-    """Return an error as an answer."""
+    """Return the JSON answer that reports an error."""
     document = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LENGTH]}
     if isinstance(error, SourceError):
         document |= {"reason": error.reason, "transient": error.transient, "retry": error.retry_seconds}  # type: ignore[dict-item]
