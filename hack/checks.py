@@ -22,7 +22,7 @@ _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
-_CORE = ("tests/unit/engine", "tests/unit/api")
+_CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
 _SIDE_BY_SIDE_BYTES = 4 << 30  # free memory below which the Go tests run before pytest instead of in parallel
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.given import Given, Object, Step, condition, trial
+from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, trial
+from tests.e2e.replicas import Replicas
 from tests.support import servers
 
 KEY = "sk-providers-key-of-the-tests"
@@ -116,3 +118,51 @@ async def test_a_key_that_the_provider_rejects_is_named_at_once(given: Given, mo
     status = found["status"]
     assert (status["failure"]["class"], status["failure"]["reason"]) == ("Configuration", "ModelAccessDenied"), status
     assert "key 'openai' of Secret 'keys'" in message(found)
+
+
+async def run_in_host(given: Given, name: str, program: str) -> None:
+    """Run a Python program in the trial's agent host."""
+    pod = (await given.get(name))["status"]["podName"]
+    stream = await given.client.open_exec(given.namespace, pod, "agent-host", ("python", "-c", program))
+    while await stream.receive():
+        pass
+    await stream.close()
+
+
+KILL_DAEMON = """
+import os, pathlib, signal
+for each in pathlib.Path("/proc").glob("[0-9]*"):
+    if b"multistep_host.daemon" in (each / "cmdline").read_bytes():
+        os.kill(int(each.name), signal.SIGKILL)
+"""
+
+
+async def test_a_class_that_ends_its_own_host_loses_the_step_and_nothing_else(given: Given, model: servers.Server) -> None:
+    made = trial(step("one"), step("two", "touch /tmp/begun; sleep 600"), **await agent(given, model))
+    name = (await given.applied(made))["metadata"]["name"]
+    await given.until(name, lambda each: in_agent(each) and each["status"]["currentStep"] == "two")
+    await given.in_pod(name, "sh", "-c", "until [ -e /tmp/begun ]; do sleep 0.05; done")
+    await run_in_host(given, name, KILL_DAEMON)
+    status = (await given.until(name, finished))["status"]
+    assert status["failure"] == {"class": "Agent", "reason": "AgentHostError", "step": "two", "score": 0.5}, status
+    assert status["steps"][0]["rewards"] == {"reward": 1.0} and status.get("attempts", []) == []
+
+
+@pytest.mark.alone
+async def test_an_agent_works_on_while_the_operator_is_killed_and_runs_once(given: Given, model: servers.Server) -> None:
+    replicas = Replicas(given.client)
+    made = trial(step("one", "echo begun >> /tmp/runs; sleep 12"), Step("count", test=_RAN_ONCE), **await agent(given, model))
+    name = (await given.applied(made))["metadata"]["name"]
+    await given.until(name, in_agent)
+    await given.in_pod(name, "sh", "-c", "until [ -e /tmp/runs ]; do sleep 0.05; done")
+    leader = await replicas.leader()
+    replicas.signal(leader, signal.SIGKILL)
+    await replicas.until_restarted(leader)
+    status = (await given.until(name, finished))["status"]
+    assert status["rewards"] == {"reward": 1.0} and status.get("attempts", []) == [], status
+    assert status["usage"]["requests"] == len(await ledger(model))
+
+
+_RAN_ONCE = (
+    '#!/bin/sh\n[ "$(cat /tmp/runs)" = begun ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
+)

@@ -18,6 +18,7 @@ from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     HOST_OUTCOME,
     Admit,
+    CloseModelAccess,
     Collect,
     Dismiss,
     Environment,
@@ -153,4 +154,5 @@ _OPS = {
     Admit: "admit",
     Dismiss: "dismiss",
     HostCall: "start",
+    CloseModelAccess: "note",
 }

@@ -199,3 +199,53 @@ def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
     env = play(hosted(spec)).operation("a/host/agent").request["env"]
     assert (env["ANTHROPIC_API_KEY"], env["ANTHROPIC_BASE_URL"]) == ("k", "https://models.example")
     assert "ANTHROPIC_API_KEY" not in play(hosted(CREDENTIALS)).operation("a/host/agent").request["env"]
+
+
+def closed(failure: str | None = None) -> dict[str, Any]:
+    """Return the result of closing a step at the gateway. failure: its kind."""
+    usage = {
+        "inputTokens": 7,
+        "cachedTokens": 0,
+        "outputTokens": 1,
+        "costUSD": None,
+        "requests": 2,
+        "incomplete": 0,
+        "heldSeconds": 0,
+    }
+    return {"usage": usage, "failure": failure and {"kind": failure, "message": "the gateway's words"}}
+
+
+def test_the_gateways_count_replaces_the_agents_also_for_an_agent_that_counts_all_steps() -> None:
+    reports = {f"{step}/host/model-usage": closed() for step in "ab"}
+    counts = {f"{step}/host/agent": outcome(tokens=(100, 0, 1)) for step in "abc"}
+    each = play(hosted(CREDENTIALS, resumeTrajectory=True), {**reports, **counts}).journal.steps
+    assert [(run.usage.input_tokens, run.usage.source) for run in each if run.usage] == [
+        (7, "Gateway"),
+        (7, "Gateway"),
+        (100, "Agent"),
+    ]
+
+
+def test_a_failure_of_the_provider_loses_the_attempt_whatever_the_agent_says() -> None:
+    played = play(hosted(CREDENTIALS), {"b/host/model-usage": closed("Provider")})
+    assert played.journal.lost is not None
+    assert (played.journal.lost.reason, played.journal.lost.final) == ("ProviderFailed", False)
+    assert played.ids[-1] == "b/host/model-usage" and not played.journal.finished
+
+
+def test_a_rejected_key_ends_the_trial_at_once() -> None:
+    lost = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("Configuration")}).journal.lost
+    assert lost is not None and (lost.reason, lost.final) == ("ModelAccessDenied", True)
+    assert "the gateway's words; check spec.agent.model (anthropic/claude-sonnet-4-5) and spec.agent.credentials" in lost.message
+
+
+def test_a_spent_budget_is_the_agents_own_failure() -> None:
+    run = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("Budget")}).journal.steps[0]
+    assert run.exception is not None and (run.exception.type, run.exception.phase) == ("BudgetExceededError", "agent")
+
+
+def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:
+    printed = outcome(error=("ApiRateLimitError", "429: rate limit exceeded"))
+    played = play(hosted(CREDENTIALS), {"a/host/agent": printed, "a/host/model-usage": closed()})
+    assert played.journal.lost is None
+    assert (played.journal.steps[0].exception and played.journal.steps[0].exception.type) == "ApiRateLimitError"

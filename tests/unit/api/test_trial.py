@@ -87,6 +87,14 @@ def test_null_is_absent() -> None:
         ({"onAgentError": "abort"}, "spec.onAgentError: should be 'Abort' or 'Continue'; got 'abort'"),
         ({"resumeTrajectory": True}, "spec: resumeTrajectory must not be true: oracle cannot resume a trajectory"),
         ({"agent": {"name": "aider", "importPath": "a:B"}}, "spec.agent: must have exactly one of name and importPath"),
+        (
+            {"agent": {"name": "cursor-cli", "model": "a/b", "credentials": [{"name": "CURSOR_API_KEY", "value": "k"}]}},
+            "spec.agent: access must be Direct: cursor-cli takes no base URL",
+        ),
+        (
+            {"agent": {"name": "codex", "model": "a/b", "credentials": [{"name": "MY_KEY", "value": "k"}]}},
+            "spec.agent: credentials: the model gateway does not know MY_KEY, only ANTHROPIC_API_KEY",
+        ),
         ({"agent": {"importPath": "a.B"}}, "spec.agent.importPath: should match pattern"),
         ({"agent": {"name": "nop", "model": "a/b"}}, "spec.agent: model is not allowed: the nop agent uses no model"),
         (
