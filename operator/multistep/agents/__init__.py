@@ -1,4 +1,4 @@
-"""The agents' scripts."""
+"""Selects the script of a trial's agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUILT_IN: Mapping[str, AgentScript] = {
 """The operator's own agents, by spec.agent.name."""
 
 HARBOR = AgentScript(harbor.run, harbor.setup)
-"""Any agent of Harbor."""
+"""The script of every Harbor agent; the agent host runs the agent itself."""
 
 
 def script_of(plan: TrialPlan) -> AgentScript:

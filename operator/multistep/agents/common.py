@@ -1,4 +1,4 @@
-"""Errors that the command of any agent can end with."""
+"""Finds the exception with which an agent's command ended; shared by all agents."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An agent of Harbor, run by the agent host: one object over the trial, a setup before step 1, and a run or resume per step
-(Harbor 0.25, trial)."""
+"""The script of a Harbor agent, which the agent host runs: one agent object per trial, a setup before step 1, and a run or resume
+per step (Harbor 0.25, trial)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, at_timeout, failed
 
-_GRACE_SECONDS: Final = 60.0  # for the agent host to collect usage and logs of an agent that it stopped
-_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # in ids
+_GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
+_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # name in operation ids
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class _Called:
 
 
 def setup(scope: Scope, journal: Journal) -> Script[None]:
-    """Set the agent up, as root where it asks for root to install its program.
+    """Set up the agent. Its installation runs as root if the agent asks for it.
 
-    A failed setup of an agent of Harbor is an infrastructure failure: it has seen no instruction. That of a class of the user's
-    is the agent's, as it could read the environment and give up on a hard task.
+    If one of Harbor's own agents fails here, the failure is one of the infrastructure, because the agent has not seen an
+    instruction. If a custom agent class fails, the failure is the agent's: the class could read the environment and give up on a
+    hard task.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
@@ -57,7 +58,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Run the agent on the step's instruction, or resume it from the step before."""
+    """Run the agent on the step's instruction; from step 2 on, resume its trajectory if the trial asks for it."""
     hosted = _hosted(scope)
     instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resume and step.index > 0}
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
@@ -78,7 +79,8 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
 
 
 def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) -> StepException | None:
-    """Record an attempt that has no result, as the provider ended the step's last request; return the exception for a budget."""
+    """Record in the step that the attempt has no result, because the provider failed or rejected the step's last model request. If
+    an exceeded budget ended the request, return an exception instead: this is a result."""
     if failure.kind == "Budget":
         return StepException("BudgetExceededError", failure.message, AGENT)
     if failure.kind == "Provider":
@@ -89,7 +91,7 @@ def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) 
 
 
 def _keys(hosted: HostedAgent) -> str:
-    """Return where the keys are, for the message about a key or a model that the provider rejects."""
+    """Return what to check (the model, and where its keys are), for the message about a rejected key or model."""
     refs = [each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from]
     places = [f"key {ref.key!r} of Secret {ref.name!r}" for ref in refs if ref]
     return f"check spec.agent.model ({hosted.spec.model}) and {' and '.join(places) or 'spec.agent.credentials'}"
@@ -109,11 +111,12 @@ def _call(
     request: Mapping[str, Any],
     timeout: float | None,
 ) -> Script[_Called]:
-    """Run a command of the agent host under an admission of its own. What the agent's programs left running goes on, unless they
-    were stopped at the timeout.
+    """Run a command of the agent host under an admission of its own. Processes that the agent's programs left in the environment
+    keep running, unless the agent was stopped at its timeout.
 
-    The agent host applies the timeout, so that usage and logs of a stopped agent are kept; the runner stops it if it does not.
-    Harbor's classes may act as root, as in Harbor; a class of the user's only where it installs its program.
+    The agent host applies the timeout, so that it can collect usage and logs of a stopped agent; if it fails to, the runner stops
+    it _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor; a custom class only if it is not
+    preinstalled, because it then installs its program.
     """
     spec = _hosted(scope).spec
     root = spec.name is not None or not spec.preinstalled
@@ -150,11 +153,11 @@ def _agent(hosted: HostedAgent) -> dict[str, Any]:
 
 
 def _variables(scope: Scope) -> dict[str, str]:
-    """Return the agent's variables. Those with keys are the driver's to set where the agent uses the gateway."""
+    """Return the agent's variables. For an agent that uses the gateway, the driver adds the variables with keys later."""
     hosted = _hosted(scope)
     return {**({} if hosted.spec.uses_gateway else hosted.direct_variables), **scope.plan.agent_env}
 
 
 def _hosted(scope: Scope) -> HostedAgent:
-    assert scope.plan.hosted is not None  # agents.script_of
+    assert scope.plan.hosted is not None  # agents.script_of selects this script for hosted agents only
     return scope.plan.hosted

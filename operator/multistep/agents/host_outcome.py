@@ -1,4 +1,5 @@
-"""The outcome that the agent host writes at the end of a setup or a step. A hostile class may have written it: it is checked."""
+"""Parses the outcome that the agent host writes at the end of a setup or a step. A hostile agent class may have written it, so all
+fields are validated."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _TEXT_CHARACTERS = 16_384
 
 @dataclass(frozen=True)
 class HostError:
-    """Why a setup or a step failed. type: of Harbor's exception, or HOST_ERROR."""
+    """Why a setup or a step failed. type: class name of Harbor's exception, or HOST_ERROR."""
 
     type: str
     message: str
@@ -28,7 +29,7 @@ class HostError:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a setup or a step returned. metadata: the agent's own, for result.json."""
+    """The outcome of a setup or a step. metadata: data that the agent returned, for result.json."""
 
     error: HostError | None = None
     agent: AgentInfo | None = None
@@ -37,7 +38,7 @@ class Outcome:
 
 
 def read(result: PhaseResult) -> Outcome:
-    """Return the outcome of a finished command of the agent host. One without a valid outcome has an error of type HOST_ERROR."""
+    """Return the outcome of a finished command of the agent host: an error of type HOST_ERROR if it wrote no valid outcome."""
     if result.error is not None or result.timed_out:
         return Outcome(HostError(HOST_ERROR, f"the agent host {ending(result)}"))
     capture = result.captures.get(HOST_OUTCOME)

@@ -14,7 +14,7 @@ from multistep.engine.templates import Unresolved
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the step's solution, else the task's, to /solution and run solve.sh. A non-zero exit status is no exception."""
+    """Upload the solution of the step (else of the task) to /solution and run solve.sh. Its exit status causes no exception."""
     if not step.solve_script:
         return (yield from _fail(scope, run, "FileNotFoundError", "the step has no solution/solve.sh"))
     if isinstance(scope.plan.solution_env, Unresolved):

@@ -22,11 +22,11 @@ FIELD_MANAGER: Final = "multistep"
 
 
 class Client(AbstractAsyncContextManager["Client"]):
-    """A client of the API server; close it by leaving its context. field_manager: of the fields that it sets."""
+    """A client of the API server; close it by leaving its context. field_manager: name under which it owns the fields it sets."""
 
     def __init__(self, http: Http, *, field_manager: str = FIELD_MANAGER) -> None:
         self.connection = http.connection
-        self.namespace = http.connection.namespace  # of objects whose manifest names none
+        self.namespace = http.connection.namespace  # namespace of objects whose manifest names none
         self._http = http
         self._field_manager = field_manager
         self._kinds: dict[tuple[str, str], Resource] = dict(KNOWN)
@@ -37,7 +37,7 @@ class Client(AbstractAsyncContextManager["Client"]):
     ) -> Self:
         """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable.
 
-        options: of multistep.kube.requests.Http.
+        options: arguments of multistep.kube.requests.Http.
         """
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
         return cls(Http(connection, **options), field_manager=field_manager)
@@ -57,7 +57,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         return (await Query(self._http, resource, namespace, label_selector, field_selector).all())[0]
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """Return the metadata of all objects (of a namespace, if given): a fraction of their size."""
+        """Return the metadata of all objects (of a namespace, if given), which is much smaller than the objects."""
         objects, _ = await Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY).all()
         return [each["metadata"] for each in objects]
 
@@ -103,7 +103,7 @@ class Client(AbstractAsyncContextManager["Client"]):
     async def apply(
         self, manifest: Mapping[str, Any], *, field_manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Object:
-        """Apply an object server-side. force: take over fields that others own."""
+        """Apply an object server-side. force: take over fields that other field managers own."""
         resource, path = await self._located(manifest)
         params = self._params(dry_run, field_manager) | {"force": str(force).lower()}
         return await self._http.send("apply", resource, path, params, manifest)
@@ -130,7 +130,7 @@ class Client(AbstractAsyncContextManager["Client"]):
     ) -> bool:
         """Request an object's deletion; return False if it does not exist. Raises Conflict if the object has another uid.
 
-        The garbage collector deletes its dependents, in the background.
+        The garbage collector deletes the object's dependents in the background.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:

@@ -31,7 +31,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 class Connection:
     """A connection to an API server. Create it with ``load``; ``close`` it.
 
-    namespace: of the kubeconfig's context, or of the pod this process runs in; "default" if neither names one.
+    namespace: the namespace of the kubeconfig's context, or of the pod this process runs in; "default" if neither names one.
     """
 
     def __init__(self, configuration: Configuration, *, loader: KubeConfigLoader | None, namespace: str) -> None:
@@ -122,7 +122,7 @@ class Connection:
 
 
 def _proxy_of_environment(url: str) -> str | None:
-    """Return the proxy by HTTPS_PROXY and NO_PROXY. (aiohttp's trust_env also reads ~/.netrc at every request.)"""
+    """Return the proxy that HTTPS_PROXY and NO_PROXY set. (aiohttp's trust_env is not used: it reads ~/.netrc at every request.)"""
     parts = urlsplit(url)
     proxies = getproxies()
     if proxy_bypass(parts.netloc) or _in_networks(parts.hostname or "", proxies.get("no", "")):
@@ -131,7 +131,7 @@ def _proxy_of_environment(url: str) -> str | None:
 
 
 def _in_networks(host: str, no_proxy: str) -> bool:
-    """Return whether NO_PROXY has a network (CIDR) that contains host. urllib does not support networks."""
+    """Return whether NO_PROXY has a network (CIDR) that contains host; urllib does not check networks."""
     for entry in no_proxy.split(","):
         with suppress(ValueError):
             if ip_address(host) in ip_network(entry.strip(), strict=False):

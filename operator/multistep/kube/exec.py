@@ -107,16 +107,16 @@ class WebsocketExec:
 
     @property
     def half_close(self) -> bool:
-        """Whether stdin can be closed without stdout."""
+        """Whether stdin can be closed while stdout stays open."""
         return self._socket.protocol == V5
 
     async def send(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_CHUNK_BYTES):
-            self._check()  # reading and closing start nothing, and need no lease
+            self._check()  # only sending needs the lease: reading and closing start nothing
             await self._send(b"\0" + data[start : start + MAX_CHUNK_BYTES])
 
     async def send_eof(self) -> None:
-        """Close stdin. Protocol v4 cannot: there, only close() does."""
+        """Close stdin. Does nothing with protocol v4, in which only close() closes stdin."""
         if self.half_close:
             await self._send(bytes((CLOSE, STDIN)))
 
@@ -236,7 +236,7 @@ _rejected_body: ContextVar[bytes] = ContextVar("rejected_body", default=b"")
 
 
 def _keep_rejections() -> aiohttp.TraceConfig:
-    """Keep the body of a rejected handshake, which has the reason: aiohttp drops it, but a trace can read it first."""
+    """Return a trace that keeps the body of a rejected handshake, which has the reason, before aiohttp drops it."""
 
     async def keep(_session: object, _context: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
         if params.response.status != 101:

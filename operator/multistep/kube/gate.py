@@ -1,8 +1,8 @@
 """The adaptive concurrency limit (AIMD) of requests to the API server: an overloaded server gets fewer requests.
 
 As in TCP, the limit of requests in flight is halved when the server rejects a request or does not answer, and grows by one
-with each round of answers. A rejected request is retried after Retry-After; if it was the only one in flight, all requests
-wait for that time. The number of requests per second is not limited: the server's answers set the rate.
+after as many successful answers as the limit. A rejected request is retried after Retry-After; if it was the only one in flight,
+all requests wait for that time. The number of requests per second is not limited: the server's answers set the rate.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ class Gate:
             self._give_slots()
 
     async def opened(self) -> None:
-        """Wait only while all requests wait. For exec sessions: they take long, and have another limit."""
+        """Wait while a Retry-After blocks all requests, but take no slot. For exec sessions, which take long and have another
+        limit."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)
 
     def slow_down(self, started: float, retry_after: float | None = None) -> None:
-        """Lower the limit after a rejection. started: when the request was sent; requests in flight together count once."""
+        """Lower the limit after a rejection. started: when the request was sent; rejections of concurrent requests count once."""
         now = _now()
         if started < self._halved_at:
             return
@@ -83,7 +84,7 @@ class Gate:
         try:
             await slot
         except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # it has a slot, and will not use it
+            if slot.done() and not slot.cancelled():  # the cancelled request has a slot that it will not use
                 self._in_flight -= 1
                 self._give_slots()
             raise
@@ -91,7 +92,7 @@ class Gate:
             self._waited(_now() - queued_at)
 
     def _give_slots(self) -> None:
-        """Give free slots to the requests queued longest, unless all requests wait."""
+        """Give free slots to the requests queued longest, unless a Retry-After blocks all requests."""
         while self._waiting and self._in_flight < self.allowed and self._is_open():
             slot = self._waiting.popleft()
             if not slot.done():

@@ -24,7 +24,7 @@ from multistep.kube.resources import LEASES, Resource
 
 logger = logging.getLogger(__name__)
 
-# For the default lease duration; another duration scales all of them.
+# Times for the default lease duration; with another duration, all are scaled in proportion.
 LEASE_DURATION_SECONDS: Final = 15.0
 RENEW_DEADLINE_SECONDS: Final = 10.0  # the rest of the lease allows for requests in flight and clocks of different speed
 RENEW_PERIOD_SECONDS: Final = 3.0  # between two renewals; also the timeout of one attempt
@@ -55,7 +55,7 @@ class Objects(Protocol):
 
 @dataclass(frozen=True)
 class Replica:
-    """A process that may hold the lease. name: of its pod or host; pod_uid: "" outside a pod."""
+    """A process that may hold the lease. name: name of its pod or host; pod_uid: "" outside a pod."""
 
     name: str
     pod_uid: str = ""
@@ -65,7 +65,8 @@ class Replica:
         return f"{self._prefix}{self.token}"
 
     def replaces(self, holder: str) -> bool:
-        """Return whether the holder is an earlier container of this pod: the kubelet starts a new one only after it ended."""
+        """Return whether the holder is an earlier container of this pod, which must have ended before the kubelet started this
+        one."""
         return bool(self.pod_uid) and holder.startswith(self._prefix)
 
     @property
@@ -74,9 +75,11 @@ class Replica:
 
 
 class Lease:
-    """The lease as one replica sees it. seconds: the lease duration; clock: returns seconds, and also runs during suspension.
+    """The lease as one replica sees it. seconds: the lease duration; clock: returns seconds, including time the machine was
+    suspended.
 
-    Give it a client of its own, with attempt_timeout_seconds as timeout: other requests must not delay a renewal.
+    objects: a client used for the lease only, with attempt_timeout_seconds as timeout, so that other requests cannot delay a
+    renewal.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Lease:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self.replica = replica
-        self.holder = ""  # as last read
+        self.holder = ""  # the lease's holder, as last read
         self.acquired = asyncio.Event()  # set once, when this replica acquires the lease; never cleared
         self.last_error = "no request was sent yet"  # why the last attempt failed; "" if it succeeded
         self._objects = objects
@@ -122,7 +125,7 @@ class Lease:
         if self.acquired.is_set():
             self.check()
         asked_at = self._clock()
-        record, self._written = self._written or await self._read(), None  # until the outcome of the write is known
+        record, self._written = self._written or await self._read(), None  # _written: None until the outcome of the write is known
         if self._is_free(record):
             self._written = await self._write(record, str(self.replica))
             if self.acquired.is_set():
@@ -184,7 +187,7 @@ class Lease:
         return not self.acquired.is_set() and self._clock() - self._seen[1] > duration
 
     async def _write(self, record: Object, holder: str) -> Object:
-        """Replace the record at the resourceVersion that was read: of two replicas that find the lease free, one acquires it."""
+        """Replace the record at the resourceVersion that was read, so that only one of two replicas can acquire a free lease."""
         old, now = _spec(record), datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec: dict[str, Any] = {
             **old,

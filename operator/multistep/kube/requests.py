@@ -83,7 +83,8 @@ class _Request:
 
     @property
     def urgent(self) -> bool:
-        """Whether the request is neither queued nor retried here: a leader that renews late loses its lease."""
+        """Whether the request concerns the lease: it is neither queued nor retried, as a leader that renews late loses its
+        lease."""
         return self.plural == LEASES.plural
 
     def can_be_retried(self, error: Unavailable) -> bool:
@@ -96,7 +97,8 @@ class _Request:
 class Http:
     """Requests over one Connection.
 
-    timeout_seconds: of each. gate: limits concurrency. observe: called after each request. check: called before each write.
+    timeout_seconds: timeout of one request. gate: limits concurrency. observe: called after each request. check: called before
+    each write.
     """
 
     connection: Connection
@@ -125,7 +127,7 @@ class Http:
                     return await self._once(request)
             except Unavailable as error:
                 if attempt >= ATTEMPTS or not request.can_be_retried(error):
-                    raise  # the caller requeues, which holds no resources while it waits
+                    raise  # the caller requeues the key, which uses no connection while it waits
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1
 

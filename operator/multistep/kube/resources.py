@@ -44,7 +44,7 @@ EVENTS = Resource("events.k8s.io/v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # its path is that of an API version
+API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # path: that of the API version
 CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 KNOWN: Final[Mapping[tuple[str, str], Resource]] = {

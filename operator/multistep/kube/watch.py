@@ -19,7 +19,7 @@ from multistep.kube.resources import Resource
 PAGE_OBJECTS: Final = 500
 LISTS: Final = 4  # attempts to read a list whose version etcd compacted before the last page
 WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
-MAX_FAILURES: Final = 8  # in succession: about half a minute with back-off
+MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up: about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
 MAX_SHORT: Final = 8  # pause_seconds reaches its maximum before this
 GONE: Final = 410
@@ -117,7 +117,7 @@ class Query:
 
 
 def _differences(known: Mapping[str, Object], objects: list[Object]) -> list[WatchEvent]:
-    """Return the events missed since ``known``, by a new list."""
+    """Return the events that were missed: the differences between the known objects and a new list."""
     versions = {uid: each["metadata"]["resourceVersion"] for uid, each in known.items()}
     listed = {each["metadata"]["uid"]: each for each in objects}
     events = [WatchEvent("DELETED", known[uid]) for uid in versions.keys() - listed.keys()]

@@ -10,15 +10,15 @@ from multistep.settings import Settings
 
 CONTAINER: Final = "agent-host"
 RUNNER: Final = "/multistep/runner"
-_SOCKET: Final = "multistep/host"  # containers of a pod share the abstract sockets
+_SOCKET: Final = "multistep/host"  # unlike the other runner's: all containers of a pod share abstract sockets
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 _STATE: Final = "multistep-host"
 
 
 def container(agent: AgentSpec, settings: Settings, runner_volume: str) -> dict[str, Any]:
-    """Return the container. It has no credentials of the pod, cannot write to its image, and does not run as root.
+    """Return the agent host's container. It has no credentials of the pod, a read-only file system, and does not run as root.
 
-    Raises InvalidSpec if the operator has no image for it, or no gateway for its agent.
+    Raises InvalidSpec if the chart sets no image for the agent host, or no gateway for an agent that needs one.
     """
     if agent.uses_gateway and not settings.gateway_url:
         raise InvalidSpec("spec.agent.access: Gateway needs the chart's model gateway (gateway.enabled); use Direct without one")
@@ -58,5 +58,5 @@ def container(agent: AgentSpec, settings: Settings, runner_volume: str) -> dict[
 
 
 def volumes() -> list[dict[str, Any]]:
-    """Return the volume for its files: sockets, outcomes, the agent's logs before they are in the environment."""
+    """Return the volume for the agent host's files: sockets, outcomes, the agent's logs until they are in the environment."""
     return [{"name": _STATE, "emptyDir": {"sizeLimit": "1Gi"}}]

@@ -12,12 +12,12 @@ def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[
 
 
 def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the container before a restart ended."""
+    """Return how a restarted container ended before its restart."""
     return (status.get("lastState") or {}).get("terminated") or {"exitCode": None, "reason": "Restarted"}
 
 
 def waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return why an init container waits: its image may be the missing one."""
+    """Return why an init container waits, for example because its image is missing; None if none waits."""
     for each in status.get("initContainerStatuses") or []:
         waiting = (each.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") != "PodInitializing":
@@ -35,7 +35,7 @@ def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how a failed init container ended."""
+    """Return how the first failed init container ended; None if none failed."""
     for each in status.get("initContainerStatuses") or []:
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):

@@ -1,4 +1,4 @@
-"""The facts about a pod that the engine's decisions need, read from its object. Pure functions."""
+"""Reads the facts that the engine's decisions need from a pod's object. Pure functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _disruption(status: Mapping[str, Any], conditions: Mapping[str, Any], *, managed: bool) -> dict[str, Any]:
-    """Return who took the pod, and the message. managed: by Kueue, whose eviction counts as a disruption."""
+    """Return why the pod is being disrupted (for example preemption), and the message for it. managed: whether Kueue manages the
+    pod; an eviction by Kueue then counts as a disruption."""
     target = conditions.get("DisruptionTarget") or {}
     if managed and (evicted := kueue.eviction(conditions)) is not None:
         target = {"status": "True", "reason": kueue.EVICTED, "message": evicted}

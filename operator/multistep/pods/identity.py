@@ -24,7 +24,7 @@ ROOT = "-root"
 
 
 def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool) -> str:
-    """Return the name of the separate verifier's pod. step: index."""
+    """Return the name of the separate verifier's pod. step: index of the step."""
     suffix = f"-{attempt}-v{step}{ROOT if as_root else ''}"
     return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
@@ -73,7 +73,7 @@ def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def created_by_operator(pod: Mapping[str, Any]) -> bool:
-    """Return whether the operator created the pod, by its labels, whatever its owner is now."""
+    """Return whether the pod's labels show that the operator created it, even if the pod has no owner any more."""
     metadata = pod["metadata"]
     found = metadata.get("labels") or {}
     return found.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in found and LABEL_ROLE in found

@@ -1,7 +1,7 @@
 """Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
 
 Kueue's webhook adds a scheduling gate to a pod with a queue; its controller removes the gate when it admits the pod. The
-operator sets no gate: in a cluster without Kueue the pod would never start. Kueue itself removes its finalizer from pods.
+operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue removes its finalizer from pods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multistep.kube.resources import GROUP
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
-MANAGED = "kueue.x-k8s.io/managed"  # on each pod that Kueue queued or admitted
+MANAGED = "kueue.x-k8s.io/managed"  # label of each pod that Kueue queued or admitted
 VERIFIER_QUEUE = f"{GROUP}/verifier-queue"
 EVICTED = "EvictedByKueue"
 _TERMINATION = "TerminationTarget"  # the condition that Kueue sets before it deletes a pod

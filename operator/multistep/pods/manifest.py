@@ -37,7 +37,7 @@ _DRAINS = {
 }
 _VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
-# Not the pod's name, which contains the trial's name and attempt: an agent could change its behaviour by them.
+# The default hostname is the pod's name, which contains the trial's name and attempt: an agent could adapt its behaviour to them.
 _HOSTNAME = "multistep"
 
 
@@ -45,7 +45,7 @@ _HOSTNAME = "multistep"
 class PodRequest:
     """The inputs of a pod's manifest.
 
-    verifier: status of a step's separate verifier, None for the agent's pod; own_image: the verifier's environment sets
+    verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
     another image than spec.environment.
     """
 
@@ -90,7 +90,7 @@ def manifest(request: PodRequest) -> dict[str, Any]:
 
 
 def chooses_user(trial: MultiStepTrial) -> bool:
-    """Return whether the pod template sets the container's user, which the operator then leaves unchanged."""
+    """Return whether the pod template sets the container's user; the operator then does not change the user."""
     spec = (trial.spec.environment.pod_template or {}).get("spec") or {}
     contexts = [spec.get("securityContext"), *(each.get("securityContext") for each in spec.get("containers") or [])]
     return any(context and (context.get("runAsUser") is not None or context.get("runAsNonRoot")) for context in contexts)
@@ -142,7 +142,7 @@ def _labels(request: PodRequest) -> dict[str, str]:
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
     """Return the runner's volume, read-only in the container, and the init container that fills it.
 
-    An image with a runner needs it, too: root in the container could replace the image's copy.
+    An image that contains a runner needs the volume, too: root in the container could replace the runner in the image.
     """
     settings, spec = request.settings, request.trial.spec.environment
     image, policy = settings.operator_image, settings.operator_image_pull_policy
@@ -226,8 +226,8 @@ def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
 
 
 def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the operator's containers, each with its fields over those of the template's container of the same name, then the
-    template's others."""
+    """Return the operator's containers, each merged over the template's container of the same name, then the template's other
+    containers."""
     given = (template.get("spec") or {}).get("containers") or []
     names = [each["name"] for each in own["spec"]["containers"]]
     merged = [_merge(container_status.named(each["name"], given), each) for each in own["spec"]["containers"]]

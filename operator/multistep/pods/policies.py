@@ -11,7 +11,7 @@ from multistep.pods.manifest import PodRequest
 
 
 def network_policy(request: PodRequest) -> dict[str, Any] | None:
-    """Return the NetworkPolicy of one pod, under the pod's name; None where the cluster enforces none.
+    """Return the NetworkPolicy of one pod, under the pod's name; None if the cluster does not enforce NetworkPolicies.
 
     Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
     policies admit traffic from the pod's node. Egress is limited only if the task asks for it.
@@ -50,7 +50,7 @@ def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
 def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
     """Return the PodDisruptionBudget that makes a drain wait for one pod; None if drains may evict pods of trials.
 
-    It also protects a pod that is not ready (a result waits to be fetched): the default of unhealthyPodEvictionPolicy.
+    By the default of unhealthyPodEvictionPolicy, it also protects a pod that is not ready because it has a result to be fetched.
     """
     if request.settings.drain != "Wait":
         return None

@@ -1,4 +1,4 @@
-"""Background jobs with a concurrency limit. Each job runs once for all who need it, and requeues them when it ends."""
+"""Background jobs with a concurrency limit. A job runs once for all objects that need it, and requeues them when it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 @dataclass
 class Job(Generic[T]):
-    """A running job. starter: whose slot it holds; waiting: keys to requeue at its end, by UID."""
+    """A running job. starter: the key whose slot the job uses; waiting: keys to requeue when it ends, by the objects' UIDs."""
 
     starter: Key
     task: asyncio.Task[T]
@@ -28,31 +28,31 @@ class Job(Generic[T]):
 
 
 class BackgroundJobs(Generic[I, T]):
-    """Jobs by ID. slots: concurrent jobs; one namespace uses at most all of them but one. results: whether results are kept for
-    those that waited, not only errors."""
+    """The running jobs, by ID. slots: maximum of concurrent jobs; one namespace gets at most slots - 1. results: whether to keep a
+    job's result for the waiting objects; its error is always kept."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
         self._limit = ConcurrencyLimit(slots, wake, most_each=slots - 1)
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by the UID of who waited
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by the UID of the object that waited
 
     def __contains__(self, id: I) -> bool:
         return id in self._running
 
     def outcome(self, uid: str, id: I) -> T | None:
-        """Return, or raise, what a job left for an object that waited for it. None: it did not wait for this job."""
+        """Return the result, or raise the error, of a job that ended while the object with this UID waited for it; else None."""
         about, outcome = self._outcomes.pop(uid, (None, None))
         if about == id and isinstance(outcome, Exception):
             raise outcome
         return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
 
     def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
-        """Return the running job, which is started if a slot is free. None: the key is queued, and requeued later."""
+        """Return the job if it runs, or start it if a slot is free. None: no slot is free, and the key is requeued later."""
         if (job := self._running.get(id)) is not None:
             return job
-        if (other := self._started_by(key)) is not None:  # of an earlier object of that name: its slot is not free yet
+        if (other := self._started_by(key)) is not None:  # the key's slot is in use, e.g. by a deleted object of that name
             other.waiting[uid] = key
             return None
         if not self._limit.acquire(key):
@@ -91,6 +91,6 @@ class BackgroundJobs(Generic[I, T]):
 
 
 def forget_oldest(remembered: OrderedDict[I, V]) -> None:
-    """Limit what is kept in memory."""
+    """Delete the oldest entries beyond REMEMBERED, to limit the use of memory."""
     while len(remembered) > REMEMBERED:
         remembered.popitem(last=False)

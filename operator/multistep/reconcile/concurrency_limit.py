@@ -44,7 +44,7 @@ class FairQueue:
         return self._lines[namespace][0]
 
     def take(self, namespace: str | None = None) -> Key:
-        """Take the next key, or the next of a namespace; the namespace then goes to the end of the round."""
+        """Remove and return the next key (of a namespace, if given). The key's namespace then has its turn after all others."""
         chosen = next(iter(self._lines)) if namespace is None else namespace
         line = self._lines[chosen]
         key = line.popleft()
@@ -58,7 +58,8 @@ class FairQueue:
 
 @dataclass(frozen=True)
 class _Slots:
-    """slots: their number; shared: whether they count for the limit, or for the key's namespace only."""
+    """The slots that a key holds. slots: their number; shared: whether they count toward the limit, or only toward the limit of
+    the key's namespace."""
 
     slots: int
     shared: bool = True
@@ -66,16 +67,17 @@ class _Slots:
 
 @dataclass(frozen=True)
 class _Request:
-    """slots: their number; since: time of the event loop."""
+    """A queued request. slots: number of requested slots; since: start of the wait, in the event loop's time."""
 
     slots: int
     since: float
 
 
 class ConcurrencyLimit:
-    """Slots. Of the queued namespaces, the one that holds the fewest is served first; of equals, the one served least recently.
+    """Slots for keys. Of the namespaces with queued keys, the one that holds the fewest slots is served first; of equals, the one
+    served least recently.
 
-    wake: called for a queued key when it gets its slots. most_each: limit of one namespace; unset: the same limit.
+    wake: called with a queued key when it gets its slots. most_each: limit of one namespace; None: the same as ``limit``.
     """
 
     def __init__(self, limit: int, wake: Wake, *, most_each: int | None = None) -> None:
@@ -88,11 +90,11 @@ class ConcurrencyLimit:
         self._wanted: dict[Key, _Request] = {}
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
-        self._last_grant: dict[str, int] = {}  # of namespaces that hold slots or are queued
+        self._last_grant: dict[str, int] = {}  # number of the last grant to each namespace with held or requested slots
 
     @property
     def held(self) -> int:
-        """Slots that count for the limit."""
+        """Number of held slots that count toward the limit."""
         return self._shared
 
     @property
@@ -103,7 +105,8 @@ class ConcurrencyLimit:
     def acquire(self, key: Key, slots: int = 1, *, first: bool = False) -> bool:
         """Return whether the key has its slots; if not, it is queued. first: queue before all keys without this flag.
 
-        After False the caller must end its reconcile without another await: that end releases slots granted meanwhile.
+        After False the caller must end its reconcile without another await: slots that are granted during an await are released
+        unused at the end of the reconcile.
         """
         if key not in self._held and key not in self._wanted:
             self._wanted[key] = _Request(min(slots, self.limit), _now())

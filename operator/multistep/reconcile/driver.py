@@ -1,4 +1,4 @@
-"""Runs a trial's script over one exec session per pod; a long phase runs without a session until its result waits."""
+"""Runs a trial's script over one exec session per pod. While a long phase runs, no session is open until its result is ready."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 SURVEY_PROTOCOL = 2
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of a collection's missing files in its record, which has 64 KiB
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of the list of incomplete files in a record, which has 64 KiB
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
 
 Report = Callable[[Journal, str], Awaitable[None]]
@@ -58,7 +58,7 @@ Dismiss = Callable[[StepPlan], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pods:
-    """A trial's pods. verifier: of the current step's separate verifier, if it runs."""
+    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist."""
 
     agent: PodFacts
     verifier: PodFacts | None = None
@@ -95,7 +95,7 @@ class RootRequired:
 
 @dataclass(frozen=True)
 class VerifierRequired:
-    """The pod of a step's verifier must be created. image_user: the image's user, if it must be created again as root."""
+    """The pod of a step's verifier must be created. image_user: the image's user, if the pod must be recreated as root."""
 
     journal: Journal
     step: StepPlan
@@ -107,8 +107,8 @@ DriveResult: TypeAlias = Progressed | PausedBetweenSteps | RootRequired | Verifi
 
 @dataclass
 class _Drive:
-    """The state of one drive. sessions: the open ones; under_way: ids of records that were running when the sessions opened;
-    workdir: of the verifier's environment."""
+    """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of records that were running when their
+    session opened; workdir: working directory of the verifier's environment."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -132,8 +132,8 @@ class _Drive:
         return self.loaded.plan.steps[index]
 
     def take(self, place: Place, hello: Hello) -> None:
-        """Add the records that a runner sent when its session started. Those of another place are trusted from there only: an agent
-        may control the environment's runner."""
+        """Add the records that the runner of a place sent when its session started. Ignore records of other places: an agent may
+        control the environment's runner, and forge the verifier's records there."""
         session = self.sessions[place]
         taken = {each.id: session.seen(each) for each in hello.records if place_of(each.id) == place}
         self.records |= taken
@@ -141,7 +141,7 @@ class _Drive:
 
 
 class Driver:
-    """Runs scripts in exec sessions. hurried: whether other trials are queued for a session."""
+    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Driver:
     async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
-        A session ends with an error at its timeout: a pod that sends or takes a byte now and then holds no exec slot for ever.
+        A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
         """
         limit = self._settings.exec_session_seconds
         try:
@@ -208,7 +208,7 @@ class Driver:
                 yield session, hello
 
     async def _run_script(self, drive: _Drive) -> DriveResult:
-        # Report a number of steps once: a status write costs the API server more than the rest of a short session.
+        # Write the status only for a new step: a write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
         if changed := changed_rewards(now, script.advance(drive.records).journal.steps):
@@ -295,21 +295,21 @@ class Driver:
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
-                assert self._models is not None  # pods.agent_host refuses such a trial
+                assert self._models is not None  # pods.agent_host rejects the trial without a gateway
                 return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
     async def _call_host(self, drive: _Drive, session: Session, call: HostCall) -> Record:
         hosted, variables = drive.loaded.plan.hosted, call.request.get("env", {})
         if hosted is not None and call.model_access:
-            assert self._models is not None  # pods.agent_host refuses such a trial
+            assert self._models is not None  # pods.agent_host rejects the trial without a gateway
             variables = {**await self._models.variables(drive.trial, hosted, call), **variables}
         admission = drive.records[call.admission]
         call = replace(call, request={**call.request, "env": variables})
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
     async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
-        """Store the files, then note it at the runner. Idempotent: a repeated collection replaces the first."""
+        """Store the files, then record the collection at the runner. Idempotent: a repeated collection replaces the first."""
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
@@ -332,7 +332,7 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # the record's own times are those of the note
+        seconds = round(time.monotonic() - start, 3)  # the record itself has only the time of the note
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
@@ -347,7 +347,7 @@ class Driver:
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
     async def _reopen(self, drive: _Drive, where: Place) -> Session:
-        """Replace a session whose download was cut off by a new one."""
+        """Open a new session in place of one whose download was cut off."""
         pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
         assert pod is not None
         await drive.sessions[where].close()
@@ -356,12 +356,12 @@ class Driver:
         return session
 
     def _may_send(self, drive: _Drive, operation: Collect) -> bool:
-        """Return whether the pod may send files to the object store: not files that a separate verifier needs from the volume, and
-        not from a pod with a limited network."""
+        """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
+        volume, or if the pod's network is limited."""
         return drive.protocol >= 2 and operation.part == "all" and drive.loaded.plan.network is None
 
     async def _release(self, drive: _Drive, session: Session, operation: Release) -> Record:
-        """Store the verifier's records, which hold the verdict; then delete its pod."""
+        """Store the verifier's records, which have the verdict; then delete the verifier's pod."""
         step = drive.step(operation.step)
         prefix = f"{drive.scope.attempt}/{step.name}/"
         records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
@@ -389,8 +389,8 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
 
 
 def _needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
-    """Return whether the pod must be recreated as root: the runner creates /logs and /tests and switches users. A user set in the
-    pod template is respected."""
+    """Return whether the pod must be recreated as root, which the runner needs to create /logs and /tests and to switch users. A
+    user set in the pod template is respected."""
     return hello.user.uid != 0 and image_user is None and not pods.chooses_user(trial)
 
 

@@ -33,8 +33,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class PodEvent:
-    """A relevant change of a trial's pod. key: the trial; now: the pod as in this event; before: as in the last relevant event,
-    None if this is the first."""
+    """A relevant change of a trial's pod. key: the trial; now: the pod in this event; before: the pod in the last relevant event,
+    None if this event is the first."""
 
     key: Key
     now: PodFacts
@@ -49,12 +49,12 @@ class EventFilter:
         self._collected: set[Name] | None = None
 
     def trial(self, body: Body, type: str | None) -> Key | None:
-        """Return the trial if it needs a reconcile: new, deleted, or its spec changed. type: of the event; None for a list."""
+        """Return the trial if it needs a reconcile: new, deleted, or its spec changed. type: the event's type; None for a list."""
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
         return self._record("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def finished(self, key: Key) -> bool:
-        """Return whether a trial has finished: then its pods' events need no reconcile, as its last one cleaned them up."""
+        """Return whether a trial has finished. Its pods' events then need no reconcile, as its last reconcile cleaned them up."""
         seen = self._seen.get(("trial", *key))
         return seen is not None and seen.over
 
@@ -76,7 +76,8 @@ class EventFilter:
 
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
-        """Collect the names of all events in the context: an object created and deleted in it leaves no other trace."""
+        """Collect the names of all objects that have an event in this context. An object that is created and deleted in the
+        context leaves no other trace."""
         self._collected = collected = set[Name]()
         try:
             yield collected

@@ -51,7 +51,7 @@ def _attempt_ended(failed: AttemptStatus) -> list[Transition]:
 
 
 def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
-    """Return Suspended or Resumed, as a Job has them; Suspended also when a paused trial's pod is released."""
+    """Return the transition Suspended or Resumed, like those of a Job; Suspended also when a paused trial's pod is released."""
     if new.phase == "Suspended" and (old.phase != "Suspended" or len(new.attempts) > len(old.attempts)):
         return [Transition("Suspended", _phase_changed(new).message)]
     if old.phase == "Suspended" and new.phase in ("Pending", "Running"):

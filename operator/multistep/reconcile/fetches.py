@@ -1,6 +1,6 @@
-"""Fetches of tasks: in the background, with a concurrency limit, each request once, retried with back-off.
+"""Fetches tasks in the background, with a concurrency limit. Equal requests share one fetch; a failed one is retried with back-off.
 
-A trial's task is decided by its status, not here. The state in memory only saves work.
+The trial's status, not this module, decides which revision of its task a trial uses. The state in memory only saves work.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
-_SWEEP = "sweep/"  # prefix of sweeps' keys; no object's name has a slash
+_SWEEP = "sweep/"  # prefix of sweeps' keys, which no trial's key can have: no object's name has a slash
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """A failed fetch. error: of the last try; until: time of the event loop; pause: seconds."""
+    """A failed fetch. error: the last attempt's error; until: end of the back-off, in the event loop's time; pause: its seconds."""
 
     error: SourceError
     until: float
@@ -41,9 +41,9 @@ class _Failure:
 
 
 class Fetches:
-    """Fetches of trials and sweeps, with one concurrency limit. run: fetches one; wake: requeues a trial.
+    """The fetches for trials and sweeps, with one concurrency limit. run: performs one fetch; wake: requeues a trial.
 
-    One namespace never has all slots, so that its slow downloads do not stop the others.
+    One namespace never gets all slots, so that its slow downloads do not block other namespaces.
     """
 
     def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:
@@ -75,11 +75,14 @@ class Fetches:
         return SweepFetches(self)
 
     def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
-        """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed."""
+        """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed.
+
+        started: whether the trial has started; it then waits if the access to a Secret is denied, instead of failing.
+        """
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
     def ask_for(self, key: Key, uid: str, request: Request, *, started: bool) -> Fetched:
-        """As ask, for a trial or sweep. key: of the concurrency limit."""
+        """Do what ``ask`` does, for a trial or a sweep. key: the object's key in the concurrency limit."""
         try:
             outcome = self._jobs.outcome(uid, request.id)
         except SourceError as error:

@@ -19,15 +19,15 @@ from multistep.store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class Kept:
-    """The location of a finished trial's results. uri: of the operator's results server; store: of the object store, None without
-    one."""
+    """The location of a finished trial's results. uri: location on the operator's results server; store: location in the object
+    store, None without one."""
 
     uri: str
     store: str | None = None
 
 
 class Finisher:
-    """Writes result.json and its siblings. shipping: to the object store, None if results stay on the volume."""
+    """Writes result.json and the files beside it. shipping: moves results to the object store; None: they stay on the volume."""
 
     def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None) -> None:
         self._volume = volume
@@ -60,7 +60,7 @@ class Finisher:
             await self._volume.remove(key)
 
     async def finish_failed(self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float) -> Kept:
-        """Complete the results of a trial that could not run, from its status."""
+        """Complete the results of a trial that failed without a journal. Its status provides the steps."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"

@@ -1,8 +1,8 @@
 """Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (engine.orphans decides).
 
-Each object is read again right before its deletion, and deleted by its UID. The only state that matters is in the marks on the
-volume, so a round may be interrupted anywhere and two may run at once. A round lists metadata only. It reads a pod's trial once,
-and again only after the trial changed.
+Each object is read again right before its deletion, and deleted by its UID. The only state is in the marks on the volume, so a pass
+may be interrupted anywhere and two may run at once. A pass lists metadata only. It reads a pod's trial once, and again only after
+the trial changed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 T = TypeVar("T")
-FIRST_SECONDS = 15.0  # the first round starts at most this long after the operator
+FIRST_SECONDS = 15.0  # delay of the first pass after the operator's start
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class OrphanRemoval:
-    """Deletes orphans. clock: seconds since the epoch; shipping: to an object store, if one is set."""
+    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one."""
 
     cluster: Cluster
     volume: Volume
@@ -48,10 +48,10 @@ class OrphanRemoval:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     shipping: Shipping | None = None
-    _wanted: dict[str, str] = field(default_factory=dict)  # pods' UIDs: the versions of the trials that need them
+    _wanted: dict[str, str] = field(default_factory=dict)  # pod UID -> resourceVersion at which its trial needed it
 
     async def run(self) -> None:
-        """Run rounds for ever; the first one soon."""
+        """Run passes for ever; the first one soon."""
         seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
         while True:
             await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
@@ -59,7 +59,7 @@ class OrphanRemoval:
             seconds = self.settings.orphans_seconds
 
     async def once(self) -> None:
-        """Run one round; a failed part is retried in the next one."""
+        """Run one pass; a failed part is retried in the next pass."""
         parts = (self._check_pods, self._check_results, self._tidy_volume)
         await self._each(parts, lambda part: part(), "removing orphans")
 
@@ -75,7 +75,8 @@ class OrphanRemoval:
             del self._wanted[gone]
 
     async def _trials(self, namespace: str | None) -> dict[str, str]:
-        """Return the trials' versions by UID. A trial moved to another shard is missing: callers read a missing trial."""
+        """Return the resourceVersions of this shard's trials, by UID. A trial may be missing because it moved to another shard, so
+        callers read it by name before they delete anything."""
         listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
         return {each["uid"]: each["resourceVersion"] for each in listed}
 
@@ -83,7 +84,7 @@ class OrphanRemoval:
         found = {"metadata": metadata}
         pod, now, grace = pod_facts(found), self.clock(), self.settings.orphans_grace_seconds
         if not identity.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
-            return  # another owner's pod, or too young
+            return  # not created by the operator, or younger than the grace period
         wanted_by = self._wanted.get(pod.uid)
         if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
             return
@@ -105,7 +106,7 @@ class OrphanRemoval:
         found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
         if not found:
             return
-        alive: set[str] = set()  # listed after the results, as a trial's results are created after the trial
+        alive: set[str] = set()  # listed after the results: each trial exists before its results, so none is missed
         for namespace in self._shard.places:
             alive |= (await self._trials(namespace)).keys()
         await self._each(
@@ -114,7 +115,7 @@ class OrphanRemoval:
 
     async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
-        if keep is not None:  # the trial's last reconcile may still write
+        if keep is not None:  # the deleted trial's last reconcile may still write results
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
@@ -142,11 +143,11 @@ class OrphanRemoval:
         self.metrics.results_free.set(await self.volume.disk.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
-        """Return the current trial, with what can be parsed of it: an invalid spec must not keep its orphans."""
+        """Return the current trial, as far as it can be parsed: its orphans must be deleted even if its spec is invalid."""
         try:
             return salvaged(await self.cluster.get(TRIALS, namespace, name))
         except NotFound as error:
-            if error.reason != "NotFound":  # the CRD is missing: this proves nothing about the trial
+            if error.reason != "NotFound":  # the CRD is missing, so the trial may still exist: delete nothing
                 raise
             return None
 

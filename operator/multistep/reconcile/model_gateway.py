@@ -1,7 +1,7 @@
-"""The operator's use of the model gateway: keys, tokens of steps, and their usage.
+"""Registers providers' keys with the model gateway, issues tokens for steps, and reads the steps' usage.
 
-Memory holds the providers' keys of trials that this process has reconciled, for a gateway that has restarted; a new operator
-reconciles every trial once, and so knows them again.
+The keys of reconciled trials stay in memory, to register them again after a restart of the gateway. A new operator process
+reconciles every trial at its start, and so gets all keys again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from multistep.gateway.credentials import Credential
 from multistep.gateway.tokens import SigningKey, StepClaims, StepKey
 
 ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token; the other files are signing keys
-GRACE_SECONDS: Final = 3600.0  # that a token outlives the agent's timeout
-LONGEST_SECONDS: Final = 7 * 86400.0  # of a token for an agent without a timeout
-RENEW_SECONDS: Final = 5.0  # period in which the gateway is asked for keys that it lacks
+GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
+LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token, and that of an agent without a timeout
+RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
 class ModelAccess(Protocol):
-    """What a reconcile needs of the model gateway."""
+    """The calls of the model gateway that a reconcile makes."""
 
     def remember(self, hosted: HostedAgent) -> object:
-        """Keep an active trial's keys, for a gateway that restarts."""
+        """Keep an active trial's keys in memory, to register them again if the gateway restarts."""
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Return the agent's variables with URLs and a token for the call's step. Raises GatewayUnavailable."""
@@ -46,7 +46,7 @@ class ModelAccess(Protocol):
 
 
 class ModelGateway:
-    """The model gateway of the chart. url: for agents; clock: seconds since the epoch."""
+    """A client of the chart's model gateway. url: the gateway's address for agents; clock: seconds since the epoch."""
 
     def __init__(self, admin: GatewayAdmin, url: str, signing: SigningKey, clock: Callable[[], float] = time.time) -> None:
         self._admin, self._url, self._signing, self._clock = admin, url.rstrip("/"), signing, clock
@@ -70,7 +70,7 @@ class ModelGateway:
             raise InvalidSpec(f"spec.agent: {error}") from None
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Return usage and failure of a step; both are absent if it made no request."""
+        """Return the usage and the failure of a step, and block its token; both are absent if the step made no request."""
         key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), _segment(step), "agent")
         try:
             usage = await self._admin.close(key)
@@ -81,9 +81,10 @@ class ModelGateway:
         return {"usage": document, "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]}}
 
     def remember(self, hosted: HostedAgent) -> Mapping[str, tuple[str, Provider, Credential]]:
-        """Return variable, provider and credential by the credential's id, and keep them for a restart of the gateway.
+        """Return each credential with its variable's name and its provider, by the credential's id.
 
-        Raises InvalidSpec for a key that no header can have.
+        Keep the credentials in memory, to register them again if the gateway restarts. Raises InvalidSpec for a key that contains
+        characters that no HTTP header may have.
         """
         found = {}
         for name, key in hosted.credentials.items():
@@ -97,13 +98,14 @@ class ModelGateway:
         return found
 
     async def renew(self) -> None:
-        """Register the keys that the gateway lacks, as it has restarted. Raises GatewayError."""
+        """Register the keys that the gateway lacks because it restarted. Raises GatewayError."""
         for id in await self._admin.wanted():
             if (credential := self._known.get(id)) is not None:
                 await self._admin.register(id, credential)
 
     def _id(self, credential: Credential) -> str:
-        """Return the id of a key, which tells nothing about it: the same for all trials with it, as they share its rate limits."""
+        """Return the id of a credential: a keyed hash, which does not reveal the key. All trials with the same key have the same
+        id, because they share the key's rate limits."""
         text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
         return hmac.new(self._signing.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
@@ -125,7 +127,7 @@ class ModelGateway:
 
 
 def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: Path) -> ModelGateway:
-    """Return the gateway. secret_dir: mounted Secret with signing keys, of which the last by name is used, and the admin token."""
+    """Return the gateway's client. secret_dir: mounted Secret with the admin token and signing keys; the last by name is used."""
     keys = sorted(each for each in secret_dir.iterdir() if each.is_file() and each.name != ADMIN_TOKEN)
     signing = SigningKey(keys[-1].name, keys[-1].read_bytes().strip())
     token = (secret_dir / ADMIN_TOKEN).read_text().strip()
@@ -133,5 +135,5 @@ def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: P
 
 
 def _segment(step: str) -> str:
-    """Return a step's name as a part of a key, which has no slash."""
+    """Return a step's name without slashes, because slashes separate the parts of a StepKey."""
     return step.replace("/", "-")

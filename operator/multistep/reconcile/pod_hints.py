@@ -1,4 +1,4 @@
-"""What is remembered of the pods of trials between two reconciles. It only saves work: a new leader starts without."""
+"""Hints about trials' pods, kept in memory between two reconciles. They only save work: a new leader starts without them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ MAX_UNREADY_SECONDS = 60.0
 
 @dataclass
 class PodHint:
-    """Of the pod with this UID. quiet_until: no exec session is needed before this time (seconds since the epoch) unless the pod
-    changes, as a phase runs in it; violation: as in Situation.
+    """A hint about the pod with this UID. quiet_until: a phase runs, so the pod needs no exec session before this time (seconds
+    since the epoch) unless it becomes unready; violation: as in Situation.
 
-    unready_until: the same for a pod that is not ready though no result waits; empty_sessions: sessions in a row without one."""
+    unready_until: before this time not even an unready pod needs a session, as the last one found no result; empty_sessions: number
+    of sessions in a row that found no result."""
 
     uid: str
     quiet_until: float = 0.0
@@ -25,10 +26,11 @@ class PodHint:
     empty_sessions: int = 0
 
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
-        """A session left a running phase. Returns the seconds after which the pod is to be reconciled; poll: at the latest.
+        """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.
 
-        A pod that is not ready is asked again soon: somebody may flood the port of its probe, and then no event reports the
-        result. found_nothing: the session, opened because the pod was not ready, found no result; each one doubles the pause.
+        A pod that is not ready gets its next session soon: if somebody floods the port of its readiness probe, no event reports
+        the phase's result. found_nothing: the session was opened because the pod was not ready, but found no result; each such
+        session doubles the pause.
         """
         self.quiet_until = now + poll
         self.empty_sessions = self.empty_sessions + 1 if found_nothing else 0
@@ -38,7 +40,7 @@ class PodHint:
 
 
 class PodHints:
-    """At most one hint per trial, of its current pod."""
+    """The hints of all trials: at most one per trial, about its current pod."""
 
     def __init__(self) -> None:
         self._by_trial: dict[Key, PodHint] = {}

@@ -13,7 +13,7 @@ STARTING_SECONDS = 60.0  # a pod that takes longer waits for its own cause (imag
 
 
 class PodStarts(ConcurrencyLimit):
-    """The limit of starting pods: created, but not running yet. Counted by trial, as a trial starts one pod at a time.
+    """Limits the number of pods that are created but not running yet. A trial has one slot, as it starts one pod at a time.
 
     A stuck pod (unschedulable, image cannot be pulled) holds a slot of its namespace only, and no pod holds a slot for longer
     than STARTING_SECONDS: stuck pods slow down their own namespace, and block no other. clock: seconds since the epoch.
@@ -22,14 +22,14 @@ class PodStarts(ConcurrencyLimit):
     def __init__(self, limit: int, wake: Wake, clock: Callable[[], float]) -> None:
         super().__init__(limit, wake)
         self._clock = clock
-        self._pods: dict[Key, tuple[str, float]] = {}  # name, and the epoch second at which it started to start
+        self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and its start's begin in seconds since the epoch
 
     def saw(self, key: Key, pod: PodFacts, *, gone: bool = False) -> None:
         """Update the slot from the trial's pod as the cluster reports it. gone: the pod was deleted."""
         since = pod.scheduled_at or pod.created_at
         left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
         over = gone or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
-        if over or pod.gates or left <= 0:  # a gated pod loads no node and no registry
+        if over or pod.gates or left <= 0:  # a gated pod puts no load on nodes or registries
             self._started(key, pod.name)
             return
         if self._pods.get(key) != (pod.name, since):

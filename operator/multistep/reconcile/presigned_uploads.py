@@ -1,4 +1,4 @@
-"""Lets the pod send large files directly to the object store (engine.direct decides), and verifies that they arrived."""
+"""Lets the pod send large files directly to the object store (engine.direct_upload decides), and verifies that they arrived."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multistep.store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collection of a trial. secret: its text files need redaction, so they go through the operator."""
+    """One collection of a trial. secret: whether its text files need redaction, which only the operator can do."""
 
     key: TrialKey
     attempt: int
@@ -27,7 +27,7 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Direct:
-    """Sends files directly. least_bytes: minimum size of such a file; linger_seconds: how long a session waits for one."""
+    """Sends files directly. least_bytes: minimum size of a file to send; linger_seconds: how long a session waits for one file."""
 
     uploads: DirectUploads
     volume: Volume

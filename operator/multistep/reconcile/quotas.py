@@ -1,8 +1,8 @@
 """Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
 
 A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
-pod (by what a quota counts: a small pod may fit where a large one does not). The first trial of a queue retries with back-off,
-and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
+pod. Pods are of one kind if a quota counts the same for them: a small pod may fit where a large one does not. The first trial of a
+queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
 The queues only bound load: after a restart, new rejections fill them again.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from multistep.backoff import Backoff
 from multistep.reconcile.concurrency_limit import Key
 
-Kind = tuple[str, str]  # namespace, and those fields of a pod that a quota counts
+Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
 EXCEEDED = "exceeded quota"  # part of the message of every such rejection
 BACKOFF = Backoff(first=1.0, last=60.0)  # the operator does not watch quotas: one may be raised at any time
@@ -27,7 +27,8 @@ ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller
 
 @dataclass
 class _Queue:
-    """keys: queued trials, in order. refusal: the last rejection's message; refusals: in a row; due: time of the next retry."""
+    """The queued trials of one kind. keys: trials in order; refusal: message of the last rejection; refusals: number of rejections
+    in a row; due: time of the next retry."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     refusal: str = ""
@@ -40,7 +41,7 @@ class _Queue:
 
 
 class Quotas:
-    """wake: requeues a key that may retry now; clock: seconds since the epoch.
+    """The queues of all namespaces. wake: requeues a key that may retry now; clock: seconds since the epoch.
 
     A reconcile that calls ``may_try`` and then creates a pod reports the result with ``tried``.
     """
@@ -57,7 +58,7 @@ class Quotas:
         return len(self._kinds)
 
     def may_try(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> bool:
-        """Return whether a trial may create a pod (its manifest) now; if not, it is queued. first: ahead of other keys."""
+        """Return whether a trial may create a pod (its manifest) now; if not, it is queued. first: before others."""
         kind = key[0], _counted(pod)
         if self._kinds.get(key, kind) != kind:
             self._leave(key)  # its pod is of another kind than before
@@ -68,7 +69,8 @@ class Quotas:
         return queue.first == key and queue.due <= self._clock()
 
     def tried(self, key: Key, pod: Mapping[str, Any], refusal: str, *, first: bool) -> None:
-        """Record a request for a pod. refusal: the quota's rejection; if "", the next key may retry."""
+        """Record the result of a pod's creation. refusal: the quota's rejection; "" if the quota did not reject the pod: the next
+        key then retries."""
         if not refusal:
             self._leave(key)
             return
@@ -84,15 +86,15 @@ class Quotas:
     def refusal(self, key: Key) -> str:
         """Return the last rejection in a queued key's queue."""
         text = self._queues[self._kinds[key]].refusal
-        return text[max(0, text.find(EXCEEDED)) :]  # the text before it names another pod
+        return text[max(0, text.find(EXCEEDED)) :]  # the text before EXCEEDED names another trial's pod
 
     def pause(self, key: Key) -> float | None:
-        """Return the seconds until a queued key may retry; None: it is requeued then."""
+        """Return the seconds until a queued key may retry; None if it is not the first: it is requeued when it becomes that."""
         queue = self._queues[self._kinds[key]]
         return max(0.0, queue.due - self._clock()) if queue.first == key else None
 
     def settle(self, key: Key) -> None:
-        """Drop the key at the end of a reconcile that asked for no pod."""
+        """Remove the key from its queue at the end of a reconcile that did not call ``may_try``."""
         if key not in self._asked:
             self._leave(key)
         self._asked.discard(key)
@@ -135,7 +137,7 @@ class Quotas:
 
 
 def _counted(pod: Mapping[str, Any]) -> str:
-    """Return what a quota counts or selects by: the containers' resources and the priority class."""
+    """Return the fields that a quota counts or selects by, as JSON: the containers' resources and the priority class."""
     spec = pod["spec"]
     containers = [each.get("resources") for each in (*spec.get("initContainers", ()), *spec["containers"])]
     return json.dumps([containers, spec.get("priorityClassName")], sort_keys=True)

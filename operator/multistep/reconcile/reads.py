@@ -1,7 +1,6 @@
-"""Reads of tasks: in the background, a few at once, fair between namespaces, the same task only once.
+"""Reads tasks in the background: a few at a time, fair between namespaces, each task once for all trials that need it.
 
-A reconcile waits a moment for a quick read. A longer read continues after the reconcile, which frees its worker, and requeues the
-trial when it ends.
+A reconcile waits PATIENCE_SECONDS for its read. A longer read continues in the background, and requeues the trial when it ends.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TaskKey = tuple[str, ...]
 
 
 class Reads:
-    """The concurrency limit on reads. wake: requeues a trial; patience_seconds: for which a reconcile waits for its read."""
+    """The concurrency limit on reads. wake: requeues a trial; patience_seconds: how long a reconcile waits for its read."""
 
     def __init__(self, wake: Wake, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.patience_seconds = patience_seconds
@@ -36,7 +35,7 @@ class Reads:
         self._deaths: OrderedDict[TaskKey, int] = OrderedDict()
 
     async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
-        """The task, which `read` reads. Raises what that raised, or SourceError while it runs or is queued."""
+        """Return the task that ``read`` reads. Raises the errors of ``read``, and SourceError while it runs or is queued."""
         self._jobs.outcome(asker.uid, task)
         key = asker.namespace, asker.name
         if (job := self._jobs.start(task, key, asker.uid, partial(self._run, task, read))) is None:

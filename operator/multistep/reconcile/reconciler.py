@@ -40,13 +40,13 @@ from multistep.sources.trial_task import TrialLoader
 from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
 
-STARTED_REQUEUE_SECONDS = 1.0  # after a pod became schedulable or unstuck: it most often runs soon, so one reconcile does
+STARTED_REQUEUE_SECONDS = 1.0  # delay after a pod became schedulable or unstuck: it usually runs by then
 
 
 @dataclass
 class Reconciler:
     """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
-    shipping: to an object store."""
+    shipping, models: clients of the object store and the model gateway, None without one."""
 
     cluster: Cluster
     volume: Volume
@@ -105,7 +105,7 @@ class Reconciler:
             self.quotas.went(event.key[0])
         if gone or not is_starting(pod):
             return 0.0
-        waits = type == "ADDED" if before is None else is_starting(before)  # the reconcile that created the pod set a timer
+        waits = type == "ADDED" if before is None else is_starting(before)  # the reconcile that created the pod has set a timer
         return None if waits else STARTED_REQUEUE_SECONDS
 
     async def reconcile(self, key: Key) -> Requeue:

@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Requeue:
-    """Reconcile again after so many seconds, or at an earlier event; None: at the next event only."""
+    """Reconcile again after ``after`` seconds, or at an earlier event; None: at the next event only."""
 
     after: float | None
 
@@ -26,5 +26,5 @@ CONTINUE: Final = Continue()
 
 
 def earliest(seconds: Iterable[float | None]) -> Requeue:
-    """Requeue after the least of these seconds; None is no limit."""
+    """Return a requeue after the shortest of these times in seconds; None stands for no time."""
     return Requeue(min((each for each in seconds if each is not None), default=None))

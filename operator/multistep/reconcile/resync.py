@@ -1,7 +1,7 @@
 """Periodic resync: requeues objects whose watch events were missed, by comparing lists with the events.
 
-A watch is a stream that can be cut, be held up, or skip what happened in a gap. No trial may depend on one. After the API server's
-store was restored from an older copy, a watch is silent until the versions of the copy reach those that the watch has seen.
+A watch can break, be delayed, or skip the changes made during a gap, so no trial may depend on a watch alone. After the API
+server's store was restored from an older copy, a watch reports nothing until new versions exceed those that the watch has seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multistep.reconcile.versions import is_older
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS: Final = 10.0  # for events that are under way
+GRACE_SECONDS: Final = 10.0  # time for events that are still on their way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are reconciled
 SOONER: Final = 0.5
 STALLED_AFTER: Final = 14  # comparisons with a finding, in a row: long enough for a silent watch to be restarted
@@ -37,8 +37,9 @@ class Lister(Protocol):
 
 
 class Resync:
-    """Lists and compares. shard: what is watched; add: called with the kind of what changed, and the trial or the sweep to
-    reconcile; restored: called when the API server's store was restored from an older copy."""
+    """Compares lists of objects with the observed events. shard: selects the watched objects; add: called with the kind of a
+    changed object and the key of the trial or sweep to reconcile; restored: called when the API server's store was restored from
+    an older copy."""
 
     def __init__(
         self,
@@ -58,8 +59,8 @@ class Resync:
         self._shard = shard
         self._restored = restored
         self._sleep = sleep
-        self._findings = 0  # comparisons with a finding, one after another
-        self.finding = ""  # of the last comparison; "" if it found nothing
+        self._findings = 0  # number of comparisons in a row that found missed events
+        self.finding = ""  # message about events missed before the last comparison; "" if none was missed
 
     def pause_seconds(self, usual: float) -> float:
         """Return the seconds until the next comparison: fewer after a finding, to learn soon whether the watch recovered."""
@@ -77,7 +78,7 @@ class Resync:
                 self._add(kind, key)
 
     async def compare(self) -> None:
-        """Requeue trials and sweeps of which, or of whose pods, a watch missed a change, and every sweep that is not finished."""
+        """Requeue each trial or sweep if a watch missed a change of it or of its pods, and requeue every unfinished sweep."""
         before = self._event_filter.known()
         with self._event_filter.listening() as reported:
             listed = await self._listed()
@@ -89,7 +90,7 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # a watch omits deletions in a gap: a deletion alone does not prove a fault
+        for name in [*changed, *gone]:  # ``gone`` is no finding: after a gap, a watch omits deletions
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):

@@ -1,7 +1,7 @@
 """Cache of the trials of each sweep: a few facts of each trial, from watch events and lists.
 
-It saves listing all trials in each reconcile. A new process, and one whose watch missed an event, fills it from a list again. A
-wrong entry cannot create a trial twice or exceed a limit (engine.sweeps).
+The cache saves listing all trials in each reconcile. The operator fills it from a list when it starts, and again when a watch
+missed an event. A wrong entry cannot create a trial twice or exceed a limit (engine.sweeps).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from multistep.reconcile.versions import is_older
 
 @dataclass
 class Page:
-    """The cached trials of one sweep.
+    """The cache entry of one sweep.
 
-    trials: by name. created: number of trials known to be created. whole: all trials were listed. observed: names in watch events
-    since the current reconcile started. over: the sweep has finished, so the page records nothing more. plan: with the spec's
-    generation. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of
-    the sweep.
+    trials: facts by trial name. created: number of trials known to be created. whole: whether all trials were listed. observed:
+    names of trials with a watch event since the current reconcile started. over: whether the sweep has finished, so that the entry
+    records nothing more. plan: generation of the spec, and the plan made from it. written: time of the last status write (seconds
+    since the epoch). version: the newest observed resourceVersion of the sweep.
     """
 
     key: Key
@@ -37,7 +37,8 @@ class Page:
     version: str = ""
 
     def start_reconcile(self) -> None:
-        """Start a reconcile: from now on, watch events are newer than responses to its requests."""
+        """Start a reconcile: forget earlier watch events. Later events are newer than the responses to this reconcile's
+        requests."""
         self.observed.clear()
 
     def observe(self, name: str, found: TrialFacts | None) -> bool:
@@ -51,7 +52,7 @@ class Page:
         return before != found
 
     def read(self, trial: Mapping[str, Any]) -> None:
-        """Record a trial from a response, unless a watch event is newer: it may have been deleted since."""
+        """Record a trial from a response, unless a newer watch event was observed, which may have reported its deletion."""
         if (name := trial["metadata"]["name"]) not in self.observed:
             self.trials[name] = facts(trial)
 
@@ -67,13 +68,13 @@ class Page:
         self.whole = True
 
     def close(self) -> None:
-        """Drop the trials of a finished sweep: its status has the results."""
+        """Drop the trials of a finished sweep, as the sweep's status has the results."""
         self.trials.clear()
         self.observed.clear()
         self.plan, self.over = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the trials whose number label matches their name: users can change labels."""
+        """Return the facts of the trials whose number label matches their name. Others are ignored, as users can change labels."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
@@ -81,7 +82,7 @@ class Page:
 
 
 class Book:
-    """The pages of all sweeps, by the sweeps' UIDs."""
+    """The cache of all sweeps: one entry (Page) per sweep, by the sweep's UID."""
 
     def __init__(self) -> None:
         self._pages: dict[str, Page] = {}
@@ -95,16 +96,18 @@ class Book:
         page = self._pages.get(uid)
         if page is None:
             if gone:
-                return None  # most often deleted together with its sweep
+                return None  # the trial was most likely deleted together with its sweep
             page = self._pages[uid] = Page((metadata["namespace"], sweep))
         if page.over:
             return None
         return page.key if page.observe(metadata["name"], None if gone else facts(trial)) else None
 
     def page(self, key: Key, uid: str, version: str, *, over: bool) -> Page:
-        """Return the page of a sweep that was just read. version, over: the sweep's. A page with a later version, or one of a
-        finished sweep that is not finished now, precedes a restore of the API server's store from an older copy: it is replaced.
-        Pages of earlier sweeps of the same name are dropped."""
+        """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; over: whether it has
+        finished.
+
+        If the entry has a later version, or is of a finished sweep that is not finished now, the API server's store was restored
+        from an older copy: a new entry replaces it. Entries of earlier sweeps of the same name are dropped."""
         page = self._pages.get(uid)
         if page is None or is_older(version, page.version) or (page.over and not over):
             self.drop(key)
@@ -113,16 +116,17 @@ class Book:
         return page
 
     def clear(self) -> None:
-        """Drop all pages: the next reconcile of each sweep lists its trials."""
+        """Drop the cache entries of all sweeps: the next reconcile of each sweep lists its trials."""
         self._pages.clear()
 
     def drop(self, key: Key) -> None:
-        """Drop the pages of a deleted sweep."""
+        """Drop the cache entries of a deleted sweep."""
         for uid in [uid for uid, page in self._pages.items() if page.key == key]:
             del self._pages[uid]
 
     def invalidate(self, namespace: str) -> list[Key]:
-        """Have the next reconcile list the trials again, as the watch missed an event. Return the sweeps to reconcile."""
+        """Make the next reconcile of each active sweep in the namespace list its trials again, because the watch missed an event.
+        Return the keys of these sweeps."""
         stale = [page for page in self._pages.values() if page.key[0] == namespace and page.whole and not page.over]
         for page in stale:
             page.whole = False

@@ -1,7 +1,7 @@
 """Reconciles sweeps, as ``Reconciler`` does trials.
 
-A reconcile reads the sweep, counts its trials, creates those that are due one after the other, and writes the status. It is
-idempotent and may be interrupted anywhere: the trials' names in the cluster show which were created.
+A reconcile reads the sweep, counts its trials, creates the due trials one after the other, and writes the status. It is idempotent
+and may be interrupted anywhere: the names of the existing trials show which were created.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from multistep.reconcile.writer import emit_events
 logger = logging.getLogger(__name__)
 
 SOON_SECONDS: Final = 0.5
-STATUS_SECONDS: Final = 5.0  # between two status writes in which only counts changed
+STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which only counts changed
 REJECTED_RETRY_SECONDS: Final = 30.0  # until the creation of a rejected trial is retried
 CHANGES_AT_ONCE: Final = 16  # concurrent patches of trials' specs
 
@@ -46,7 +46,7 @@ REFUSED: Final = "TrialRefused"
 
 @dataclass
 class Sweeps:
-    """Reconciles one sweep per call. clock: seconds since the epoch; shard: whose sweeps are reconciled."""
+    """Reconciles one sweep per call. clock: seconds since the epoch; shard: selects the sweeps to reconcile."""
 
     cluster: Cluster
     metrics: Metrics
@@ -60,7 +60,7 @@ class Sweeps:
         try:
             return await self._reconcile(key)
         finally:
-            self.tasks.settle(key)  # also of a deleted sweep: it may have got its slot after its deletion
+            self.tasks.settle(key)  # also for a deleted sweep, which may have got its slot after its deletion
 
     async def _reconcile(self, key: Key) -> Requeue:
         try:
@@ -119,7 +119,7 @@ class _SweepReconcile:
         return await self._create_and_count(plan)
 
     def _parsed(self) -> TrialSweep:
-        """Return the sweep. Its spec is parsed once per generation, as it may have a thousand tasks."""
+        """Return the parsed sweep. Its spec is parsed once per generation, because it may have a thousand tasks."""
         metadata, kept = Metadata.model_validate(self._object["metadata"]), self._page.plan
         if kept is None or kept[0] != metadata.generation:
             return parse_sweep(self._object)
@@ -173,9 +173,9 @@ class _SweepReconcile:
     # -- trials
 
     async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> CreationError | None:
-        """Create trials one after the other; the first number whose trial cannot be created stops all later ones.
+        """Create trials one after the other. Stop at the first trial that cannot be created, and return its error.
 
-        early: from this number on, the trials are created early and suspended.
+        early: trials from this number on are created before their turn, suspended with spec.prestart.
         """
         for number in numbers:
             try:
@@ -230,7 +230,8 @@ class _SweepReconcile:
         return await self._clean_up()
 
     async def _write_throttled(self, status: SweepStatus) -> float | None:
-        """Write the status, but changed counts at most every STATUS_SECONDS. Return the seconds until counts may be written."""
+        """Write the status; if only counts changed, at most every STATUS_SECONDS. Return the seconds until changed counts may be
+        written; None if nothing is left to write."""
         last, now = self._page.written, self._s.clock()
         wait = 0.0 if last is None else last + STATUS_SECONDS - now
         if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):

@@ -1,7 +1,7 @@
-"""The tasks of a sweep: those of its spec, or all tasks of a source, as of the sweep's start.
+"""The tasks of a sweep: spec.tasks, or all tasks that the source spec.tasksFrom has at the sweep's start.
 
-Their names may be too large for a status. So an immutable ConfigMap that the sweep owns holds them, and the status has its digest.
-A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
+The names of these tasks may be too large for a status. So an immutable ConfigMap owned by the sweep has the names, and the status
+has their digest. A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
 
 _KEY: Final = "tasks"
-_MOST_BYTES: Final = 900_000  # of names: a ConfigMap holds 1 MiB
+_MOST_BYTES: Final = 900_000  # maximum size of all names, as a ConfigMap may have 1 MiB
 _DIGITS: Final = 12
 
 
 @dataclass(frozen=True)
 class SweepTasks:
-    """Loads the tasks of sweeps. fetches: they share the concurrency limit of the trials' fetches."""
+    """Loads the tasks of sweeps. fetches: the sweeps' fetches, which share one concurrency limit with the trials' fetches."""
 
     cluster: Cluster
     remote: Remote
     fetches: SweepFetches
 
     async def load(self, sweep: TrialSweep) -> tuple[Sequence[SweepTask], SweepTasksStatus | None]:
-        """Return the tasks and their status. Raises InvalidSpec and SourceError."""
+        """Return the sweep's tasks, and the status of spec.tasksFrom (None without it). Raises InvalidSpec and SourceError."""
         source, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
         if source is None:
             return sweep.spec.tasks, None

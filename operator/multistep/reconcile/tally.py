@@ -1,8 +1,8 @@
 """Counts trials' transitions for metrics: each at most once.
 
-It counts the difference between two observed statuses, not writes: the next reconcile counts a write whose response was lost.
-When a process first reads a trial, it takes the trial's transitions as counted. So a transition written right before a crash may
-be missing, and none is counted twice.
+The tally counts differences between two observed statuses, not writes: so the next reconcile counts a write whose response was
+lost. When a process first reads a trial, it regards the trial's earlier transitions as counted. So a transition written right
+before a crash may be missing, but none is counted twice.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ RECENT_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Mark:
-    """The counted part of a trial. uid: the trial's; failed_attempts, steps: numbers of failed attempts, and
-    of finished steps in the current attempt;
-    finished: whether the trial has finished."""
+    """The transitions of a trial that are counted. uid: UID of the trial; failed_attempts: number of failed attempts; attempt:
+    number of the current attempt; steps: number of its finished steps; finished: whether the trial has finished."""
 
     uid: str
     failed_attempts: int
@@ -79,7 +78,7 @@ class Tally:
         self._marks.pop(key, None)
 
     def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:
-        """Observe queueing and startup times, when the status first has the attempt's running pod."""
+        """Observe the queueing time and the startup time of a pod. Call it once, when the status first has the running pod."""
         names, created = _names(trial), trial.metadata.creation_timestamp
         if pod.started_at is None:
             return
@@ -126,7 +125,7 @@ def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
 
 
 def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
-    """Return the steps that finished since the mark, of all attempts from the mark's on."""
+    """Return the steps that finished since the mark, in the attempt of the mark and in later attempts."""
     attempts = sorted(status.steps_by_attempt().items())
     since = [(number, _ended_steps(steps)) for number, steps in attempts if number >= mark.attempt]
     return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]

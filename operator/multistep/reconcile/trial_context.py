@@ -1,4 +1,4 @@
-"""What the parts of a trial's reconcile share: the trial, its pods, its task, and the writing of its status."""
+"""Base class of the parts of a trial's reconcile: it has the trial, its pods and its task, and writes the trial's status."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SOON_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Tools:
-    """What a reconcile needs. hints: of pods, by trial; clock: seconds since the epoch."""
+    """The objects that all reconciles share. hints: hints about the trials' pods; clock: seconds since the epoch."""
 
     cluster: Cluster
     pods: TrialPods
@@ -68,7 +68,7 @@ class TrialContext(ABC):
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
-        self._just_named = False  # the status named the pod just now: skip the read; creating a pod that exists is a Conflict
+        self._just_named = False  # the pod's name was just written: skip the read, as creating an existing pod is a Conflict
         self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> Result:
@@ -85,7 +85,7 @@ class TrialContext(ABC):
         return self._until_deadline(seconds)
 
     def _until_deadline(self, seconds: float | None) -> Requeue:
-        """Requeue after the seconds, at the latest at the trial's next deadline."""
+        """Return a requeue after the seconds (None: no timed requeue), or at the trial's deadline if that is earlier."""
         deadline = deadlines.next_deadline(self._trial, self._t.clock())
         after = earliest([seconds, deadline]).after
         return Requeue(None if after is None else max(SOON_SECONDS, after))
@@ -98,15 +98,15 @@ class TrialContext(ABC):
             self._t.tally.pod_ran(self._trial, pod)
 
     def _container_fields(self) -> dict[str, str]:
-        """Return the status fields imageID and containerID of the agent's pod, if the kubelet reported them. The first container's
-        ID stays: another ID is a restart."""
+        """Return the status fields imageID and containerID of the agent's pod, if the kubelet reported them. containerID is written
+        once, so that a different ID reveals a restart."""
         pod = self._pod
         image = {"image_id": pod.image_id} if pod is not None and pod.image_id else {}
         first = pod is not None and pod.container_id and self._trial.status.container_id is None
         return {**image, "container_id": pod.container_id} if pod is not None and first else image
 
     def _forget_pod(self) -> None:
-        """Drop the hints: the trial needs its pod no longer."""
+        """Drop the hint about the trial's pod, which the trial does not need any more."""
         self._t.hints.forget(self._key)
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:

@@ -26,7 +26,8 @@ class TrialCreation(TrialContext):
     """Creates and adopts pods."""
 
     async def _may_create_pod(self, manifest: Object, *, first: bool) -> bool:
-        """Return whether the trial may create a pod now; if not, it is queued. first: queue before trials that had no pod yet."""
+        """Return whether the trial may create a pod now; if not, it is queued. first: queue it before trials that had no pod
+        yet."""
         starts, quotas = self._t.starts, self._t.quotas
         if not quotas.may_try(self._key, manifest, first=first):
             if not any(each.reason == QUOTA_EXCEEDED for each in self._trial.status.conditions):  # reported once, not at each retry
@@ -45,7 +46,7 @@ class TrialCreation(TrialContext):
         return self._until_deadline(left if left > 0 else None)
 
     async def _create(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
-        """Create a pod as TrialPods.create does, and pass the result to the quota's queue."""
+        """Create a pod as TrialPods.create does, and report the result to the namespace's quota queue."""
         refusal, quotas = "", self._t.quotas
         try:
             result = await self._t.pods.create(request, manifest)
@@ -85,7 +86,8 @@ class TrialCreation(TrialContext):
         return CONTINUE
 
     async def _request_verifier(self, required: VerifierRequired) -> Result:
-        """Write the verifier pod's name and the progress to the status, before the pod is created. No session stays open."""
+        """Write the verifier pod's name and the progress to the status, before the pod is created. All sessions are closed by
+        then."""
         step = required.step
         environment = step.verifier.environment if step.verifier else None
         same_image = environment is not None and not environment.own_image
@@ -98,7 +100,7 @@ class TrialCreation(TrialContext):
         named, plan = self._trial.status.verifier, self._plan
         assert named is not None
         environment = _verifier_environment(plan, self._trial.status.current_step)
-        if named.image_user is not None:  # delete the pod created before the image's user was known
+        if named.image_user is not None:  # delete the pod that was created before the image's user was known
             await self._t.pods.remove(self._trial, [named.pod_name.removesuffix("-root")])
         request = pods.PodRequest(
             self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
@@ -127,7 +129,7 @@ class TrialCreation(TrialContext):
         """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
         if self._trial.status.verifier is not None:
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
-        else:  # a stale read may lack a verifier that the current status names, and the release happens only once
+        else:  # this may be a stale read of a status that names a verifier: raise Conflict then, as no retry follows
             await self._writer.require_current()
         await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 

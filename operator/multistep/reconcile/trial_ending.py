@@ -35,7 +35,8 @@ class TrialEnding(TrialContext):
         )
 
     async def _finish_killed_phase(self, death: decisions.PhaseDied) -> Result:
-        """Finish a trial whose container a phase ended. The runner's records are lost, so the status is the source."""
+        """Finish a trial whose container was ended by a phase. The runner's records are lost, so the steps are read from the
+        status."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
         if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
             journal.exception = StepException(death.type, death.message)
@@ -49,7 +50,7 @@ class TrialEnding(TrialContext):
         return await self._finish(journal)
 
     async def _finish(self, journal: Journal) -> Result:
-        """Write the results, then the status: the results of a Complete trial exist."""
+        """Write the results, then the status, so that the results of a Complete trial always exist."""
         await self._writer.require_current()
         known = self._trial.status.model_copy(update=self._container_fields())
         self._writer.trial = self._trial.model_copy(update={"status": known})
@@ -75,7 +76,7 @@ class TrialEnding(TrialContext):
         return CONTINUE
 
     async def _end(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        """Write the final status; first delete the pods' disruption budgets, as a retained pod must not block a drain."""
+        """Delete the pods' disruption budgets, so that a retained pod does not block a drain; then write the final status."""
         names = [self._trial.status.pod_name] if self._trial.status.pod_name else []
         await self._t.pods.unguard(self._trial, [*names, *named_verifiers(self._trial)])
         await self._write(new, before=before)

@@ -38,14 +38,14 @@ class TrialPods:
             return None
 
     async def create(self, request: pods.PodRequest, manifest: Object) -> PodFacts | Wait | None:
-        """Create a pod (its manifest), after its NetworkPolicy. Return None if a pod of that name exists: the caller must check its
-        owner. Return Wait if the API server rejects it for now.
+        """Create the pod's NetworkPolicy, then the pod. Return None if a pod of that name exists: the caller must check its owner.
+        Return Wait if the API server rejects the pod for now.
 
         Raises InvalidSpec if the pod is invalid, ClusterError.
         """
         try:
             if not await self._limit_network(request):
-                # Garbage collection deletes a policy of an earlier trial of the same name.
+                # Wait: garbage collection soon deletes the policy of an earlier trial of the same name.
                 message = f"NetworkPolicy {request.name} belongs to another object"
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
             await self._guard(request)
@@ -56,7 +56,7 @@ class TrialPods:
             return _refused(error)
 
     async def remove(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
-        """Delete those of these pods that the trial owns."""
+        """Delete the pods with these names, except pods that the trial does not own."""
         for name in names:
             await self.unguard(trial, [name])
             if (pod := await self.get(trial, name)) is not None:
@@ -85,11 +85,11 @@ class TrialPods:
 
     async def _guard(self, request: pods.PodRequest) -> None:
         if (budget := pod_policies.disruption_budget(request)) is not None:
-            with suppress(Conflict):  # created before a crash
+            with suppress(Conflict):  # the budget exists: it was created before a crash of the operator
                 await self._cluster.create(budget)
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
-        """Create the pod's NetworkPolicy before the pod. Return False if another object owns one of that name."""
+        """Create the pod's NetworkPolicy. Return False if a NetworkPolicy of that name exists and the trial does not own it."""
         policy = pod_policies.network_policy(request)
         if policy is None:
             return True
@@ -103,7 +103,7 @@ class TrialPods:
 
 def _refused(error: ClusterError) -> Wait:
     """Return the wait for a rejection by quota or admission, which is retried. Raises InvalidSpec if the pod is invalid."""
-    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # policies and webhooks choose their status
+    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks choose the HTTP status
     if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error
     if error.status != 403 and not denied:
@@ -113,7 +113,7 @@ def _refused(error: ClusterError) -> Wait:
 
 
 def former(trial: MultiStepTrial) -> list[str]:
-    """Return the names of pods of earlier attempts, and of the pod created before the image's user was known."""
+    """Return the names of the previous attempt's pods, and of the pod that was created before the image's user was known."""
     attempt, as_root = trial.status.attempt or 1, trial.status.image_user is not None
     found = [(attempt, False)] if as_root else []
     found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
@@ -121,6 +121,6 @@ def former(trial: MultiStepTrial) -> list[str]:
 
 
 def named_verifiers(trial: MultiStepTrial) -> list[str]:
-    """Return the names of the verifier's pod in the status, and of the one created before its image's user was known."""
+    """Return the name of the verifier's pod in the status, and of the verifier's pod that was not created as root."""
     named = trial.status.verifier
     return sorted({named.pod_name, named.pod_name.removesuffix("-root")}) if named else []

@@ -43,7 +43,7 @@ from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_ending import TrialEnding
 from multistep.reconcile.trial_pods import former
 
-TASK_GRACE_SECONDS = 5.0  # `multistep run` creates the ConfigMap and Secret after the trial, which owns them
+TASK_GRACE_SECONDS = 5.0  # `multistep run` creates the ConfigMap and Secret after the trial, as the trial must own them
 MAX_POLL_SECONDS = 3600.0
 GATEWAY_RETRY_SECONDS = 10.0
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
@@ -55,7 +55,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
     async def run(self) -> Requeue:
         """Decide and act until the trial has to wait."""
         if self._object["metadata"].get("deletionTimestamp"):
-            return AT_NEXT_EVENT  # garbage collection deletes the objects that it owns
+            return AT_NEXT_EVENT  # garbage collection deletes the objects that the trial owns
         try:
             self._writer = self._new_writer(parse_trial(self._object))
         except InvalidSpec as error:
@@ -89,7 +89,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
             return await self._fail(error.reason, f"spec.task: {error}")
 
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
-        """Wait: another operator started the trial, and has the results collected so far; then its shard label was changed."""
+        """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has its results so
+        far."""
         if (end := deadlines.cut_short(self._trial, self._t.clock())) is not None:
             return await self._act(end)
         former = f"to {pod.shard}" if pod.shard else "away"
@@ -97,8 +98,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return await self._wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here", seconds=None)
 
     async def _report_store_failure(self, error: StoreError) -> None:
-        """Report that the results cannot be written, for example as the volume is full. The queue retries the reconcile, which is
-        idempotent: the pod keeps its files and records."""
+        """Report that the results cannot be written, for example because the volume is full. The queue retries the reconcile, which
+        loses nothing: the pod keeps its files and records."""
         self._t.metrics.store_failures.inc()
         if is_finished(self._trial.status):
             return  # only the cleanup of the volume failed; the result stands
@@ -114,7 +115,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
 
     async def _fail_unreadable(self, error: InvalidSpec) -> Requeue:
-        """Fail a trial that cannot be parsed. A finished one is cleaned up by those fields that can be parsed."""
+        """Fail a trial that cannot be parsed. A finished trial is cleaned up, according to the fields that can be parsed."""
         self._writer, self._fully_parsed = self._new_writer(salvaged(self._object)), False
         if not is_finished(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
@@ -172,7 +173,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._drive()
 
     async def _suspend(self) -> None:
-        """Suspend the trial until an event. A released pod still exists if an operator died before it deleted the pod."""
+        """Write the suspension to the status. If the pod was released, delete it again, because the operator may have crashed
+        between the release and the deletion."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
             await self._t.pods.remove(self._trial, former(self._trial))
@@ -183,7 +185,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
     async def _drive(self) -> Result:
-        """Continue in exec sessions with the pods; open none while a phase runs and no result waits (both pods are ready)."""
+        """Continue the script in exec sessions. While a phase runs, open none until a pod is not ready: that announces a result."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
@@ -211,7 +213,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         if not isinstance(left, Progressed):
             return await self._end_drive(left)
         if (lost := left.journal.lost) is not None:
-            await self._write_running(left.journal)  # the attempt's steps, with what they used
+            await self._write_running(left.journal)  # write the steps with their usage before the attempt ends
             return await self._act(decisions.Fail(lost.reason, lost.message) if lost.final else _failed_attempt(lost))
         if left.journal.finished:
             return await self._finish(left.journal)
@@ -219,7 +221,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
 
     async def _end_drive(self, left: PausedBetweenSteps | RootRequired | VerifierRequired) -> Result:
-        """Do what the script needs before it continues, without an open session."""
+        """Do what the script needs before its next session, for example request a verifier's pod."""
         match left:
             case VerifierRequired():
                 return await self._request_verifier(left)
@@ -240,8 +242,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _run_session(self, session: Awaitable[DriveResult], hint: PodHint) -> DriveResult:
-        """Await exec sessions, and record in the hint a failure that the container caused. A broken stream does not prove one, nor
-        does a runner of another release."""
+        """Await exec sessions. Record a failure in the hint if only the container can have caused it: not a broken stream, and not
+        a runner of another release."""
         try:
             left = await session
         except PodError as error:

@@ -1,7 +1,7 @@
 """A work queue of keys, like controller-runtime's: one worker at a time per key, delayed requeues, back-off.
 
-The queue holds keys only, and a reconcile reads the object itself: any number of events causes one reconcile. Namespaces take
-turns.
+The queue has keys only, and a reconcile reads the object itself: so any number of events causes one reconcile. Workers serve the
+namespaces in turn.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ MAX_RETRY_AFTER_SECONDS = 300.0  # cap of a server's Retry-After
 
 @dataclass(frozen=True)
 class _Timer:
-    """due: time of the event loop. It is kept here because ``call_later`` of uvloop returns a Handle without ``when()`` for delays
-    of less than half a millisecond."""
+    """A delayed requeue. due: its time, in the event loop's time. It is stored because ``call_later`` of uvloop returns a Handle
+    without ``when()`` for delays of less than half a millisecond."""
 
     due: float
     handle: asyncio.Handle
 
 
 class WorkQueue:
-    """Calls ``work`` for keys that were added, and again when it says so.
+    """Calls ``work`` for each added key, and again after the time that ``work`` returns.
 
-    kind: of the objects, for the log; waited: called with the seconds for which a key waited for a worker; failed: called with
+    kind: kind of the objects, for the log; waited: called with the seconds for which a key waited for a worker; failed: called with
     each exception of ``work``.
     After an exception the key is requeued with back-off; an unexpected exception is logged with its traceback.
     """
@@ -60,7 +60,7 @@ class WorkQueue:
         self._kind = kind
         self._ready = FairQueue()
         self._busy: dict[Key, asyncio.Task[None]] = {}
-        self._again: set[Key] = set()  # added while busy
+        self._again: set[Key] = set()  # keys that were added while a worker had them
         self._timers: dict[Key, _Timer] = {}
         self._failures: dict[Key, int] = {}
         self._started = self._stopped = False
@@ -71,7 +71,7 @@ class WorkQueue:
         self._start_work()
 
     async def stop(self, *, within_seconds: float = 0.0) -> None:
-        """Start no more work; give running work so many seconds to finish, then cancel it.
+        """Start no more work; give running work ``within_seconds`` to finish, then cancel it.
 
         Cancelled work is safe: reconciles are idempotent.
         """
@@ -97,14 +97,14 @@ class WorkQueue:
             self._start_work()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Requeue the key after so many seconds; this replaces an earlier timer of the key."""
+        """Requeue the key after ``seconds``; this replaces an earlier timer of the key."""
         self._drop_timer(key)
         if not self._stopped:
             loop = asyncio.get_running_loop()
             self._timers[key] = _Timer(loop.time() + seconds, loop.call_later(seconds, self.add, key))
 
     def add_within(self, key: Key, seconds: float) -> None:
-        """Requeue the key after so many seconds, unless it is queued or due earlier."""
+        """Requeue the key after ``seconds``, unless it is queued or due earlier."""
         timer = self._timers.get(key)
         if key not in self._ready and (timer is None or timer.due > asyncio.get_running_loop().time() + seconds):
             self.add_after(key, seconds)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialWriter:
-    """Writes the status of one trial. trial: as it was read or last written, parsed."""
+    """Writes the status of one trial. trial: the parsed trial, as last read or written."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics, tally: Tally, found: Object, trial: MultiStepTrial) -> None:
         self._cluster = cluster
@@ -45,8 +45,8 @@ class TrialWriter:
             await self.emit(transitions(old, new))
 
     async def require_current(self) -> None:
-        """Raise Conflict if the trial changed since it was read, by a write without changes. Results have no version: without this,
-        a stale reconcile could replace the results of a trial that another operator finished."""
+        """Raise Conflict if the trial changed since it was read; to find out, write the status unchanged. Results have no version,
+        so without this check a stale reconcile could replace the results of a trial that another operator finished."""
         await self._apply(self._object.get("status") or {})
 
     async def _apply(self, content: Object) -> None:

@@ -15,7 +15,7 @@ from multistep.errors import RunnerError
 
 @dataclass(frozen=True)
 class Printed:
-    """A part of a phase's output. size: of the whole output, in bytes; start: offset of the part; done: the phase has finished."""
+    """A part of a phase's output. size: bytes of the whole output; start: offset of the part; done: whether the phase has ended."""
 
     size: int
     start: int
@@ -44,7 +44,7 @@ def printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
 
 
 def types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the types of a download's sources. Raises RunnerError."""
+    """Return the types of a download's sources. count: number of requested sources. Raises RunnerError."""
     sources = Fields(answer, "download").sequence("sources", count)
     if len(sources) != count:
         raise RunnerError(f"asked for {count} sources, the runner answered for {len(sources)}", code="Protocol")

@@ -23,10 +23,11 @@ Sink = Callable[[bytes], Awaitable[None] | None]
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """The result of a download. size and sha256 are of the tar stream, and verified.
+    """The result of a download. size, sha256: verified size and digest of the tar stream.
 
-    types: one of file, directory, missing, other, for each source; changed, unreadable: member names. cut: why the stream
-    ended early, "" if it is complete. After a cut, size and sha256 are not verified, and the session is unusable.
+    types: for each source one of file, directory, missing, other; changed, unreadable: names of members that changed while the
+    runner read them, or that it could not read; cut: why the stream ended early, "" if it is complete. After a cut, size and
+    sha256 are not verified, and the session is unusable.
     """
 
     types: tuple[str, ...]
@@ -38,7 +39,7 @@ class DownloadResult:
 
 
 async def send_body(frames: FrameStream, chunks: Body) -> None:
-    """Send the chunks as the body of an upload. An error of chunks aborts the body, so that the runner discards it."""
+    """Send the chunks as the body of an upload. If ``chunks`` raises an error, abort the body, so that the runner discards it."""
     digest, size = hashlib.sha256(), 0
     try:
         async for chunk in _pieces(chunks):
@@ -60,7 +61,7 @@ async def _abort_body(frames: FrameStream, error: Exception) -> None:
 
 
 async def receive_body(frames: FrameStream, types: tuple[str, ...], sink: Sink, max_bytes: int | None) -> DownloadResult:
-    """Pass a download's body to sink. max_bytes: a longer body raises RunnerError. Raises StreamLost if the digest differs."""
+    """Pass a download's body to sink. Raises RunnerError if it exceeds max_bytes, StreamLost if its digest differs."""
     digest, size = hashlib.sha256(), 0
     while (frame := await frames.receive()).kind == DATA:
         size += len(frame.payload)

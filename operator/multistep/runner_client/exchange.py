@@ -1,4 +1,4 @@
-"""Exchanges with a runner: one after the other, each of requests and their answers in order."""
+"""Exchanges with a runner. An exchange sends requests and receives their answers in order; only one runs at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refusal(Exception):
 
 
 class Exchanges:
-    """Matches answers to requests. An exchange that is interrupted makes the session unusable: its answers would be matched to
+    """Matches answers to requests. An interrupted exchange makes the session unusable, because its answers would be matched to
     later requests."""
 
     def __init__(self, frames: FrameStream) -> None:
@@ -33,7 +33,7 @@ class Exchanges:
 
     @asynccontextmanager
     async def exchange(self) -> AsyncIterator[None]:
-        """Hold the session for one exchange. Raises StreamLost if the session is unusable."""
+        """Reserve the session for one exchange. Raises StreamLost if the session is unusable."""
         async with self._turn:
             if self._lost:
                 raise StreamLost(f"the session cannot be used any more: {self._lost}")
@@ -41,7 +41,7 @@ class Exchanges:
             try:
                 yield
             except Refusal as refusal:
-                self._lost = ""  # a regular answer
+                self._lost = ""  # a refusal is a complete answer, so the session stays usable
                 raise refusal.error from None
             except (StreamLost, RunnerError) as error:
                 self._lost = str(error)
@@ -49,7 +49,7 @@ class Exchanges:
             self._lost = ""
 
     def give_up(self, reason: str) -> None:
-        """Make the session unusable: the rest of its stream is not read."""
+        """Make the session unusable, because the rest of its stream will not be read."""
         self._lost = reason
 
     def ack(self, id: str) -> None:
@@ -87,7 +87,7 @@ class Exchanges:
             raise RunnerError(f"the runner rejected an acknowledgement: {refusal}", code="Protocol") from None
 
     async def answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
-        """Receive an answer, within extra_seconds more than usual. Raises Refusal if it is not ok."""
+        """Receive an answer. extra_seconds: added to the usual timeout. Raises Refusal if the answer is not ok."""
         frame = await self._frames.receive(extra_seconds)
         if frame.kind != MESSAGE:
             raise RunnerError(f"the runner sent a frame {frame.kind!r} instead of an answer", code="Protocol")

@@ -1,4 +1,4 @@
-"""Frames over one exec stream: every read and write has a timeout, and an early end is an error that says why."""
+"""Frames over one exec stream. Every read and write has a timeout; the error for an early end has its cause."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class FrameStream:
         self._moved("up", len(data))
 
     async def receive(self, extra_seconds: float = 0.0) -> Frame:
-        """Return the next frame, within extra_seconds more than usual. Raises StreamLost, also at the timeout, and RunnerError."""
+        """Return the next frame. extra_seconds: added to the usual timeout. Raises StreamLost, also at the timeout, and
+        RunnerError."""
         limit = self.timeout_seconds + extra_seconds
         try:
             async with asyncio.timeout(limit):
@@ -72,7 +73,7 @@ class FrameStream:
         return ExecKilled(message) if killed else StreamLost(message)
 
     def _last_words(self) -> str:
-        """Return the relay's stderr, if the stream has it."""
+        """Return the stderr of the relay (``runner call``) as part of a message; "" if the stream has none."""
         words = str(getattr(self._stream, "exit_details", "") or "").strip()
         return f": {words[:500]}" if words else ""
 

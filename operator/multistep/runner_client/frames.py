@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 
 from multistep.errors import RunnerError
 
-MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # of a D frame
-MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # of a J or E frame: the answer to hello has all records of a trial of many steps
-MAX_JSON_VALUES: Final = 250_000  # in a J or E frame: an empty list takes 2 bytes here, 60 in memory; 64 trials may send at once
+MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # payload of a D frame
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # payload of a J or E frame: the answer to hello has all records of a trial
+MAX_JSON_VALUES: Final = 250_000  # in one frame: limits memory, as an empty list takes 2 bytes in a frame, but 60 in memory
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]

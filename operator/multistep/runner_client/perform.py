@@ -30,13 +30,13 @@ from multistep.runner_client.session import Session
 ENVIRONMENT_SOCKET = "multistep/runner"
 HOST_PROGRAM = "multistep-host"
 Contents = Callable[[Content], Body]
-_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # codes of uploads that would fail again; other failed uploads are retried
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # error codes of uploads that would fail again; others are retried
 
 
 async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
     """Perform an operation that needs only the runner. Return its record; a phase may still be running after wait_seconds.
 
-    contents: the tar stream of an upload's content.
+    contents: returns the tar stream of an upload's content.
     """
     match operation:
         case Reset():
@@ -57,7 +57,7 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
 
 
 async def call_host(session: Session, call: HostCall, admission: Record, wait_seconds: float) -> Record:
-    """Start a command of the agent host. admission: the record of the admission, with its token. Return as ``perform`` does."""
+    """Start a command of the agent host. admission: the record of the Admit, which has the token. Return as ``perform`` does."""
     token = Fields(admission.result, f"result of {admission.id}").text("token", 64)
     credentials = {"id": call.admission, "token": token, "socket": ENVIRONMENT_SOCKET}
     request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}
@@ -66,7 +66,8 @@ async def call_host(session: Session, call: HostCall, admission: Record, wait_se
 
 
 async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
-    """Upload a tar stream. A final failure (full disk, too large) is a result: it is noted as the record of the same id."""
+    """Upload a tar stream. A final failure (full disk, too large) is recorded as the result under the same id, to prevent
+    retries."""
     try:
         return await session.upload(id, target, chunks, user)
     except RunnerError as error:

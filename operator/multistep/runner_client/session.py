@@ -20,7 +20,7 @@ from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_b
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (3, 2, 1)  # the previous release's too: its runners run in pods that it created
+PROTOCOLS = (3, 2, 1)  # also versions of earlier releases, whose pods may still run
 OUTPUT_PROTOCOL = 2  # first version with the op output
 ANSWER_TIMEOUT_SECONDS = 60.0
 
@@ -28,7 +28,7 @@ ANSWER_TIMEOUT_SECONDS = 60.0
 class Session:
     """One exec session with a runner. Start with hello. Concurrent requests are serialized.
 
-    pod_uid: of the expected pod. answer_timeout_seconds: how long the runner may be silent in an exchange.
+    pod_uid: UID of the expected pod. answer_timeout_seconds: how long the runner may be silent in an exchange.
     moved: called with the number of bytes sent or received.
     """
 
@@ -96,7 +96,7 @@ class Session:
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record, and acknowledge an unacknowledged result: that makes the pod ready again."""
+        """Return the record. Acknowledge its result if it is not acknowledged yet, which makes the pod ready again."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record
@@ -159,7 +159,7 @@ class Session:
         await self._exchanges.close()
 
     async def _start(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
-        """Start and wait in one write: most phases finish at once, and each round trip to the pod is slow."""
+        """Send the start and the wait in one write, to save a round trip: most phases finish at once."""
         start = {**spec, "op": op}
         if wait_seconds is None:
             return answers.record(await self._exchanges.ask(start), spec["id"], op)
