@@ -19,7 +19,7 @@ from multistep_host.frames import DATA, JSON, Connection, GuestError, RefusedErr
 from multistep_host.output import BoundedOutput
 
 _HANDSHAKE_SECONDS = 10.0
-_CONNECTIONS = 32  # the runner accepts 64
+_CONNECTIONS = 32  # fewer than the 64 that the runner accepts
 _STDOUT, _STDERR = 1, 2
 
 
@@ -34,7 +34,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Command:
-    """A command for the environment. user, cwd: empty for the admission's user and directory. timeout: seconds, None for none."""
+    """A command for the environment. user: "" for the admission's user; cwd: "" for the container's workdir; timeout: seconds."""
 
     argv: Sequence[str]
     user: str = ""

@@ -1,7 +1,7 @@
 """A small stand-in for litellm, for agents that only resolve a model's name with it.
 
 Importing litellm takes more than 100 MiB and 3 s of CPU time, per trial. Agents that run in the environment need nothing of it but
-the provider of a model's name. What they lose is Harbor's estimate of costs by litellm's price list, where a program reports none.
+the provider of a model's name. With the stub, Harbor cannot estimate the cost from litellm's prices if a program reports none.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _Seen = dict[Path, tuple[int, int]]
 
 
 class AgentLogs:
-    """Moves logs between the two places after each step."""
+    """Copies logs between the two places after each step."""
 
     def __init__(self, environment: GuestEnvironment, directory: Path) -> None:
         self._environment = environment

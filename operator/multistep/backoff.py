@@ -20,6 +20,6 @@ class Backoff:
     jitter: float = 0.0
 
     def seconds(self, failures: int) -> float:
-        """Return the pause after this number of failures in a row, which starts at 1."""
+        """Return the pause in seconds. failures: number of failures in a row, at least 1."""
         pause = min(self.last, self.first * 2.0 ** min(max(failures, 1) - 1, _MAX_DOUBLINGS))
         return pause * random.uniform(1.0, 1.0 + self.jitter)

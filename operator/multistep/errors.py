@@ -98,7 +98,7 @@ class CollectionCut(MultistepError):
 
 
 class ClusterError(MultistepError):
-    """The API server rejected a request. status: HTTP status, 0 without an answer; reason: Kubernetes' reason."""
+    """The API server rejected a request. status: HTTP status, 0 without an answer; reason: that of Kubernetes' Status object."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)

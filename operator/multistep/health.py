@@ -71,7 +71,7 @@ class Health:
         return "not stalled"
 
     async def _check_api(self) -> str:
-        """Fail if the API server did not answer for a lease duration; each replica requests the lease more often than that."""
+        """Fail if the API server did not answer for a lease duration: each replica reads or renews the lease more often."""
         silent = self._lease.seconds_since_answer
         if silent > self._lease_seconds:
             raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")

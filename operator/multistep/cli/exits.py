@@ -19,7 +19,7 @@ class Exit(IntEnum):
 
 
 class Interrupted(MultistepError):
-    """Ctrl-C while a trial or sweep continues in the cluster; the text names it and the commands to follow or stop it."""
+    """Raised after Ctrl-C if a trial or sweep continues in the cluster; the text has the commands to follow or stop it."""
 
 
 class Gone(MultistepError):

@@ -196,7 +196,7 @@ class Following:
 
 
 class Progress(Following):
-    """The progress of a trial."""
+    """Shows the progress of a trial on stderr."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -91,7 +91,7 @@ def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
 
 
 def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
-    """Return the text and the members of its object.
+    """Return the body's text and the members of its JSON object.
 
     Two members whose names differ at most in case are refused: parsers disagree which one counts, so a token that allows one
     model could be used for another.

@@ -144,7 +144,7 @@ def _first_full(limited: list[tuple[Scope, Account, Limits]], estimate: Spent) -
 
 
 def _exceeded(used: Spent, limits: Limits, *, strictly: bool) -> str:
-    """Return which limit is exceeded, or (not strictly) reached; "" if none."""
+    """Return a text with the first limit that is exceeded (if not ``strictly``: exceeded or reached); "" if there is none."""
     for name, amount, limit in (
         ("input tokens", used.input_tokens, limits.input_tokens),
         ("output tokens", used.output_tokens, limits.output_tokens),

@@ -18,7 +18,7 @@ class ClientConnection:
         self.sent = False
 
     async def start(self, response: web.StreamResponse) -> None:
-        """Send the head of the answer."""
+        """Send the answer's status and headers."""
         if self.gone:
             return
         try:
@@ -27,7 +27,7 @@ class ClientConnection:
             self.gone = True
 
     async def write(self, response: web.StreamResponse, data: bytes) -> None:
-        """Send a piece. An agent that does not read for a minute counts as gone."""
+        """Send a piece of the answer's body. An agent that does not read for a minute counts as gone."""
         if self.gone or not data:
             return
         try:

@@ -48,7 +48,7 @@ class _Model(BaseModel):
 
 
 class Limits(_Model):
-    """Most tokens and US dollars that may be used; None: no limit."""
+    """Maximum tokens and US dollars that may be used; None for no limit."""
 
     input_tokens: int | None = Field(default=None, alias="inputTokens", ge=0)
     output_tokens: int | None = Field(default=None, alias="outputTokens", ge=0)

@@ -21,7 +21,7 @@ PASS = 1.0  # minimum reward of a pass
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step that was reached. passed: its gate was met, or without a gate its reward is at least 1. seconds: by phase."""
+    """A step that was reached. passed: its gate was met, or, without a gate, its reward is >= 1. seconds: durations by phase."""
 
     name: str
     reward: float | None

@@ -62,9 +62,9 @@ def mean_reward(rewards: Mapping[str, Sequence[float]]) -> Estimate | None:
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
-    """Return the unbiased probability that at least one of k trials of a task passes, over tasks with at least k trials.
+    """Return an unbiased estimate of the probability that at least one of k trials of a task passes.
 
-    passed: by task, whether each trial passed. None if no task has k trials.
+    passed: by task, whether each trial passed; only tasks with at least k trials count. None if there is no such task.
     Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
     """
     enough = {task: found for task, found in passed.items() if len(found) >= k}

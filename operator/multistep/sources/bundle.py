@@ -83,7 +83,7 @@ class Bundle:
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
-        """Return a bundle with these entries, which was never packed."""
+        """Return a bundle with these entries; its digest is computed from them, as there is no packed file."""
         whole = _complete(entries)
         sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
         for chunk in tar_chunks(sorted(whole.items())):
@@ -92,7 +92,7 @@ class Bundle:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the total bytes of all files."""
         return sum(len(entry.data) for entry in self.entries.values())
 
     def children(self, directory: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class Kept:
 
     @property
     def digest(self) -> str:
-        """``sha256:`` and 64 digits."""
+        """Return ``sha256:`` and 64 hexadecimal digits."""
         return f"sha256:{self.path.name.rpartition('-')[2]}"
 
 
@@ -49,7 +49,7 @@ class Cache:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the total bytes of all files."""
         return sum(each.size for each in self._kept.values())
 
     def put(self, key: str, fetched: Fetched) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from multistep.errors import InvalidTask
 from multistep.sources.bundle import Bundle, Entry
 
-_MAX_HOPS = 40  # as Linux
-_MAX_CHARACTERS = 4096  # of a path, as Linux
+_MAX_HOPS = 40  # links in a path; Linux has the same limit
+_MAX_CHARACTERS = 4096  # characters of a path; Linux has the same limit
 _MAX_VISITS = 200_000  # with links, the walk of a small tree can take exponential time
 
 

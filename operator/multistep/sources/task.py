@@ -111,7 +111,7 @@ def _config_text(bundle: Bundle) -> str:
 
 
 def _text(bundle: Bundle, path: str) -> str:
-    """Return a text file with all line breaks as newlines, as Python reads it."""
+    """Return the content of a text file with all line breaks as newlines, as Python's text mode does."""
     entry = links.lookup(bundle, path)
     try:
         text = bytes(entry.data).decode() if entry else ""

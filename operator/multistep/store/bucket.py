@@ -28,9 +28,9 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store, from_url
 from multistep.errors import StoreError
 
 SCHEMES = ("s3://", "gs://", "az://")
-PART_BYTES = 8 * 1024 * 1024  # of a multipart upload; two parts are in memory at once
+PART_BYTES = 8 * 1024 * 1024  # size of a part in multipart uploads; two parts are in memory at once
 CHUNK_BYTES = 256 * 1024
-_PARTS = 9_000  # S3 accepts 10,000
+_PARTS = 9_000  # maximum number of parts; S3 accepts 10,000
 _AT_ONCE = 2
 _LIST_CHUNK = 1000
 _SILENCE = timedelta(seconds=60)

@@ -46,7 +46,7 @@ class Disk:
             return await self.threads.run(function, TrialDirectory(self.path(key), self._check))
 
     async def stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
-        """Yield what a blocking generator yields, from a thread."""
+        """Yield the chunks of a blocking generator, which runs in threads."""
         try:
             while chunk := await self.run(key, "reading results", lambda _: next(chunks, b"")):
                 yield chunk
@@ -68,7 +68,7 @@ class Disk:
         await self._check_thread.run(make)
 
     async def tidy(self, before: float) -> int:
-        """Delete temporary files at the top that crashes before a time (seconds since the epoch) left; return their number."""
+        """Delete temporary files of crashes at the top, older than a time (seconds since the epoch); return their number."""
         return await self.of_root(lambda: directory.tidy(self.root, before))
 
     async def free_bytes(self) -> int:

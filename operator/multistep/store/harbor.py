@@ -302,7 +302,7 @@ def _shown_value(variable: EnvVar) -> str:
 
 
 def _uri(trial: MultiStepTrial) -> str:
-    """Return the URI of the trial's object, not the address of its results: its token must not be passed on with results."""
+    """Return the URI of the trial's object. The address of its results has the access token, which results must not reveal."""
     return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 

@@ -49,6 +49,7 @@ class Pointer:
 class Received:
     """Metadata of a download. Files have the names of the stream.
 
+    changed, unreadable: files that changed while they were read, and files that could not be read;
     left_out: reason by file whose contents were not requested; cut: why the stream ends early, "" if it is complete; room: what
     the results limits still allow, None for no limit.
     """

@@ -1,6 +1,6 @@
 """Counts how much of the results volume each trial uses: read once per namespace from the trials' notes, then in memory.
 
-Only the event loop may use it, except for the functions that read and write the notes.
+Only code on the event loop may use the ledger. The functions that read and write the notes may run in threads.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _MEMBERS, _POINTERS = "members", "pointers"  # kinds of internal data about step
 
 
 class Step(Protocol):
-    """The attributes of a step that the store needs, as engine.plan.StepPlan has. directory: None for a single-step task."""
+    """The attributes of a step that the store needs; engine.plan.StepPlan has them. directory: None for a single-step task."""
 
     @property
     def name(self) -> str: ...

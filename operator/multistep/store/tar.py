@@ -14,7 +14,7 @@ from multistep.errors import StoreError
 
 BLOCK = 512
 MAX_MEMBERS = 200_000  # per collection; the names are in memory while the artifacts are placed
-MAX_EXTENDED_BYTES = 64 * 1024  # of one extended header: two paths and some numbers
+MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header, which has two paths and some numbers
 _SIZE_LIMIT = 2**62
 
 Kind = Literal["file", "directory", "link", "other"]

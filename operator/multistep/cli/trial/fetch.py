@@ -54,7 +54,7 @@ def locate(uri: str) -> ServicePath | WebAddress:
 
 
 def check_directory(directory: Path, *, force: bool = False) -> None:
-    """Check, before the trial is created, that the directory can take results. force: accept files in it. Raises UsageError."""
+    """Check before all other work that results can be written to the directory. force: accept files in it. Raises UsageError."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: results are many files")
     if not force and directory.is_dir() and any(directory.iterdir()):

@@ -143,7 +143,7 @@ def environment(image: TrialImage | None) -> Manifest | None:
     """Return spec.environment for an image; None without one."""
     if image is None:
         return None
-    # Never: no registry has a local image, and a pull from "localhost" would fail only after minutes.
+    # Policy Never: no registry has a local image, and a pull from "localhost" would fail only after minutes.
     return {
         "image": image.reference,
         **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),

@@ -93,7 +93,7 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
 
 
 def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
-    """Return the image in --image, else the image that `multistep build` builds; None if task.toml names an image."""
+    """Return the image in --image, else the image that `multistep build` builds; None if there is nothing to build."""
     if image:
         return TrialImage(image, runner=runner_in_image)
     return plan_build(task).image if task.needs_build else None

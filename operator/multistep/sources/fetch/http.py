@@ -83,7 +83,7 @@ class Http:
 
 
 def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
-    """Yield the body in chunks. Raises SourceError if it has more than ``most`` bytes or is incomplete. what: its name."""
+    """Yield the body's chunks. Raises SourceError if it is incomplete or exceeds ``most`` bytes. what: name for messages."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
         raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)

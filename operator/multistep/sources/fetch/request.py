@@ -17,7 +17,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Rules:
-    """The operator's settings for fetches. allowed_hosts: patterns of hosts that a trial may name; empty: all.
+    """The operator's settings for fetches. allowed_hosts: patterns of allowed hosts; empty for all hosts.
 
     insecure_hosts: registries without TLS, and hosts to which credentials may be sent without TLS. blocked_networks: networks to
     which no connection is opened, whatever the host name. seconds: timeout of one fetch.
@@ -36,9 +36,9 @@ class Rules:
 class Request:
     """A task to fetch. location: image reference or URL; ref: git branch, tag or commit; digest: expected digest (kind url).
 
-    revision: the resolved commit or manifest digest; "" to resolve it now. scope: limits the sharing of a task fetched with
-    credentials (the Secret's UID); "" without credentials. credentials: the Secret's data. many: each directory directly below
-    the path that has a task.toml is a task.
+    revision: the resolved commit or manifest digest; "" to resolve it now. scope: only requests with the same scope share a
+    fetched task: the UID of the Secret with the credentials, "" without credentials. credentials: the Secret's data. many:
+    whether each directory with a task.toml directly below the path is a task.
     """
 
     kind: Kind
