@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _FIRST_SIGNAL = 128  # a process killed by signal N has the exit status 128 + N
-_WORKDIR_GONE = "chdir to cwd"  # in runc's message if the container's working directory was deleted
+_WORKDIR_GONE = "chdir to cwd"  # part of runc's message if the container's working directory was deleted
 _MISSING = ("no such file or directory", "not a directory")
 
 

@@ -14,7 +14,7 @@ _BY_PHASE: dict[str, FailureClass] = {
     HEALTHCHECK: "Task",
     AGENT: "Agent",
     VERIFIER: "Verifier",
-    ARTIFACTS: "Agent",  # only processes that the agent left run in this phase
+    ARTIFACTS: "Agent",  # only processes that the agent left behind run in this phase
 }
 _OF_TRIALS = {row.reason: row for row in (*ATTEMPTS, *FAILED)}
 _OF_STEPS = {row.reason: row for row in EXCEPTIONS}

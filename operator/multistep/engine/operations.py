@@ -125,8 +125,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Source:
-    """A path to collect. exclude: tar patterns, for directories; sent: files in it ("" for the path itself) that are collected
-    without their contents, as they were sent to the object store."""
+    """A path to collect. exclude: tar patterns of files to leave out of a directory; sent: files below the path ("" for the path
+    itself) that are collected without their contents, because the pod has sent them to the object store."""
 
     path: str
     exclude: tuple[str, ...] = ()

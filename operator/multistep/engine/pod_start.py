@@ -83,6 +83,6 @@ def is_stuck(pod: PodFacts) -> bool:
 
 
 def is_starting(pod: PodFacts) -> bool:
-    """Whether a pod is starting without a known error, so that no reconcile is needed until it runs."""
+    """Whether a pod is starting without a known error. It then needs no reconcile until it runs."""
     under_way = pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
     return not (under_way or pod.gates or is_stuck(pod))

@@ -26,7 +26,7 @@ AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that r
 
 _BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # errors of the task, which no agent can cause
 _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
-_DEADLINE_SHARE: Final = 0.5  # of activeDeadlineSeconds: an agent that used at least this share gets a score of 0
+_DEADLINE_SHARE: Final = 0.5  # an agent that used at least this share of activeDeadlineSeconds gets a score of 0
 
 
 class Ended(Protocol):

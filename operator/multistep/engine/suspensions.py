@@ -20,8 +20,8 @@ def must_have_no_pod(trial: MultiStepTrial) -> bool:
 
 
 def prestarts(trial: MultiStepTrial) -> bool:
-    """Whether the trial gets a pod while it is suspended (spec.prestart). Only the first attempt does: a pod that failed or was
-    released is not replaced before the trial is resumed."""
+    """Whether the trial gets a pod while it is suspended (spec.prestart). Only its first attempt does: a pod that failed or was
+    released is replaced only after the trial is resumed."""
     return trial.spec.prestart and not trial.status.attempts
 
 

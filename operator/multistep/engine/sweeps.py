@@ -75,7 +75,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs. phase: of active trials; failure_class, score, agent_error: as in scoring.Ended.
+    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, agent_error: as in Ended.
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
     epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it.

@@ -16,7 +16,7 @@ _IGNORE_TRAJECTORIES = ("oracle", "nop")
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A key or file of a task. refused: the task is invalid; otherwise the part is ignored."""
+    """An unsupported key or file of a task. refused: whether it makes the task invalid; if not, it is ignored."""
 
     path: str
     message: str
@@ -38,14 +38,14 @@ def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None 
 
 
 def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
-    """Raise InvalidTask for the first part that changes the result."""
+    """Raise InvalidTask for the first unsupported part that would change the result."""
     for each in unsupported(config, layout, agent):
         if each.refused:
             raise InvalidTask(each.message, field=each.path)
 
 
 def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
-    """Return the parts of a task that are ignored."""
+    """Return the unsupported parts of a task that are ignored."""
     return [each for each in unsupported(config, layout, agent) if not each.refused]
 
 

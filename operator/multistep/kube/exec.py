@@ -37,7 +37,7 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 MAX_STDERR_BYTES: Final = 4096
 HANDSHAKE_TIMEOUT_SECONDS: Final = 15.0
 HANDSHAKE_ATTEMPTS: Final = 3
-END_TIMEOUT_SECONDS: Final = 5.0  # from the status frame to the end of the connection
+END_TIMEOUT_SECONDS: Final = 5.0  # maximum time from the status frame to the end of the connection
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 
 
@@ -73,7 +73,7 @@ async def open_exec(
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
             return WebsocketExec(socket, what, check)
         except ClusterError as error:
-            if isinstance(error, Unavailable) and error.status == 429:  # other errors may concern one node only
+            if isinstance(error, Unavailable) and error.status == 429:  # not for other errors, which may concern one node only
                 gate.slow_down(started, error.retry_after)
             if attempt >= attempts or not _is_transient(error):
                 raise
@@ -141,7 +141,7 @@ class WebsocketExec:
             raise self._loss(str(error)) from error
 
     async def _message(self) -> bytes | None:
-        """Return the next channel message; None after the status frame and the end."""
+        """Return the next channel message; None when the connection has ended after the status frame."""
         if self._lost:
             raise self._loss(self._lost)
         try:

@@ -64,7 +64,7 @@ def _escape(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request. verb, plural: in Kubernetes' terms, for errors and metrics."""
+    """A request. verb, plural: Kubernetes' names of the operation and of the resource, for errors and metrics."""
 
     verb: str
     plural: str

@@ -49,7 +49,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 SURVEY_PROTOCOL = 2
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # of the list of incomplete files in a record, which has 64 KiB
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list of incomplete files in a record
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
 
 Report = Callable[[Journal, str], Awaitable[None]]
@@ -188,7 +188,7 @@ class Driver:
             drive = _Drive(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             drive.take("agent", hello)
             if loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
-                await self._open_host_session(drive)  # before the replay, which would stop at the first record that is missing
+                await self._open_host_session(drive)  # the replay needs the agent host's records
             if loaded.plan.separate:
                 kept = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in kept}

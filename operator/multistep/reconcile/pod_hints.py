@@ -62,5 +62,5 @@ class PodHints:
         self._by_trial.pop(key, None)
 
     def clear(self) -> None:
-        """Drop all hints, as none of them is reliable any more."""
+        """Drop all hints, for example after a restore of the API server's store, which makes them unreliable."""
         self._by_trial.clear()

@@ -97,8 +97,8 @@ class Reconciler:
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
-        """Update limits and quota queues from a pod's event. type: of the watch event. Return the seconds within which to reconcile
-        the trial; None: no sooner than planned, as the pod is starting and the trial waits for it."""
+        """Update limits and quota queues from a pod's event. type: type of the watch event. Return the seconds within which the
+        trial needs a reconcile; None: not before its timer, as the pod is starting and the trial only waits for it."""
         pod, before, gone = event.now, event.before, type == "DELETED"
         self.starts.saw(event.key, pod, gone=gone)
         if gone or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod

@@ -143,7 +143,7 @@ class TrialLoader:
             key: TaskKey = ("remote", kept.digest, *checks)
         elif (parts := trial.spec.task.bundle) is not None:
             key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
-        else:  # identified by its text, so that all trials of a sweep share the task
+        else:  # an inline task is identified by its text, so that all trials of a sweep share it
             key = ("inline", hashlib.sha256(trial.spec.task.model_dump_json().encode()).hexdigest(), *checks)
         if (task := self._tasks.get(key)) is not None:
             self._tasks.move_to_end(key)
@@ -174,7 +174,7 @@ class TrialLoader:
         except SourceError as error:
             if error.reason != DIGEST:
                 raise
-            self._remote.forget(kept)  # so that it is fetched again
+            self._remote.forget(kept)  # the cached file is damaged: the next load fetches the task again
             raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
     async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
