@@ -143,7 +143,7 @@ class Suspend:
 
 @dataclass(frozen=True)
 class Resume:
-    """Allow a suspended trial without a pod to get one."""
+    """Resume a trial that was suspended without a pod: write its current attempt to the status, as before a pod's creation."""
 
 
 @dataclass(frozen=True)

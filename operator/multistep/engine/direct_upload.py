@@ -50,14 +50,14 @@ class Large:
 
 @dataclass(frozen=True)
 class Survey:
-    """Have the runner list the files to send, and record them."""
+    """A request to the runner to list the large files. The list is stored in a record."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class Send:
-    """Have the runner send one file. number: its index in the survey."""
+    """A request to the runner to send one file. number: index of the file in the survey."""
 
     id: str
     number: int

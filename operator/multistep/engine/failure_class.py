@@ -32,7 +32,7 @@ def of_failed(reason: str, journal: Journal | None) -> FailureClass:
 
 
 def of_exception(type_: str, phase: str) -> FailureClass:
-    """Return the failure class of an exception of a step or of a Complete trial."""
+    """Return the failure class of an exception of a step or of a Complete trial. phase: the phase that raised it."""
     row = _OF_STEPS.get(type_)
     return (row.failure_class if row else None) or _BY_PHASE.get(phase, "Task")
 

@@ -1,6 +1,6 @@
 """Garbage collection of orphans: pods that no trial uses, and results of deleted trials. Pure: the clock is an argument.
 
-Kubernetes deletes most objects of a trial with their owner. Left for the operator are pods without an owner reference
+Kubernetes deletes most objects of a trial with their owner. The operator deletes the rest: pods without an owner reference
 (`kubectl delete --cascade=orphan`), pods that a former leader created for a finished attempt, and results outside the cluster.
 """
 

@@ -70,7 +70,7 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> str | None:
-    """Return the verifier's image that the step or the task names; None without one."""
+    """Return the image that this verifier table of the step or the task names; None without one."""
     if files.tests_compose:
         raise InvalidSpec(f"{tests}/docker-compose.yaml: compose files are not supported; a verifier is one container")
     if verifier.environment is not None and verifier.environment.docker_image:

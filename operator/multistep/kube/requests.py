@@ -162,7 +162,7 @@ class Http:
                         body = await response.content.read(MAX_REFUSAL_BYTES)
                     raise refusal(request.what, response.status, body, response.headers)
                 yield response
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError; ValueError: no JSON
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError; ValueError: not JSON
             raise no_answer(request.what, error) from error
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:

@@ -1,6 +1,6 @@
-"""Event filter: which watch events need a reconcile. A status that the operator wrote needs none.
+"""Event filter: decides which watch events need a reconcile. An event of a status that the operator wrote needs none.
 
-It only saves reconciles: a watch may miss events, so ``Resync`` compares the filter's state with lists.
+A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles.
 """
 
 from __future__ import annotations

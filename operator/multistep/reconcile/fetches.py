@@ -184,7 +184,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def _tolerated(error: SourceError) -> SourceError:
-    """Return the error as transient if a Secret was denied: an admin may fix it, and the running trial must not be lost."""
+    """Return the error, made transient if the access to a Secret was denied: an admin may grant it, so a started trial waits."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error

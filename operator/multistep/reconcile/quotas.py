@@ -20,7 +20,7 @@ from multistep.reconcile.concurrency_limit import Key
 
 Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
-EXCEEDED = "exceeded quota"  # part of the message of every such rejection
+EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
 BACKOFF = Backoff(first=1.0, last=60.0)  # the operator does not watch quotas: one may be raised at any time
 ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
 
@@ -58,7 +58,7 @@ class Quotas:
         return len(self._kinds)
 
     def may_try(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> bool:
-        """Return whether a trial may create a pod (its manifest) now; if not, it is queued. first: before others."""
+        """Return whether a trial may create a pod now; if not, it is queued. pod: the manifest; first: queue before other keys."""
         kind = key[0], _counted(pod)
         if self._kinds.get(key, kind) != kind:
             self._leave(key)  # its pod is of another kind than before
@@ -84,7 +84,7 @@ class Quotas:
         return key in self._kinds
 
     def refusal(self, key: Key) -> str:
-        """Return the last rejection in a queued key's queue."""
+        """Return the message of the last rejection in the queue that the key is in."""
         text = self._queues[self._kinds[key]].refusal
         return text[max(0, text.find(EXCEEDED)) :]  # the text before EXCEEDED names another trial's pod
 

@@ -19,7 +19,7 @@ from multistep.sources.read_task import ReadTask
 from multistep.sources.reader.fork_server import ReadFailed
 from multistep.sources.reasons import FETCHING
 
-AT_ONCE: Final = 2  # processes of at most 256 MiB each; one namespace has at most one of them
+AT_ONCE: Final = 2  # concurrent reads, each in a process of at most 256 MiB; a namespace has at most one
 PATIENCE_SECONDS: Final = 0.25
 TRIES: Final = 3
 

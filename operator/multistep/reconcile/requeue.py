@@ -16,7 +16,7 @@ class Requeue:
 
 @dataclass(frozen=True)
 class Continue:
-    """Decide again at once, in the same reconcile: what was observed has changed."""
+    """Decide again at once, in the same reconcile, because the observed state has changed."""
 
 
 Result = Requeue | Continue

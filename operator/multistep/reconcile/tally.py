@@ -35,7 +35,7 @@ class Mark:
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """Return the mark of a trial whose whole status is counted."""
+        """Return the mark of a trial when all transitions in its status are counted."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
         return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))

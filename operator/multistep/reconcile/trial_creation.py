@@ -39,7 +39,7 @@ class TrialCreation(TrialContext):
         return starts.acquire(self._key, first=first)
 
     def _requeue_queued(self) -> Requeue:
-        """Requeue a queued trial when it retries or reports its state; it is also requeued when it gets a slot."""
+        """Return the requeue of a queued trial, at its next retry or report; the trial is also requeued when it gets a slot."""
         if self._key in self._t.quotas:
             return self._until_deadline(self._t.quotas.pause(self._key))
         left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
