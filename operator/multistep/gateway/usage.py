@@ -16,12 +16,13 @@ class _Model(BaseModel):
 
 
 class LastFailure(_Model):
-    """Why the step's last request failed. status: HTTP status, 0 without an answer.
+    """Why the step's last request failed. status: HTTP status, 0 without an answer; model: the requested one.
 
     kind: Provider (infrastructure), Configuration (the key or the model is rejected), Budget (a budget is spent).
     """
 
     status: int
+    model: str = ""
     kind: Literal["Provider", "Configuration", "Budget"]
     message: str
 
@@ -84,4 +85,4 @@ def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
     last = max((row for row in rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
     if last is None or last.kind == "":
         return None
-    return LastFailure(status=last.status, kind=last.kind, message=last.message)
+    return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message)

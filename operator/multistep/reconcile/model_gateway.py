@@ -78,7 +78,9 @@ class ModelGateway:
             return {}
         document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure"})
         failure = usage.last_failure
-        return {"usage": document, "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]}}
+        if failure is None or (failure.kind == "Configuration" and not _is_of_trial(trial.spec.agent.model, failure.model)):
+            return {"usage": document, "failure": None}
+        return {"usage": document, "failure": {"kind": failure.kind, "message": failure.message[:2000]}}
 
     def remember(self, hosted: HostedAgent) -> Mapping[str, tuple[str, Provider, Credential]]:
         """Return each credential with its variable's name and its provider, by the credential's id.
@@ -132,6 +134,16 @@ def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: P
     signing = SigningKey(keys[-1].name, keys[-1].read_bytes().strip())
     token = (secret_dir / ADMIN_TOKEN).read_text().strip()
     return ModelGateway(GatewayAdmin(http, admin_url, token), url, signing)
+
+
+def _is_of_trial(model: str | None, requested: str) -> bool:
+    """Whether a request was for the trial's model, perhaps with a date or a version after its name.
+
+    A program can ask for a model that does not exist in order not to be scored, so a request for another model is no evidence that
+    the trial is configured wrongly.
+    """
+    name = (model or "").rpartition("/")[2]
+    return bool(name) and requested.startswith(name)
 
 
 def _segment(step: str) -> str:

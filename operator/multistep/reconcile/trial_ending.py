@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
-from multistep.engine.journal import Journal
+from multistep.engine.journal import AGENT_SETUP, Journal
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, lift
 from multistep.kube.resources import TRIALS
@@ -56,7 +56,7 @@ class TrialEnding(TrialContext):
         self._writer.trial = self._trial.model_copy(update={"status": known})
         kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
-            reason = "EnvironmentFailed"
+            reason = "AgentSetupFailed" if journal.exception.phase == AGENT_SETUP else "EnvironmentFailed"
             new = status.failed(
                 self._trial, reason, journal.exception.message, self._t.clock(),
                 exception=journal.exception.type, journal=journal, results=kept.uri,

@@ -117,3 +117,14 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
     await world.run()
     failure = world.status.failure
     assert failure is not None and (failure.class_, failure.score, world.status.rewards) == ("Provider", None, None)
+
+
+async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
+    """It could read the environment first, so an exclusion would let it skip hard tasks."""
+    spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m"}}
+    gives_up = {"/host/agent-setup": outcome(error=("RuntimeError", "too hard"))}
+    world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "results": gives_up})
+    await world.run()
+    failure = world.status.failure
+    assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == []
+    assert failure is not None and (failure.class_, failure.score) == ("Agent", 0.0)

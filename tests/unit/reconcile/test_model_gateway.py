@@ -102,3 +102,15 @@ async def test_the_newest_signing_key_of_the_secret_is_used(tmp_path: Path) -> N
     (tmp_path / "gateway").mkdir()
     async with world(tmp_path / "gateway") as here:
         assert connect(here.http, "http://g", "http://a", tmp_path)._signing == ("k2", b"2" * 32)
+
+
+@pytest.mark.parametrize(("model", "kind"), [("gpt-5-mini-fail-401", "Configuration"), ("o3-fail-401", None)])
+async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: Path, model: str, kind: str | None) -> None:
+    """A program could ask for a model that does not exist in order not to be scored."""
+    spec = {"agent": {"name": "codex", "model": "openai/gpt-5-mini"}}
+    asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        variables = await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL)
+        assert (await here.send("chat", model, stream=False, token=variables["OPENAI_API_KEY"])).status == 401
+        failure = reported(await gateway(here).close(asked, "a")).failure
+    assert (failure and failure.kind) == kind
