@@ -23,7 +23,7 @@ _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Install the peer programs if they are missing and return the directories of those in the cache."""
+    """Install the third-party programs if they are missing. Return the directories of those in the cache."""
     for program in ("lua5.4", "git", "chromium"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
@@ -94,5 +94,5 @@ def _build_kwok(directory: Path) -> None:
 
 
 def path(environment: Mapping[str, str]) -> str:
-    """Return PATH with the peer programs first."""
+    """Return PATH with the third-party programs first."""
     return os.pathsep.join([*map(str, directories()), environment.get("PATH", "")])

@@ -19,7 +19,7 @@ SOURCE_DIR = Path(__file__).resolve().parent
 class Network:
     """Addresses inside the cluster's own network namespace. They are not routed to the outside.
 
-    Only the names on the host and the link to it differ between clusters of one machine.
+    Clusters on one machine differ only in their namespace and in the link to the host (its host_device and both addresses).
     """
 
     namespace: str = "localkube"

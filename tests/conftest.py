@@ -1,7 +1,7 @@
 """Setup for all tests.
 
 Tests run on the production event loop; Hypothesis generates the same examples each time; a test fails if asyncio or kopf only
-logs an exception; the summary contains the totals of the crash enumeration.
+logs an exception; the summary counts the points at which the crash tests killed the operator (tests/support/tally.py).
 """
 
 import asyncio

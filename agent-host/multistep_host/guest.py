@@ -90,7 +90,7 @@ class Guest:
                 outputs[payload[0]].write(payload[1:])
 
     async def upload(self, archive: IO[bytes], target: str) -> None:
-        """Merge a tar stream into a directory. Its members belong to the admission's user.
+        """Unpack a tar stream into a directory, whose other files stay. The files belong to the user whom the operator admitted.
 
         Raises:
             RefusedError: the environment rejects the upload, for example because its disk is full.

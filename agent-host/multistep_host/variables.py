@@ -48,7 +48,7 @@ class Variables:
 
 
 def _refresh_options(agent: BaseAgent) -> None:
-    """Parse the agent's options again, because some options default to variables (as Harbor 0.25's `set_web_tools_disabled`)."""
+    """Parse the agent's options again: variables set the defaults of some (of `set_web_tools_disabled` in Harbor 0.25, say)."""
     kwargs: dict[str, Any] = dict(agent._model_connection_kwargs)
     if agent._base_url is not None:
         kwargs["base_url"] = agent._base_url

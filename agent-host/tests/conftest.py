@@ -20,14 +20,14 @@ settings.load_profile("fixed")
 
 @pytest.fixture
 async def runner() -> AsyncIterator[Runner]:
-    """Return a running fake runner, which admits guests."""
+    """Return a running fake of the environment's runner, which accepts sessions of the agent host."""
     async with Runner().serving() as serving:
         yield serving
 
 
 @pytest.fixture
 async def environment(runner: Runner, tmp_path: Path) -> GuestEnvironment:
-    """Return an environment that the fake runner admits."""
+    """Return an environment whose commands and transfers the fake runner accepts."""
     found = GuestEnvironment("trial", tmp_path / "trial", workdir=None)
     found.guest.admit(runner.admission)
     return found

@@ -27,9 +27,10 @@ TOKEN = bytes(range(32))
 
 @dataclass
 class Runner:
-    """The fake runner. requests: the requests of guests; refusal: error with which it answers every request, if set.
+    """The fake runner. requests: the requests that it received; refusal: error with which it answers every request, if set.
 
-    impostor: whether it does not know the admission's token; damaged: whether it sends damaged downloads.
+    impostor: whether it proves itself with a wrong token, as a process does that impersonates the runner; damaged: whether it
+    sends damaged downloads.
     """
 
     socket: str = field(default_factory=lambda: f"multistep-test/{secrets.token_hex(8)}")

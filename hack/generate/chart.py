@@ -42,7 +42,7 @@ class Program:
     template: str
 
     def settings(self) -> dict[str, Schema]:
-        """Return the schemas of the settings that the template does not set itself."""
+        """Return the schemas of the settings that the chart's values can set: all those that the template does not set itself."""
         fields = self.model.model_json_schema()["properties"]
         return {_camel(name): _plain(field) for name, field in fields.items() if name not in self._set_by_chart()}
 

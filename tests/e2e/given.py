@@ -137,9 +137,9 @@ class Given:
         return await self.client.get(TRIALS, self.namespace, name)
 
     async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
-        """Wait until the trial or sweep satisfies `done` and return it.
+        """Wait until the trial or sweep satisfies `done` and return it in that state.
 
-        States recorded since the last `until` for the same object count, too.
+        It may have passed that state already: the search starts where the last `until` for the object of this name ended.
         """
         since, uid = self._seen.get((resource.kind, name), 0), ""
         try:

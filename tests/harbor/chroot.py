@@ -80,7 +80,7 @@ def _ensure_debootstrap() -> None:
 
 
 def _share_network(root: Path) -> None:
-    """Copy the machine's resolv.conf and CA certificates into the Debian."""
+    """Copy the machine's resolv.conf and CA certificates into the Debian system at root, so that it has network access."""
     candidates = [os.environ.get(name) for name in _CA_VARIABLES] + [_CA_OF_MACHINE]
     bundle = next((each for each in candidates if each and Path(each).is_file()), f"{root}{_CA_OF_MACHINE}")
     for source, inside in ((bundle, _CA_INSIDE), ("/etc/resolv.conf", "/etc/resolv.conf")):

@@ -31,7 +31,7 @@ class Python(Protocol):
         """Run a script with a directory as its argument; the script only reads the directory."""
 
     def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
-        """Run the tests of a project's directory, with the runner's program in MULTISTEP_RUNNER."""
+        """Run pytest in the directory ``project``, with the path of the runner's program in the variable MULTISTEP_RUNNER."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def run(name: str, start: float, **changes: Any) -> StepRun:
 
 
 def journal(*steps: StepRun, **changes: Any) -> Journal:
-    """Return a trial of these steps."""
+    """Return the journal of a finished trial with these steps. changes: further fields of the journal."""
     return Journal(**{"steps": list(steps), "started_at": BEGIN, "finished": True, **changes})
 
 

@@ -36,7 +36,7 @@ def field_names(model: type[BaseModel]) -> Iterator[str]:
 
 
 def exists(annotation: object, path: Sequence[str]) -> bool:
-    """Return whether a field path such as steps, verifier, env exists; below a free-form table every path exists."""
+    """Return whether a model has the field at a path such as ["steps", "verifier", "env"]. A table with arbitrary keys has all."""
     if not path:
         return True
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

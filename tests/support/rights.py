@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 
 def granted(program: str, values: Iterable[str] = ALL_FEATURES) -> set[Right]:
-    """Return the rights that the chart grants to the operator's account. program: Helm; values: each ``NAME=VALUE``."""
+    """Return the rights that the chart grants to the operator's account. program: path of Helm; values: arguments of --set."""
     settings = [word for value in values for word in ("--set", value)]
     command = [program, "template", RELEASE, str(ROOT / "charts" / "multistep"), "--namespace", NAMESPACE, *settings]
     rendered = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -17,7 +17,7 @@ from typing import Any
 from multistep.errors import RunnerError
 
 MAX_ID_CHARACTERS = 1024
-MAX_TEXT_CHARACTERS = 64 * 1024  # of one text of a result; the tail of a phase's output is the longest
+MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest is the end of a phase's output
 MAX_RECORDS = 10_000
 MAX_INTEGER = 2**53  # the limit of exact integers in JSON
 
@@ -284,7 +284,7 @@ def _captures(value: Mapping[str, Any]) -> dict[str, Capture | None]:
 
 def _capture(path: str, value: object) -> Capture:
     fields = Fields(value, f"capture {path}")
-    # A capture may be longer than other texts; the size of its frame is limited already.
+    # A captured file may be longer than MAX_TEXT_CHARACTERS: the protocol's frames limit its size already.
     encoded = fields.text("base64", 2**21)
     try:
         data = base64.b64decode(encoded, validate=True)

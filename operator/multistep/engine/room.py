@@ -45,7 +45,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Room:
-    """The remaining room for one collection. bytes_of, files_of: whose limit (step, trial or namespace) sets bytes and files."""
+    """How much one collection of a step's outputs may store: the least that the limits of step, trial and namespace leave.
+
+    bytes_of, files_of: which of these limits ("step", "trial" or "namespace") determines bytes and files.
+    """
 
     bytes: int
     files: int
@@ -54,7 +57,7 @@ class Room:
 
     @property
     def survey_bytes(self) -> int:
-        """Return the minimum size in bytes of surveyed files: so large that a survey's SURVEYED_FILES files exceed the room."""
+        """Return the minimum size in bytes of surveyed files: SURVEYED_FILES files of that size exceed ``bytes``."""
         return self.bytes // SURVEYED_FILES + 1
 
     def refusal(self, size: int) -> str:
@@ -63,7 +66,7 @@ class Room:
 
 
 def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Room:
-    """Return the smallest remaining room. step, trial, namespace: the amounts that they already use, without this collection."""
+    """Return how much a collection may store. step, trial, namespace: what they already use, without an earlier run of it."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)
@@ -71,7 +74,7 @@ def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> R
 
 
 def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
-    """Return the files that do not fit. Small files get room first, so one huge file displaces no other."""
+    """Return the files that do not fit. Small files are accepted first, so that one huge file displaces no other."""
     left, out = available.bytes, list[Large]()
     for file in sorted(files, key=lambda each: each.size):
         if file.size > left:
@@ -83,7 +86,7 @@ def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
 
 @dataclass
 class Filling:
-    """Accounting of a collection while it is unpacked. used: the amount accepted so far."""
+    """The amount that a download uses while it is unpacked. room: what it may use; used: what was accepted so far."""
 
     room: Room
     used: Amount = field(default_factory=Amount)
@@ -91,7 +94,7 @@ class Filling:
     def refuse(self, path: str, size: int) -> str:
         """Account for a file and return "", or return why it does not fit.
 
-        A reward file always fits, and the agent's logs get at most half of the room, so they cannot displace a verdict.
+        A reward file always fits, and the agent's logs get at most half of ``room``, so they cannot displace a verdict.
         path: the file's path in the step's results; size: bytes of its contents, including the holes of a sparse file.
         """
         after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1

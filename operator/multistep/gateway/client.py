@@ -42,7 +42,8 @@ class GatewayAdmin:
     async def close(self, step: StepKey) -> StepUsage:
         """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.
 
-        Raises StepUnknownToGateway if the gateway has no request of the step (so the usage is unknown, not 0), GatewayUnavailable.
+        Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of a request of the step. The usage is then
+        unknown, not 0.
         """
         path = "/".join(quote(each, safe="") for each in step)
         return StepUsage.model_validate(await self._call("PUT", f"/steps/{path}/close", CLOSE_TIMEOUT_SECONDS))

@@ -42,7 +42,7 @@ class Reading:
             self._read(_parsed(data))
 
     def document(self, body: bytes) -> None:
-        """Read the body of an answer without events. A complete JSON document is a complete answer."""
+        """Read an answer that is one JSON document instead of a stream of events. It has ended if the document is complete."""
         found = _parsed(body)
         for each in found if isinstance(found, list) else [found]:
             self._read(each)

@@ -166,7 +166,7 @@ class Http:
             raise no_answer(request.what, error) from error
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """Send the request and report its status and duration to observe."""
+        """Send the request and pass its verb, resource, HTTP status and duration to the callback ``observe``."""
         options = await self.connection.request_options()
         options["headers"].update(request.headers)
         url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)

@@ -309,7 +309,7 @@ class Driver:
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
     async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
-        """Store the files, then record the collection at the runner. Idempotent: a repeated collection replaces the first."""
+        """Store a step's files, then note at the runner that this is done. Idempotent: a repetition replaces the stored files."""
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()

@@ -76,8 +76,8 @@ class EventFilter:
 
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
-        """Collect the names of all objects that have an event in this context. An object that is created and deleted in the
-        context leaves no other trace."""
+        """Yield a set to which each event adds the name of its object, until the ``with`` block ends. Otherwise nothing would tell
+        of an object that is both created and deleted in the block."""
         self._collected = collected = set[Name]()
         try:
             yield collected

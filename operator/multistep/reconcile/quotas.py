@@ -61,7 +61,7 @@ class Quotas:
         """Return whether a trial may create a pod now; if not, it is queued. pod: the manifest; first: queue before other keys."""
         kind = key[0], _counted(pod)
         if self._kinds.get(key, kind) != kind:
-            self._leave(key)  # its pod is of another kind than before
+            self._leave(key)  # a quota counts the pod differently now, so the trial belongs to another queue
         self._asked.add(key)
         if kind not in self._queues:
             return True

@@ -105,7 +105,8 @@ class Reconciler:
             self.quotas.went(event.key[0])
         if gone or not is_starting(pod):
             return 0.0
-        waits = type == "ADDED" if before is None else is_starting(before)  # the reconcile that created the pod has set a timer
+        # The event of a created pod, or of one that was starting before, needs no reconcile: the trial has a timer already.
+        waits = type == "ADDED" if before is None else is_starting(before)
         return None if waits else STARTED_REQUEUE_SECONDS
 
     async def reconcile(self, key: Key) -> Requeue:

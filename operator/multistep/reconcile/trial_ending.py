@@ -35,8 +35,8 @@ class TrialEnding(TrialContext):
         )
 
     async def _finish_killed_phase(self, death: decisions.PhaseDied) -> Result:
-        """Finish a trial whose container was ended by a phase. The runner's records are lost, so the steps are read from the
-        status."""
+        """Finish a trial in which a phase ended its own container. The runner's records are lost with the container, so read the
+        steps from the status."""
         journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
         if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
             journal.exception = StepException(death.type, death.message)

@@ -89,9 +89,10 @@ class Ledger:
 
 
 class Admission:
-    """Admits the bytes of one download within its room and its namespace's limit, and reserves them until it is unpacked.
+    """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
-    Headers and the first bytes, which contain the reward, are always admitted.
+    room: what the results limits still allow for this download, None for no limit. ADMITTED_BYTES, which contain the reward, and
+    the headers of the files that fit are always accepted.
     """
 
     def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:

@@ -69,7 +69,7 @@ class Volume:
         await self.disk.run(key, "writing results", lambda to: to.finish(files, directories))
 
     async def append_log(self, key: TrialKey, line: str) -> None:
-        """Append a line with the time to trial.log, unless it has the same text already."""
+        """Append a line to trial.log, with the current time in front, unless the log has a line with this text already."""
         await self.disk.run(key, "writing trial.log", lambda to: to.log([line], time.time()))
 
     async def redact(self, key: TrialKey, secrets: Iterable[str]) -> None:

@@ -20,7 +20,8 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// DefaultSocket is the name of PID 1's socket, unless a flag names another one: containers of a pod share the names.
+// DefaultSocket is the name of PID 1's abstract socket, unless a flag sets another one. All containers of a pod share one set of
+// such names, so a second runner in the pod needs another name.
 const DefaultSocket = "multistep/runner"
 
 // Address returns the address of a socket. It is in the abstract namespace, so no process can replace a socket file.

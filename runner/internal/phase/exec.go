@@ -102,7 +102,8 @@ func (c clan) Roots(all []kernel.Process) (pids []int) {
 	return pids
 }
 
-// Extinct implements tree.Family.
+// Extinct implements tree.Family. A clan is extinct if all its families are. It asks every family, because each one counts the
+// passes that found no process.
 func (c clan) Extinct(found int) bool {
 	extinct := true
 	for _, each := range c {

@@ -52,7 +52,7 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
         ([("/app/x", FILE, "sub/y")], ["sub/y"]),
         ([("/app/x", FILE, "sub/")], ["sub"]),
         ([(LOGS_ARTIFACTS, ["", "x"], "published")], ["published"]),
-        # after a conflict the full path is the destination; after a second conflict the full path below a number
+        # if the base name is taken, the source's full path is used (b/x); if that is taken, too, it gets a number in front (2/b/x)
         ([("/a/x", FILE), ("/b/x", FILE)], ["x", "b/x"]),
         ([("/a/x", FILE), ("/b/x", FILE), ("/c/x", FILE, "c/x"), ("/c/x/", FILE)], ["x", "b/x", "c/x", "2/c/x"]),
         ([("/b/x", FILE, "b"), ("/a/b", FILE), ("/b", FILE)], ["b", "a/b", "2/b"]),

@@ -21,8 +21,9 @@ class Scenario:
     """A trial and its expected end.
 
     options: arguments of World. condition: expected type and reason; reward: expected "reward" of the trial; attempts: reasons of
-    the failed attempts. living: also test calls that fail while the operator survives. fully: test all crash variants at every
-    point; otherwise the first variant and one of the others in turn.
+    the failed attempts. living: also let each call fail without killing the operator.
+    fully: after a crash at each point, test all VARIANTS of what the next operator reads (test_crashes); otherwise test only the
+    first one and, in turn, one of the others.
     """
 
     options: Mapping[str, Any]

@@ -22,7 +22,7 @@ def tree(files: dict[str, str]) -> Bundle:
 
 
 def task(files: dict[str, str] | None = None) -> Bundle:
-    """Return a task with one verifiable step "a". files: files to add, or to remove with the text "(absent)"."""
+    """Return a task with one step "a" that has tests. files: texts of files to add or replace, by path; "(absent)": remove it."""
     base = {"task.toml": TOML, "steps/a/instruction.md": "do", "steps/a/tests/test.sh": "#!/bin/sh\n"}
     return tree({path: text for path, text in {**base, **(files or {})}.items() if text != "(absent)"})
 

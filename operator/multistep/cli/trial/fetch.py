@@ -34,7 +34,7 @@ class ServicePath:
 
 @dataclass(frozen=True)
 class WebAddress:
-    """A URL that is requested directly."""
+    """An http or https URL, which is requested without the API server's proxy."""
 
     url: str
 

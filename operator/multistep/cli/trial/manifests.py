@@ -99,7 +99,7 @@ def secret_of(name: str, values: Mapping[str, str], namespace: str | None = None
 
 
 def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
-    """Return an entry of spec.variables or of an env."""
+    """Return a list entry (of spec.variables or an ``env``) that sets a variable from a key of a Secret. name: the variable."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 

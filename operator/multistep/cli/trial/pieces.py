@@ -32,7 +32,8 @@ class Piece:
         return f"{self.attempt}/{self.step}/{'verifier/' if apart else ''}{self.phase}"
 
     def files(self, current_attempt: int) -> Iterator[str]:
-        """Yield the paths in the results where the output may be. Only multi-step tasks have a directory per step."""
+        """Yield the paths in the trial's results at which the output may be: in a multi-step task in the step's directory, in a
+        single-step task at the top."""
         if not self.number:
             return  # the results do not contain the output of the environment's phase
         top = "" if self.attempt == current_attempt else f"attempts/{self.attempt}/"

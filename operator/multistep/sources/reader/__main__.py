@@ -1,7 +1,7 @@
-"""The fork server, ``python -m multistep.sources.reader``. Its stdin is a socket; each message on it passes two more sockets.
+"""The fork server, ``python -m multistep.sources.reader``. It forks a child for each task that the operator reads.
 
-The server has imported all modules that a read needs, so a child for one task starts in milliseconds. The first socket carries the
-order and the answer, the second one the child's exit status.
+The server has imported all modules that a read needs, so a child starts in milliseconds. The server's stdin is a socket. Each
+message on it asks for one child, and passes two sockets: one for the order and the answer, one for the child's exit status.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ def _check_digest(order: Order, packed: BinaryIO) -> None:
 
 
 def _write_contents(task: Task, output: BinaryIO) -> Mapping[ContentKey, Span]:
-    """Write each directory that can be uploaded. A directory to which several steps link is written only once."""
+    """Write the tar stream of each upload, and return where each one starts and its size. If steps link to the same directory, it
+    is written only once."""
     spans: dict[ContentKey, Span] = {}
     written: dict[tuple[str, str], Span] = {}
     for ref in _references(task):
