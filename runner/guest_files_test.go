@@ -37,7 +37,7 @@ func launchWithHomes(t *testing.T) (*container, *session) {
 	return c, s
 }
 
-// put uploads as a guest and returns the response.
+// put uploads in a guest's session and returns the response.
 func (s *session) put(target string, body []byte) object {
 	s.t.Helper()
 	if answer := s.ask(object{"op": "upload", "target": target}); answer["proceed"] != true {

@@ -66,7 +66,8 @@ func proof(token, side, first, second string) string {
 	return hex.EncodeToString(digest.Sum(nil))
 }
 
-// greet makes the handshake of a guest. It returns PID 1's last response, and an error if PID 1 does not know the token.
+// greet makes the handshake of a guest, a process of another container (package guests). It returns PID 1's last response, and an
+// error if PID 1 does not know the token.
 func greet(admission, token string, ask func(object) object) (object, error) {
 	answer := ask(object{"admission": admission, "nonce": guestNonce})
 	if answer["ok"] != true {

@@ -1,4 +1,4 @@
-"""Implements Harbor's BaseEnvironment for the trial's environment, by guest sessions with the environment's runner."""
+"""Implements Harbor's BaseEnvironment for the trial's environment, by sessions with the environment's runner (guest.py)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GuestEnvironment(BaseEnvironment):
 
     @staticmethod
     def type() -> str:
-        """Return the name of this kind of environment."""
+        """Return the name under which Harbor knows this implementation of BaseEnvironment."""
         return "multistep"
 
     @property

@@ -22,7 +22,7 @@ class GuestError(RuntimeError):
 
 
 class TransferError(RuntimeError):
-    """A file of the environment is missing, of another kind or too large. This is not an error of the agent host."""
+    """A path of the environment is missing, too large, or not the expected file or directory: no fault of the agent host."""
 
 
 class RefusedError(GuestError):

@@ -53,7 +53,7 @@ class CommandResult:
 
 
 class Guest:
-    """Executes commands and transfers files in the environment, with one admission at a time."""
+    """Executes commands and transfers files in the environment, as long as the operator admits it, with one admission at a time."""
 
     def __init__(self) -> None:
         self._admission: Admission | None = None
@@ -74,7 +74,7 @@ class Guest:
         """Run a command and return its result and output.
 
         Raises:
-            RefusedError: the admission does not permit the command.
+            RefusedError: the runner does not permit the command, for example as another user.
             GuestError: the runner cannot be reached or was lost.
         """
         outputs = {_STDOUT: BoundedOutput(), _STDERR: BoundedOutput()}
@@ -106,7 +106,7 @@ class Guest:
         """Pass a tar stream of the path to `write`. kind: "file" or "directory". limit: maximum bytes of the stream.
 
         Raises:
-            TransferError: the path does not exist, is of another kind or larger than the limit.
+            TransferError: the path does not exist, is not of this kind, or is larger than the limit.
             GuestError: the runner cannot be reached or was lost, or the stream is damaged.
         """
         async with self._connect() as connection:

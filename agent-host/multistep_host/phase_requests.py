@@ -22,7 +22,7 @@ class AdmissionRequest(_Request):
     socket: str
 
     def admission(self) -> Admission:
-        """Return the admission for guest sessions."""
+        """Return the right to use the environment's runner that this result grants."""
         return Admission(self.id, bytes.fromhex(self.token), self.socket)
 
 

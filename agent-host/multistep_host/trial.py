@@ -78,7 +78,7 @@ class TrialAgent:
         return outcome(error=error, agent=self._info(), **report(context))
 
     def dismiss(self) -> None:
-        """Close the guest session, so that the runner kills the agent's commands."""
+        """Close all connections to the environment's runner, so that it kills the agent's commands."""
         self._environment.guest.dismiss()
 
     async def _work(self, request: StepRequest, context: AgentContext) -> None:

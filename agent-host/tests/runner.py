@@ -1,4 +1,4 @@
-"""A fake of the environment's runner: it serves guest sessions of runner protocol 3 and runs their commands on this machine.
+"""A fake of the environment's runner: it serves the agent host's sessions (runner protocol 3) and runs their commands here.
 
 tests/agent_host runs the daemon against the real runner; the fake is for cases that need no container.
 """
@@ -57,7 +57,7 @@ class Runner:
             if await self._shake_hands(connection):
                 await self._answer(connection, json.loads((await connection.frame())[1]))
         except RuntimeError:
-            pass  # the guest disconnected
+            pass  # the client disconnected
         except asyncio.CancelledError:
             pass  # the test has ended; otherwise asyncio logs an error
         finally:
@@ -106,7 +106,7 @@ def _refusal(code: str, message: str) -> dict[str, Any]:
 
 
 async def _execute(connection: Connection, request: dict[str, Any]) -> None:
-    """Run a command as the runner does, and kill it when the guest disconnects."""
+    """Run a command as the runner does, and kill it when the client disconnects."""
     if not Path(request["cwd"] or "/").is_dir():
         await _finish(connection, {"error": {"code": "BadCwd", "message": f"no directory {request['cwd']}"}})
         return

@@ -1,5 +1,6 @@
-"""Tests of guest sessions with the real runner, as PID 1 of a container that shares this machine's network. They need root.
+"""Tests of the agent host's sessions with the real runner, as PID 1 of a container that shares this machine's network.
 
+They need root.
 $MULTISTEP_RUNNER is the path of the runner's binary; tests/harbor/test_agent_host.py sets it.
 """
 
@@ -93,7 +94,7 @@ def _pid_of_runner(holder: subprocess.Popen[bytes], name: str) -> int:
 
 @pytest.fixture
 def admitted(container: Container, tmp_path: Path) -> Iterator[GuestEnvironment]:
-    """Return the environment with an admission whose guest may act as root."""
+    """Return the environment; the runner admits its commands, also as root."""
     environment = GuestEnvironment("trial", tmp_path / "trial", workdir=None)
     admission = container.admit(root=True)
     environment.guest.admit(admission)

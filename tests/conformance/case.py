@@ -116,7 +116,7 @@ def _lost(case: str, entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 def _writable(entry: Entry) -> Entry:
-    """Make the entry writable: a copy of the cases may be read-only, but git stores only whether a file is executable."""
+    """Let the owner write the file: a copy of the cases may be read-only, but git stores only whether a file is executable."""
     return replace(entry, mode=entry.mode | _OWNER_WRITE)
 
 

@@ -107,7 +107,7 @@ async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given
 
 @pytest.fixture
 async def policy(given: Given) -> AsyncIterator[Object]:
-    """Create an admission policy that denies labelled pods of the namespace, and yield the metadata of such a pod."""
+    """Create a ValidatingAdmissionPolicy that denies labelled pods of the namespace, and yield the metadata of such a pod."""
     api, name = "admissionregistration.k8s.io/v1", given.namespace
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     mine = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}

@@ -9,7 +9,7 @@ crashes: Counter[str] = Counter()
 
 
 def crash_summary() -> str:
-    """Return one line about the crash enumeration; empty if none was run."""
+    """Return one line about what the crash tests tried; empty if none ran."""
     runs = {name.removeprefix("run "): count for name, count in sorted(crashes.items()) if name.startswith("run ")}
     if not runs:
         return ""

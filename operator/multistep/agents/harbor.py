@@ -111,8 +111,8 @@ def _call(
     request: Mapping[str, Any],
     timeout: float | None,
 ) -> Script[_Called]:
-    """Run a command of the agent host under an admission of its own. Processes that the agent's programs left in the environment
-    keep running, unless the agent was stopped at its timeout.
+    """Run a command of the agent host, which the runner admits until it ends. Processes that the agent's programs left in
+    the environment keep running, unless the agent was stopped at its timeout.
 
     The agent host applies the timeout, so that it can collect usage and logs of a stopped agent; if it fails to, the runner stops
     it _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor; a custom class only if it is not

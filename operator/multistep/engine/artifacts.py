@@ -1,4 +1,4 @@
-"""Artifacts: the entries of a collection, their paths below ``steps/NAME/artifacts``, and the manifest.
+"""Artifacts: which entries are collected from a step, their paths below ``steps/NAME/artifacts``, and the manifest.
 
 This deviates from Harbor 0.25, as the specification of multi-step tasks demands: artifacts are collected after verification, and
 stored under the source's base name.
@@ -29,7 +29,7 @@ class Placement:
 def pass_entries(
     task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
 ) -> tuple[ArtifactConfig, ...]:
-    """Return the entries of one collection in order: /logs/artifacts first unless an entry names it, then task, trial, step."""
+    """Return the entries to collect from a step: /logs/artifacts first unless another names it, then task's, trial's, step's."""
     named = [*task, *trial, *step]
     if any(entry.source.rstrip("/") == LOGS_ARTIFACTS for entry in named):
         return tuple(named)
@@ -42,7 +42,7 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
     members: for each entry, the paths found in its source, relative to the source ("" for the source itself); empty if the
     source is missing.
     The default destination is the source's base name (the top directory for /logs/artifacts). On a collision with another
-    source the entry is stored under its full path, and if that collides, too, under its full path below a numbered directory.
+    source the artifact is stored under its source's full path, and if that collides, too, under this path in a numbered directory.
     The results store passes an additional first entry, which reserves the path of manifest.json.
     """
     taken = _Taken()

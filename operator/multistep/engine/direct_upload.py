@@ -1,7 +1,7 @@
-"""Direct upload of a collection's large files from the pod to the object store: decides which file is next.
+"""Direct upload of a step's large output files from the pod to the object store: decides which file is next.
 
 Like the script, the decision depends on records only: the survey's record, which lists the large files, and one record for each
-sent file. If a file cannot be sent, this file and all later ones are transferred with the rest of the collection.
+sent file. If a file cannot be sent, the operator downloads this file and all later ones with the rest of the step's outputs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
-MOST_FILES = 64  # files per collection, because one record lists all their names
+MOST_FILES = 64  # files that are sent for one Collect, because one record lists all their names
 MOST_BYTES = 5_000_000_000  # size of one file: the limit of object stores for one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
 
 @dataclass(frozen=True)
 class Large:
-    """A large file. source: index of its source in the collection; path: path below the source, "" for the source itself;
+    """A large file. source: index of its source in the Collect; path: path below the source, "" for the source itself;
     binary: whether the file is not text."""
 
     source: int
@@ -30,7 +30,7 @@ class Large:
 
     @property
     def member(self) -> str:
-        """Return the file's name in the collection's archive."""
+        """Return the file's name in the tar stream that the operator downloads."""
         return f"{self.source}/{self.path}" if self.path else str(self.source)
 
     @classmethod

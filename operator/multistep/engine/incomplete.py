@@ -1,4 +1,4 @@
-"""Files that a collection could not copy unchanged. The manifest, the result and the status list them."""
+"""Files that could not be copied unchanged from the pod to the results. The manifest, the result and the status list them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Incomplete:
     whole_reason: str = ""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Add a file. kind: the reason without details, under which the file is counted; "": the reason itself."""
+        """Add a file. kind: the reason without details, under which the summary counts the file; "": count it under ``reason``."""
         self.reasons[kind or reason] += 1
         if len(self.files) < MAX_NAMED:
             self.files.append((path, reason))

@@ -16,7 +16,7 @@ AGENT_SETUP = "agent setup"  # before the first step
 
 @dataclass
 class Collected:
-    """The files that a collection copied to the results store. types: type of each artifact entry, as in
+    """The outputs of a step that were copied to the results store. types: type of each artifact entry, as in
     engine.artifacts.manifest; incomplete: one line for each source that was not copied completely."""
 
     types: Sequence[str] = ()

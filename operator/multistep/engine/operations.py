@@ -27,7 +27,7 @@ TAIL_BYTES = 2048
 
 Place: TypeAlias = Literal["agent", "verifier", "host"]
 """The runner that performs an operation: in the agent's environment, in a step's separate verifier, or in the agent host."""
-Part: TypeAlias = Literal["all", "agent", "verifier"]  # which outputs of a step a collection copies
+Part: TypeAlias = Literal["all", "agent", "verifier"]  # which of a step's outputs a Collect copies to the results
 
 LOGS: Mapping[Part, tuple[str, ...]] = {
     "all": (LOGS_AGENT, LOGS_VERIFIER),
@@ -197,8 +197,8 @@ class Admit:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """End an admission, and kill the commands that the agent host runs in the environment. admission: id of the Admit; kill: also
-    kill processes that these commands left running."""
+    """End what an Admit allowed, and kill the commands that the agent host runs in the environment. admission: id of the Admit;
+    kill: also kill processes that these commands left running."""
 
     id: str
     admission: str

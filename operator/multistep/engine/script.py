@@ -138,7 +138,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step, then collect its outputs. A separate verifier runs after the collection, because it needs the outputs."""
+    """Verify the step, then collect its outputs. A separate verifier runs after this, because it needs the agent's files."""
     verifier = None if _skips_verifier(scope.plan, run) else step.verifier
     apart = verifier.environment if verifier else None
     if verifier is not None and apart is None:

@@ -18,7 +18,7 @@ class _Model(BaseModel):
 class LastFailure(_Model):
     """Why the step's last request failed. status: HTTP status, 0 without an answer; model: the requested one.
 
-    kind: Provider (infrastructure), Configuration (the key or the model is rejected), Budget (a budget is spent).
+    kind: the cause: Provider (infrastructure), Configuration (the key or the model is rejected), Budget (a budget is spent).
     """
 
     status: int

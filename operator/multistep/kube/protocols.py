@@ -34,7 +34,7 @@ class ExecStream(Protocol):
         """The last bytes of stderr and the exit message, for errors."""
 
     async def send(self, data: bytes) -> None:
-        """Write data to stdin; return when the send buffer has room again."""
+        """Write data to stdin; return when the send buffer is no longer full."""
 
     async def send_eof(self) -> None:
         """Close stdin; stdout stays open."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-    """Return the entry of the container with this name; {} without one."""
+    """Return the status of the container with this name; {} if there is none."""
     return next((each for each in containers or [] if each["name"] == name), {})
 
 

@@ -39,7 +39,7 @@ def _egress(network: Network | None) -> dict[str, Any]:
     if network is None:
         return {"policyTypes": ["Ingress"]}
     to = [{"ipBlock": {"cidr": cidr}} for cidr in network.allowed]
-    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # a rule without peers would allow all
+    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # an empty ``to`` would allow all
 
 
 def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:

@@ -17,7 +17,7 @@ from multistep.store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collection of a trial. secret: whether its text files need redaction, which only the operator can do."""
+    """A Collect in progress. secret: whether text files need redaction, so only the operator can store them."""
 
     key: TrialKey
     attempt: int

@@ -27,8 +27,8 @@ ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller
 
 @dataclass
 class _Queue:
-    """The queued trials of one kind. keys: trials in order; refusal: message of the last rejection; refusals: number of rejections
-    in a row; due: time of the next retry."""
+    """The queued trials of one ``Kind``. keys: trials in order; refusal: message of the last rejection; refusals: number of
+    rejections in a row; due: time of the next retry."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
     refusal: str = ""
@@ -100,7 +100,7 @@ class Quotas:
         self._asked.discard(key)
 
     def went(self, namespace: str) -> None:
-        """Retry soon: a pod of the namespace was deleted or finished, so the quota may have room."""
+        """Retry soon: a pod of the namespace was deleted or finished, so the quota may allow another one."""
         due = self._clock() + ROOM_SECONDS
         for kind, queue in self._queues.items():
             if kind[0] == namespace:

@@ -102,7 +102,7 @@ class TrialPods:
 
 
 def _refused(error: ClusterError) -> Wait:
-    """Return the wait for a rejection by quota or admission, which is retried. Raises InvalidSpec if the pod is invalid."""
+    """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid."""
     denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks choose the HTTP status
     if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error

@@ -36,8 +36,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean reward of a first agent minus that of a second one, over the tasks that both ran. p: probability that chance causes a
-    difference at least as large; None with one task.
+    """Mean reward of a first group of trials minus that of a second one, over the tasks of both. p: probability that chance causes
+    a difference at least as large; None with one task.
 
     If all tasks differ by the same amount, the estimate has no confidence interval.
     """

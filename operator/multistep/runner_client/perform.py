@@ -57,7 +57,7 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
 
 
 async def call_host(session: Session, call: HostCall, admission: Record, wait_seconds: float) -> Record:
-    """Start a command of the agent host. admission: the record of the Admit, which has the token. Return as ``perform`` does."""
+    """Start a command of the agent host. admission: record of the Admit, which has the token. Return as ``perform`` does."""
     token = Fields(admission.result, f"result of {admission.id}").text("token", 64)
     credentials = {"id": call.admission, "token": token, "socket": ENVIRONMENT_SOCKET}
     request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}

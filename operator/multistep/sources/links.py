@@ -46,7 +46,7 @@ def resolve(bundle: Bundle, path: str) -> str:
 
 
 def lookup(bundle: Bundle, path: str) -> Entry | None:
-    """Return the entry at a path, links followed; None if it does not exist."""
+    """Return the file or directory at a path, with all links followed; None if it does not exist."""
     real = resolve(bundle, path)
     return bundle.entries.get(real) if real else Entry("dir")
 

@@ -1,4 +1,4 @@
-"""Collections of steps: their files and records on the volume, within the limits of step, trial and namespace."""
+"""Stores what is collected from steps, files and records, on the volume, within the limits of step, trial and namespace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Collections:
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[Spool]:
-        """Create a spool for a download. Its write raises StoreError beyond max_bytes, CollectionCut beyond room."""
+        """Create a spool for a download. Its write raises StoreError beyond max_bytes, CollectionCut beyond ``room``."""
         file = await self._disk.threads.run(self._disk.new_file)
         admission = Admission(self._ledger, key.namespace, room)
         try:
@@ -52,7 +52,7 @@ class Collections:
         sent: Mapping[str, Pointer] | None = None,
         received: Received | None = None,
     ) -> Collected:
-        """Unpack a step's logs and artifacts into their place; replace an earlier collection of the same step and part.
+        """Unpack a step's logs and artifacts into their place; replace those collected earlier for the same step and part.
 
         part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
         types: types of all sources of the download as the runner reported them, logs first; Collected has only those of artifacts.
@@ -70,7 +70,7 @@ class Collections:
         return kept.collected
 
     async def room(self, key: TrialKey, *, attempt: int, step: Step, part: Part) -> Room:
-        """Return the room for a collection, by the limits of step, trial and namespace."""
+        """Return how much a part of a step may still store, by the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.room(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part))
 

@@ -130,7 +130,7 @@ class TrialDirectory:
         write(self.path / f".{what}-{attempt}-{step}", data)
 
     def kept(self, what: str, attempt: int) -> dict[int, bytes]:
-        """Return the internal data of one kind, by step index."""
+        """Return the internal data that ``keep`` stored under the name ``what``, by step index."""
         found = self.path.glob(f".{what}-{attempt}-*")
         return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
 

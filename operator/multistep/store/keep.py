@@ -35,8 +35,8 @@ _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exc
 class Pointer:
     """The object of a file that the pod uploaded directly to the object store.
 
-    object: the object's name below the trial's prefix; size, version: what the store reported at collection; sha256: what the pod
-    reported.
+    object: the object's name below the trial's prefix; size, version: what the store reported when the step was
+    collected; sha256: what the pod reported.
     """
 
     object: str

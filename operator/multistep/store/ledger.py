@@ -26,7 +26,7 @@ _NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class Collection:
-    """One collection of a trial. step: index of the step."""
+    """One download of a step's outputs to the volume. step: index of the step; part: which of its outputs."""
 
     attempt: int
     step: int
@@ -57,7 +57,8 @@ class Ledger:
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
     def room(self, namespace: str, trial: str, collection: Collection) -> Room:
-        """Return the room for a collection. An earlier one of the same attempt, step and part is replaced, so it does not count."""
+        """Return how much a collection may store. It replaces an earlier one of the same attempt, step and part, which so does not
+        count."""
         trials = self.trials[namespace]
         own = {each: amount for each, amount in trials.get(trial, {}).items() if each != collection}
         others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
@@ -73,7 +74,7 @@ class Ledger:
         return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
 
     def take(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
-        """Count a collection that was unpacked."""
+        """Count the files and bytes of a collection that was unpacked."""
         usage = self.trials[namespace].setdefault(trial, {})
         self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
         usage[collection] = amount

@@ -13,7 +13,7 @@ from typing import Literal
 from multistep.errors import StoreError
 
 BLOCK = 512
-MAX_MEMBERS = 200_000  # per collection; the names are in memory while the artifacts are placed
+MAX_MEMBERS = 200_000  # per download; the names are in memory while the artifacts are placed
 MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header, which has two paths and some numbers
 _SIZE_LIMIT = 2**62
 

@@ -125,7 +125,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class TreeWriter:
-    """Writes members below a directory. The later of two members with the same path replaces the earlier one."""
+    """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one."""
 
     def __init__(self, top: str | os.PathLike[str]) -> None:
         self._top = os.open(top, _DIRECTORY)

@@ -1,4 +1,5 @@
-// Package asuser transfers files with the permissions of a user, for guests that may act as this user only.
+// Package asuser transfers files with the permissions of a user, for guests (processes of other containers, package guests) that
+// may act as this user only.
 //
 // A child process of PID 1 switches to the user, as a phase's command does, and then opens all files. A thread of PID 1 with the
 // user's filesystem credentials would be unsafe: by the links in /proc/self/fd it could open all files that PID 1 has open.

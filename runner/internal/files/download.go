@@ -52,8 +52,8 @@ func OpenDownload(wanted []wire.Source) *Download {
 	return download
 }
 
-// openSource opens a source. It follows all links: nothing in the container is secret from the operator, and for a guest without
-// root this process has the permissions of the guest's user.
+// openSource opens a source. It follows all links: nothing in the container is secret from the operator, and for a guest (a
+// process of another container, package guests) without root this process has the permissions of the guest's user.
 func openSource(want wire.Source) source {
 	info, err := os.Stat(want.Path)
 	switch {

@@ -175,7 +175,7 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 	}
 }
 
-// receive starts the session of a caller from another container, if the operator has admitted any guest.
+// receive starts the session of a caller from another container, if the operator has admitted a guest (package guests).
 func receive(runner *session.Runner, conn *net.UnixConn) {
 	guest, err := runner.Guests.Connect(conn)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // guestBuffer is the size in bytes of a guest's read buffer. It is small, as many guests may connect.
 const guestBuffer = 4 << 10
 
-// guest is the session of a guest.
+// guest is the session of a guest: a process of another container that the operator admitted (package guests).
 type guest struct {
 	Session
 	conn      *guests.Connection

@@ -1,4 +1,4 @@
-"""Trials with Harbor's agents: one setup, then a run or a resume per step, each with its own admission; and their failures."""
+"""Trials with Harbor's agents: one setup, then a run or a resume per step, each admitted by the runner separately; failures."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
 
 
 def closed(failure: str | None = None) -> dict[str, Any]:
-    """Return the result of closing a step at the gateway. failure: its kind."""
+    """Return the result of closing a step at the gateway. failure: kind of the last failed request."""
     usage = {
         "inputTokens": 7,
         "cachedTokens": 0,

@@ -82,7 +82,7 @@ class CliCluster:
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     namespace: str = "default"
     missing_namespaces: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()  # kinds that the user may not create
+    denied: tuple[str, ...] = ()  # kinds of objects (such as Secret) that the user may not create
     runners: dict[str, FakeRunner] = field(default_factory=dict)  # by pod name
     exec_fails: Exception | None = None
 

@@ -1,4 +1,4 @@
-"""Incomplete collections in the status, and reward files that changed while they were read."""
+"""How the status reports outputs that were not copied completely, and reward files that changed while they were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of a collection are retained, and how the status describes the excluded parts."""
+"""Which of a step's collected files are retained under the results limits, and how the status describes the others."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ VARIANTS = (
 
 
 def after(course: Course, at: int, variant: str) -> World | None:
-    """Return the world that the next operator finds in this variant; None if the variant does not exist at this point."""
+    """Return the world that the next operator finds after a crash at point ``at``. variant: one of VARIANTS; None is returned if
+    it cannot occur at this point."""
     match variant:
         case "read the version before":
             return course.in_the_past(at, lambda versions: versions - 1)

@@ -16,7 +16,7 @@ WRITES = ["keep_step a", "keep_step c", "finish", "redact"]
 
 
 class FullVolume(FakeVolume):
-    """A volume that fails the named write, and all writes after it, until it has room. again: number of failed writes."""
+    """A volume that fails the named write, and all writes after it, until it has free space. again: number of failed writes."""
 
     def __init__(self, at: str) -> None:
         super().__init__()

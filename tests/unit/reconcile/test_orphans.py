@@ -177,7 +177,7 @@ async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_
     calm = World(**options, durations={"a/agent": 100.0})
     await calm.run()
     assert rounds > 50
-    if not options:  # with options, the operator replaces pods, and the collection may delete an old one first
+    if not options:  # with options, the operator replaces pods, and OrphanRemoval may delete an old one first
         assert metrics.orphans_deleted.labels("pod")._value.get() == metrics.orphans_deleted.labels("results")._value.get() == 0
     assert world.condition[0] == "Complete" and world.status.attempts == [] and world.status.rewards == calm.status.rewards
     assert list(await volume.trials()) == [TrialKey(*KEY, "trial-uid")]

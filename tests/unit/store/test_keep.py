@@ -1,4 +1,4 @@
-"""Collections of a step: where files are stored, what is rejected, and that no path leads out of the trial's directory."""
+"""Unpacking a step's download: where files are stored, what is rejected, and that no path leads out of the trial's directory."""
 
 from __future__ import annotations
 
