@@ -66,7 +66,7 @@ class Room:
 
 
 def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Room:
-    """Return how much a collection may store. step, trial, namespace: what they already use, without an earlier run of it."""
+    """Return how much a collection may store. step, trial, namespace: what they use, without files that it replaces."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)

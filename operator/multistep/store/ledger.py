@@ -92,8 +92,8 @@ class Ledger:
 class Admission:
     """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
-    room: what the results limits still allow for this download, None for no limit. ADMITTED_BYTES, which contain the reward, and
-    the headers of the files that fit are always accepted.
+    room: what the results limits still allow for this download, None for no limit. The first ADMITTED_BYTES, which
+    contain the reward, are accepted even beyond the limits. Files' headers (HEADER_BYTES each) do not count against ``room``.
     """
 
     def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:
