@@ -25,7 +25,19 @@ pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(RUN_SECONDS)]
 
 SIDE_BY_SIDE = 4
 _COPIED = ("Makefile", "Dockerfile", "README.md", "pyproject.toml", ".dockerignore")
-_COPIED_TREES = ("charts", "crds", "docs", "examples", "hack", "localkube", "operator", "requirements", "runner", "skills")
+_COPIED_TREES = (
+    "agent-host",
+    "charts",
+    "crds",
+    "docs",
+    "examples",
+    "hack",
+    "localkube",
+    "operator",
+    "requirements",
+    "runner",
+    "skills",
+)
 PATHS = {str(path.relative_to(pages.ROOT)): path for path in pages.paths()}
 
 

@@ -121,7 +121,8 @@ async def model(place: Place = HERE) -> AsyncIterator[Server]:
     """Run the scripted model server; see tests.support.fake_model."""
     with tempfile.TemporaryDirectory(prefix="multistep-model-") as made:
         port, directory = free_port(place), Path(made)
-        command = [sys.executable, "-m", "tests.support.fake_model", "--host", place.address, "--port", str(port)]
+        here = f"PYTHONPATH={ROOT}"  # a program in the node's namespaces starts in /
+        command = ["env", here, sys.executable, "-m", "tests.support.fake_model", "--host", place.address, "--port", str(port)]
         async with _running(place, command, f"{place.address}:{port}", directory / "log"):
             yield Server(f"{place.address}:{port}", directory, directory / "log")
 
