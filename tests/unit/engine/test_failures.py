@@ -70,6 +70,12 @@ def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:
     assert failures.of_failed("EnvironmentFailed", Journal(steps=[after, before])) == "Agent"
 
 
+def test_a_failed_setup_is_the_agents_only_if_it_ends_the_trial() -> None:
+    """The setup of a custom class ends the trial; that of one of Harbor's agents ends the attempt, which has no journal."""
+    assert failures.of_failed("AgentSetupFailed", Journal()) == "Agent"
+    assert failures.of_failed("AgentSetupFailed", None) == "Infrastructure"
+
+
 @pytest.mark.parametrize(
     ("type_", "phase", "wanted"),
     [
