@@ -80,9 +80,7 @@ def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
     """Install this checkout's operator, wait until it is ready, and return the cluster. variables: environment variables."""
     cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
-        operator, agent_host = (image.ensure(cluster.target, each) for each in (image.OPERATOR, image.AGENT_HOST))
-        for name in (operator, agent_host):
-            image.deliver(cluster.target, name)
+        operator, agent_host = image.ensure_in_cluster(cluster.target)
         program = str(helm())
         with stage("operator (helm upgrade --install)"):
             _clear_interrupted(cluster, program)

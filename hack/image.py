@@ -90,6 +90,14 @@ def deliver(target: targets.Target, name: str) -> None:
             stream(["docker", "push", name])
 
 
+def ensure_in_cluster(target: targets.Target) -> tuple[str, str]:
+    """Build the images of the operator and of the agent host if they changed, deliver them, and return their names."""
+    operator, agent_host = ensure(target, OPERATOR), ensure(target, AGENT_HOST)
+    deliver(target, operator)
+    deliver(target, agent_host)
+    return operator, agent_host
+
+
 def ensure_runner() -> Path:
     """Build runner/bin/runner from the current sources unless it is up to date, and return its path."""
     built = cached("runner", _runner_digest(), _build_runner) / "runner"

@@ -35,9 +35,7 @@ def demo() -> None:
 def run() -> None:
     """Run this checkout's operator on the host until Ctrl-C."""
     cluster = deployment.ensure_cluster()
-    operator, agent_host = (image.ensure(cluster.target, each) for each in (image.OPERATOR, image.AGENT_HOST))
-    for name in (operator, agent_host):
-        image.deliver(cluster.target, name)
+    operator, agent_host = image.ensure_in_cluster(cluster.target)
     if deployment.stop_operator(cluster):
         print_line("scaled the operator in the cluster to 0; `make deploy` restores it")
     deployment.apply_crds(cluster)

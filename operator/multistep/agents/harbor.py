@@ -60,7 +60,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
     """Run the agent on the step's instruction; from step 2 on, resume its trajectory if the trial asks for it."""
     hosted = _hosted(scope)
-    instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resume and step.index > 0}
+    instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resumes(step.index)}
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
     called = yield from _call(scope, "step", step.agent_user, request, step.agent_timeout)
     run.timed(AGENT, called.record)
@@ -125,7 +125,7 @@ def _call(
     record = yield Admit(admission, user, root=root)
     if (fault := failed(record)) is not None:
         return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
-    access = (scope.step.name if scope.step else "-") if _hosted(scope).spec.uses_gateway else ""
+    access = (scope.step.name if scope.step else "-") if spec.uses_gateway else ""
     request = {**request, "timeoutSeconds": timeout}
     limit = None if timeout is None else timeout + _GRACE_SECONDS
     record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, access)

@@ -13,6 +13,7 @@ from multistep.api.trial_status import Usage
 from multistep.engine.journal import AgentInfo
 from multistep.engine.operations import HOST_OUTCOME
 from multistep.engine.scope import ending
+from multistep.engine.usage import counted
 from multistep.errors import RunnerError
 
 HOST_ERROR: Final = "AgentHostError"
@@ -77,10 +78,5 @@ def _agent(fields: Fields) -> AgentInfo:
 
 
 def _usage(fields: Fields) -> Usage | None:
-    usage = Usage(
-        input_tokens=fields.optional_integer("inputTokens"),
-        cached_tokens=fields.optional_integer("cachedTokens"),
-        output_tokens=fields.optional_integer("outputTokens"),
-        cost_usd=fields.optional_number("costUSD"),
-    )
+    usage = counted(fields)
     return None if usage == Usage() else usage

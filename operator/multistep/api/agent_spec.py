@@ -9,7 +9,9 @@ from pydantic import AfterValidator, Field, model_validator
 from multistep.api import harbor_agents, providers
 from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
 
-BUILT_IN: Final = ("oracle", "nop", "command")
+PLAIN: Final = ("oracle", "nop")
+"""Names of the operator's own agents that run no program of the user's."""
+BUILT_IN: Final = (*PLAIN, "command")
 """Names of the operator's own agents."""
 
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "preinstalled")

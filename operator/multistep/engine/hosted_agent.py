@@ -10,7 +10,7 @@ from multistep.api.agent_spec import AgentSpec
 from multistep.api.providers import BY_KEY_VARIABLE
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
-from multistep.engine.timeouts import real_limit
+from multistep.engine.timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
 SETUP_SECONDS = 360.0  # Harbor 0.25, trial: timeout of an agent's setup
@@ -28,6 +28,10 @@ class HostedAgent:
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     skills_dir: str | None = None
 
+    def resumes(self, index: int) -> bool:
+        """Whether the step with this index resumes the trajectory of the step before."""
+        return self.resume and index > 0
+
     @property
     def direct_variables(self) -> dict[str, str]:
         """Return the variables of an agent that calls the provider directly: its keys, and spec.agent's base URL if set."""
@@ -44,11 +48,16 @@ def refuse_unreachable_model(agent: AgentSpec, mode: str) -> None:
 
 def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:
     """Return the plan of the trial's agent."""
-    own = spec.agent_setup_timeout_multiplier
     environment = config.environment
     return HostedAgent(
         spec=spec.agent,
-        setup_timeout=real_limit(SETUP_SECONDS * (spec.timeout_multiplier if own is None else own)),
+        setup_timeout=resolve_limit(
+            SETUP_SECONDS,
+            override=None,
+            maximum=None,
+            multiplier=spec.agent_setup_timeout_multiplier,
+            default_multiplier=spec.timeout_multiplier,
+        ),
         resume=spec.resume_trajectory,
         credentials=credentials,
         mcp_servers=tuple(each.model_dump(mode="json", exclude_none=True) for each in environment.mcp_servers or []),

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from multistep.api.records import Fields, Record
 from multistep.api.trial_status import Usage
+from multistep.engine.usage import counted
 
 FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget"]
 
@@ -38,17 +39,14 @@ def report(record: Record) -> ModelReport:
 
 
 def _usage(fields: Fields) -> Usage:
-    return Usage(
-        input_tokens=fields.optional_integer("inputTokens"),
-        cached_tokens=fields.optional_integer("cachedTokens"),
-        output_tokens=fields.optional_integer("outputTokens"),
-        cost_usd=fields.optional_number("costUSD"),
-        requests=fields.optional_integer("requests"),
-        incomplete=fields.optional_integer("incomplete"),
-        held_seconds=fields.optional_number("heldSeconds"),
-        source="Gateway",
-        prices=fields.optional_text("priceTable", 200),
-    )
+    only_gateway = {
+        "requests": fields.optional_integer("requests"),
+        "incomplete": fields.optional_integer("incomplete"),
+        "held_seconds": fields.optional_number("heldSeconds"),
+        "source": "Gateway",
+        "prices": fields.optional_text("priceTable", 200),
+    }
+    return counted(fields).model_copy(update=only_gateway)
 
 
 def _failure(fields: Fields) -> ModelFailure:

@@ -159,7 +159,7 @@ def verified_apart(step: StepPlan) -> bool:
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:
     """Return the directories to empty before a step (Harbor 0.25). The image's /tests stays until the first verification; the
     agent's logs stay if the agent resumes its trajectory, which it reads from them."""
-    resumed = plan.hosted is not None and plan.hosted.resume and step.index > 0
+    resumed = plan.hosted is not None and plan.hosted.resumes(step.index)
     return (Directory(LOGS_AGENT, keep=resumed), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
 
 

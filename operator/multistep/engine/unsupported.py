@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from multistep.api.agent_spec import AgentSpec
+from multistep.api.agent_spec import PLAIN, AgentSpec
 from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
 from multistep.errors import InvalidTask
 
 TRAJECTORY_FILE = "trajectory.json"
-_IGNORE_TRAJECTORIES = ("oracle", "nop")
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None)
     if files is None or not files.trajectory:
         return
     path = TRAJECTORY_FILE if first is None else f"steps/{first}/{TRAJECTORY_FILE}"
-    if agent is not None and agent.name not in _IGNORE_TRAJECTORIES:
+    if agent is not None and agent.name not in PLAIN:
         yield Unsupported(path, f"is not supported: agent {agent.label!r} would start from an earlier trajectory")
     else:
         message = "is ignored by the oracle and nop agents; a trial with another agent fails, as none can load a trajectory"

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from multistep.api.records import Fields
 from multistep.api.trial_status import Usage
 
 _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "requests", "incomplete", "held_seconds")
+
+
+def counted(fields: Fields) -> Usage:
+    """Return the tokens and the cost in a report of the agent host or of the model gateway. Raises RunnerError (code Protocol)."""
+    return Usage(
+        input_tokens=fields.optional_integer("inputTokens"),
+        cached_tokens=fields.optional_integer("cachedTokens"),
+        output_tokens=fields.optional_integer("outputTokens"),
+        cost_usd=fields.optional_number("costUSD"),
+    )
 
 
 def since(now: Usage | None, before: Usage | None) -> Usage | None:

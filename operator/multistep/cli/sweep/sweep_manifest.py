@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from multistep.api.agent_spec import PLAIN
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.options import ModelOptions
@@ -30,7 +31,6 @@ from multistep.cli.trial.manifests import (
 from multistep.cli.values import Values
 from multistep.errors import UsageError
 
-_PLAIN_AGENTS = ("oracle", "nop")
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _OPERATOR = re.compile(r"(?<!\S)(?:[<>|&;]+|[<>]\S+|\S+;)(?!\S)")
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh")
@@ -125,8 +125,8 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
     if (hosted := hosted_choice(value if separator else text, options)) is not None:
         return {"name": name if separator else dns_label(label(hosted)), "agent": {**hosted, **optional(env=list(env) or None)}}
     if not separator:
-        if name not in _PLAIN_AGENTS:
-            plain = ", ".join(_PLAIN_AGENTS)
+        if name not in PLAIN:
+            plain = ", ".join(PLAIN)
             raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a command of your own")
         return {"name": name, "agent": agent_entry(name, ModelOptions(), env=env)}
     words = _words(text, value)

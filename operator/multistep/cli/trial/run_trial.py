@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from multistep.api.agent_spec import AgentSpec
+from multistep.api.agent_spec import PLAIN, AgentSpec
 from multistep.api.model import parsed
 from multistep.api.trial import parse_trial
 from multistep.api.trial_status import TrialStatus
@@ -150,7 +150,7 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
     if not unused:
         return
     message = f"--var {' --var '.join(unused)}: no template in task.toml uses {', '.join(f'${{{name}}}' for name in unused)}"
-    if any(each.name not in ("oracle", "nop") for each in agents):
+    if any(each.name not in PLAIN for each in agents):
         raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
     print_err(f"warning: {message}")
 
